@@ -78,7 +78,6 @@ def aggregate(fine: Candles, period: Period) -> Candles:
 
     Args:
         fine: Ascending candles of any lengths, none of which crosses a boundary of ``period``.
-        period: Period of the result.
     """
     if not len(fine):
         return fine

@@ -44,13 +44,3 @@ class SimSettings(BaseSettings):
                 f"DEXORDER_SIM_LISTEN {listen!r} is not loopback; set DEXORDER_ALLOW_INSECURE=1 to permit it"
             )
         return listen
-
-    @property
-    def host(self) -> str:
-        """Return the host part of ``listen``."""
-        return self.listen.rpartition(":")[0].strip("[]")
-
-    @property
-    def port(self) -> int:
-        """Return the port part of ``listen``."""
-        return int(self.listen.rpartition(":")[2])

@@ -115,13 +115,9 @@ class FaultRule(BaseModel):
     """Exchange id of the market that ``other_symbol`` answers for; by default ETH, or BTC where ETH was requested."""
 
     @model_validator(mode="after")
-    def _one_cadence(self) -> FaultRule:
+    def _fields_that_mean_something(self) -> FaultRule:
         if self.every is not None and "probability" in self.model_fields_set:
             raise ValueError("every and probability exclude each other; set one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _fields_that_mean_something(self) -> FaultRule:
         if self.span is not None and not 0 <= self.span[0] < self.span[1] < 2**63:
             raise ValueError(f"span {self.span} is not start < end, nanoseconds since the epoch")
         if "place" in self.model_fields_set and self.kind not in PLACED:
@@ -151,13 +147,7 @@ class FaultPlan:
         self._struck = [0] * len(self.rules)
 
     def pick(self, path: str, symbol: str | None, window_ns: Window | None = None) -> Strike | None:
-        """Count a request and return the fault that applies to it, if any.
-
-        Args:
-            path: Path of the request.
-            symbol: Exchange id of its market, if any.
-            window_ns: Time range that it requests, half open, if any.
-        """
+        """Count a request for a market, by exchange id, and a half-open window; return the fault that applies to it."""
         chosen: int | None = None
         for number, rule in enumerate(self.rules):
             if not (_on_path(rule.path, path) and rule.symbol in (None, symbol) and _touches(rule.span, window_ns)):

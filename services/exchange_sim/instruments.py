@@ -11,8 +11,6 @@ class Instrument:
     """One spot market.
 
     Attributes:
-        base: Base asset, ``BTC``.
-        quote: Quote asset, ``USDT``.
         price_decimals: Decimals of the tick size; None for recorded data, whose values are printed as they are.
         lot_decimals: Decimals of the lot size; None for recorded data.
         active: False lists the market as halted (``BREAK``); its history stays readable.
@@ -83,17 +81,9 @@ _COLUMNS = (
     ("USDC", "USDT", 4, 2, "2018-12-15", 1.0, 0.0006, 3e8),
     ("EUR", "USDT", 4, 2, "2020-01-03", 1.1, 0.005, 2e7),
 )
-_HALTED = (("LUNA", "USDT", 4, 2, "2020-08-21", 20.0, 0.050, 1e8),)
-
-
-def _read(rows: tuple[tuple[str, str, int, int, str, float, float, float], ...], *, active: bool) -> list[Instrument]:
-    return [
-        Instrument(base, quote, ticks, lots, active, _day(listed), price, volatility, turnover)
-        for base, quote, ticks, lots, listed, price, volatility, turnover in rows
-    ]
-
-
 _ODD = (
+    # halted
+    Instrument("LUNA", "USDT", 4, 2, False, _day("2020-08-21"), 20, 0.05, 1e8),
     # quiet: 18 minutes of each hour without a trade
     Instrument("XMR", "USD", 2, 5, True, _day("2019-01-01"), 160, 0.04, 2e6, busy_minutes=42, busy_seconds=3),
     # down for three days
@@ -108,7 +98,13 @@ _ODD = (
     Instrument("ETH2.S", "ETH", 5, 5, True, _day("2021-01-01"), 0.98, 0.004, 1e3, busy_minutes=12, busy_seconds=1),
 )
 
-INSTRUMENTS = (*_read(_COLUMNS, active=True), *_read(_HALTED, active=False), *_ODD)
+INSTRUMENTS = (
+    *(
+        Instrument(base, quote, ticks, lots, True, _day(listed), price, volatility, turnover)
+        for base, quote, ticks, lots, listed, price, volatility, turnover in _COLUMNS
+    ),
+    *_ODD,
+)
 """Synthetic markets; recorded files replace or extend them (see `venue`)."""
 DARK_POOLS = (
     Instrument("BTC", "USD", 2, 5, True, _day("2019-01-01"), 44_000, 0.03, 1e6, busy_minutes=5, busy_seconds=1),

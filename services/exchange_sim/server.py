@@ -17,6 +17,7 @@ import structlog
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
+from services.common.config import split_address
 from services.exchange_sim import recorded
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.dialects import binance, kraken
@@ -188,17 +189,12 @@ async def _keep_silent(request: web.Request, rule: FaultRule, answer: web.Respon
         await sent.write(body[: len(body) // 2])
     if rule.kind in ("hang", "stall"):
         await asyncio.sleep(rule.hang_s)
-    _cut(request, reset=rule.kind == "reset")
+    if request.transport is not None:
+        if rule.kind == "reset":
+            own: socket.socket = request.transport.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        request.transport.abort()
     return sent
-
-
-def _cut(request: web.Request, *, reset: bool) -> None:
-    if request.transport is None:
-        return
-    if reset:
-        own: socket.socket = request.transport.get_extra_info("socket")
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    request.transport.abort()
 
 
 def _json(body: object, *, status: int = 200) -> web.Response:
@@ -213,7 +209,7 @@ async def serve(settings: SimSettings) -> AsyncIterator[str]:
     runner = web.AppRunner(simulator.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port)
+        site = web.TCPSite(runner, *split_address(settings.listen))
         await site.start()
         host, port = runner.addresses[0][:2]
         yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

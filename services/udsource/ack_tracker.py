@@ -76,17 +76,14 @@ class _Partition:
 
 
 class AckTracker:
-    """Offsets of one topic as one client sees them. Not thread-safe.
-
-    Attributes:
-        redelivered: Records issued again so far.
-        lost: Records that were to be issued again but are no longer in the topic (retention, compaction).
-    """
+    """Offsets of one topic as one client sees them. Not thread-safe."""
 
     def __init__(self) -> None:
         self._partitions: dict[int, _Partition] = {}
         self.redelivered = 0
+        """Records issued again so far."""
         self.lost = 0
+        """Records that were to be issued again but are no longer in the topic (retention, compaction)."""
 
     def assign(self, partition: int, committed: int | None) -> None:
         """Add a partition at the group's commit, None if there is none.

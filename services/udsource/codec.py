@@ -155,12 +155,8 @@ class Handshake:
         """Whether the handshake was received; every message after it is a request."""
 
     def receive(self, *, handshake: bool, sot: bool, request: bool) -> None:
-        """Take the next message of the client.
+        """Take the next message of the client, given which of these parts and flags it has.
 
-        Args:
-            handshake: Whether the message has a handshake.
-            sot: Its start-of-transmission flag.
-            request: Whether the message has a request.
         Raises:
             InvalidRequest: The protocol does not allow this message next.
         """

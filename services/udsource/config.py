@@ -22,9 +22,7 @@ def _numaflow_socket(validated: dict[str, Any]) -> Path | None:
 class UdsourceSettings(ServiceSettings):
     """Settings of udsource."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, env_prefix="DEXORDER_UDSOURCE_", extra="ignore", populate_by_name=True
-    )
+    model_config = SettingsConfigDict(env_prefix="DEXORDER_UDSOURCE_")
 
     listen: str = "127.0.0.1:50052"
     """host:port of the gRPC server; port 0 takes a free one."""

@@ -33,11 +33,7 @@ CONTRACT = {
 
 
 def write_server_info(path: Path) -> None:
-    """Write the file atomically; call once the socket listens.
-
-    Raises:
-        OSError: The folder is missing or not writable.
-    """
+    """Write the file atomically; call once the socket listens."""
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(json.dumps(CONTRACT) + END_MARKER)
     fresh.replace(path)
@@ -56,22 +52,14 @@ EXIT_STATUS = 1
 
 
 class FatalFailure:
-    """First unexpected failure of this process.
-
-    Attributes:
-        error: The failure; None while there is none.
-    """
+    """First unexpected failure of this process; ``error`` is None while there is none."""
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self._on_first = on_first
         self.error: BaseException | None = None
 
     def note(self, place: str, error: BaseException) -> str:
-        """Keep a failure, if it is the first; return the text for the caller of the RPC.
-
-        Args:
-            place: The method or the task that raised it.
-        """
+        """Keep the failure of a method or task, if it is the first; return the text for the caller of the RPC."""
         if self.error is None:
             self.error = error
             log.error("unexpected failure; this process ends", place=place, exc_info=error)

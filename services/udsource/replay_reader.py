@@ -37,12 +37,7 @@ class _PooledConsumer:
 
 
 class RangeReader:
-    """Reads one range once. `read` runs in a thread, one call at a time.
-
-    Attributes:
-        position: Offset after the last record that was returned.
-        done: All records of the range were returned.
-    """
+    """Reads one range once. `read` runs in a thread, one call at a time."""
 
     def __init__(self, topic: str, span: OffsetRange, pooled: _PooledConsumer) -> None:
         self._topic = topic
@@ -50,7 +45,9 @@ class RangeReader:
         self._pooled = pooled
         self._stopped = False
         self.position = span.start
+        """Offset after the last record that was returned."""
         self.done = span.start >= span.end
+        """All records of the range were returned."""
         self.short = False
         """At the last read the log ended before the range."""
         self.running: asyncio.Future[list[Message]] | None = None
@@ -128,11 +125,7 @@ class RangeReader:
 
 
 class ReplayPool:
-    """Pool of consumers. Ranges beyond ``replay_consumers`` wait for another to end.
-
-    Attributes:
-        active: Ranges that are being read.
-    """
+    """Pool of consumers. Ranges beyond ``replay_consumers`` wait for another to end."""
 
     def __init__(self, settings: UdsourceSettings, monitor: TopicMonitor) -> None:
         self._settings = settings
@@ -141,6 +134,7 @@ class ReplayPool:
         self._free = asyncio.Semaphore(settings.replay_consumers)
         self._threads = ThreadPoolExecutor(settings.replay_consumers, thread_name_prefix="replay")
         self.active = 0
+        """Ranges that are being read."""
 
     @asynccontextmanager
     async def open(self, span: OffsetRange) -> AsyncIterator[RangeReader]:

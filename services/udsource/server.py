@@ -38,11 +38,7 @@ CLOSE_SECONDS = 15.0
 
 
 async def main(settings: UdsourceSettings) -> None:
-    """Serve until SIGTERM, SIGINT or a failure.
-
-    Raises:
-        Exception: The failure.
-    """
+    """Serve until SIGTERM, SIGINT or a failure, which is raised."""
     async with stop_signal() as stop:
 
         def failed() -> None:

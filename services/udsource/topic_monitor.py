@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -66,12 +67,7 @@ class TopicState:
 
 
 class TopicMonitor:
-    """State of one topic of one cluster.
-
-    Attributes:
-        state: The last answer; empty before the first.
-        failure: Reason why the last query had no answer; None if it had one or none has been made.
-    """
+    """State of one topic of one cluster."""
 
     def __init__(self, settings: UdsourceSettings) -> None:
         self._settings = settings
@@ -84,7 +80,9 @@ class TopicMonitor:
         self._failed_s = 0.0
         self._commit_lock = asyncio.Lock()
         self.state = TopicState()
+        """The last answer; empty before the first."""
         self.failure: str | None = None
+        """Reason why the last query had no answer; None if it had one or none has been made."""
 
     @property
     def ready(self) -> bool:
@@ -169,7 +167,7 @@ class TopicMonitor:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
-        answers = await asyncio.gather(*(_result(f) for f in futures.values()))
+        answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
         return {p.partition: a.offset for p, a in zip(futures, answers, strict=True)}
 
     async def ack_replayed(self, acks: list[tuple[int, int]]) -> int:
@@ -201,10 +199,8 @@ class TopicMonitor:
             InvalidRequest, OffsetsGone, Unavailable: See `replay.check_range` and `fresh`.
         """
         if self.ready:
-            try:
+            with suppress(InvalidRequest, replay.OffsetsGone):  # the log may have grown since
                 return replay.check_range(span, self.state.starts, self.state.ends)
-            except (InvalidRequest, replay.OffsetsGone):
-                pass  # the log may have grown since
         state = await self.fresh(0)
         return replay.check_range(span, state.starts, state.ends)
 
@@ -284,7 +280,3 @@ class GroupOffsets:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-
-async def _result(future: Future[T]) -> T:
-    return await asyncio.wrap_future(future)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -36,14 +37,10 @@ class UdsourceMetrics:
     """Metrics of one process. Label ``mode`` is plain or replay."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"dexorder_udsource_{name}", text, labels, registry=registry)
-
-        def gauge(name: str, text: str) -> Gauge:
-            return Gauge(f"dexorder_udsource_{name}", text, registry=registry)
-
-        read = counter("records_read", "Records delivered.", "mode")
-        acked = counter("records_acked", "Records acked for the first time.", "mode")
+        counter = partial(Counter, namespace="dexorder_udsource", registry=registry)
+        gauge = partial(Gauge, namespace="dexorder_udsource", registry=registry)
+        read = counter("records_read", "Records delivered.", ["mode"])
+        acked = counter("records_acked", "Records acked for the first time.", ["mode"])
         self.plain_read = read.labels("plain")
         self.replay_read = read.labels("replay")
         self.plain_acked = acked.labels("plain")

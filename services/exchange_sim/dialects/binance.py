@@ -6,7 +6,7 @@ add up between periods; its trade count is the market's average rate, and 0 for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -32,24 +32,6 @@ class BinanceError(Refusal):
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(Answer({"code": code, "msg": message}, status=400))
-
-
-def answer(path: str, query: Query, venue: Venue, now_ns: int) -> Answer | None:
-    """See `Dialect.answer`.
-
-    Raises:
-        BinanceError: The exchange refuses the request.
-    """
-    handler = _ROUTES.get(path)
-    return None if handler is None else handler(query, venue, now_ns)
-
-
-def _knows(id: str, venue: Venue) -> bool:
-    return id in venue.sources
-
-
-def _market_of(query: Query, venue: Venue) -> str | None:
-    return query.get("symbol")
 
 
 def _of_other(query: Query, venue: Venue, other: str | None) -> Query:
@@ -296,7 +278,7 @@ def _limit(query: Query) -> int:
     return DEFAULT_LIMIT if limit is None else min(limit, MAX_LIMIT)
 
 
-_ROUTES: dict[str, Callable[[Query, Venue, int], Answer]] = {
+_ROUTES = {
     "/api/v3/ping": _ping,
     "/api/v3/time": _time,
     "/api/v3/exchangeInfo": _spot_info,
@@ -312,10 +294,10 @@ _ROUTES: dict[str, Callable[[Query, Venue, int], Answer]] = {
 }
 
 DIALECT = Dialect(
-    answer,
-    _knows,
-    _market_of,
-    _of_other,
+    _ROUTES,
+    knows=lambda id, venue: id in venue.sources,
+    market=lambda query, venue: query.get("symbol"),
+    of_other=_of_other,
     bodies={
         "slow_down": ("application/json", '{"code":-1003,"msg":"Too many requests."}'),
         "unavailable": ("application/json", '{"code":-1001,"msg":"Internal error; unable to process your request."}'),

@@ -94,19 +94,23 @@ class Dialect:
     """REST protocol of one exchange.
 
     Attributes:
-        answer: Answers one request by path, query, venue and now (nanoseconds); None for a path the exchange does not
-            have. Raises `Refusal`.
+        routes: By path, how a request is answered, given query, venue and now (nanoseconds); may raise `Refusal`.
         knows: Returns whether an id is one of its markets'.
         market: Returns the exchange's id of the market that a query names; None if it names none.
         of_other: Returns the query for another market: the given id, or one that always exists.
         bodies: Content type and body of fault kinds that differ from those in `faults`.
     """
 
-    answer: Callable[[str, Query, Venue, int], Answer | None]
+    routes: Mapping[str, Callable[[Query, Venue, int], Answer]]
     knows: Callable[[str, Venue], bool]
     market: Callable[[Query, Venue], str | None]
     of_other: Callable[[Query, Venue, str | None], Query]
     bodies: Mapping[str, tuple[str, str]]
+
+    def answer(self, path: str, query: Query, venue: Venue, now_ns: int) -> Answer | None:
+        """Answer one request; return None for a path that the exchange does not have."""
+        handler = self.routes.get(path)
+        return None if handler is None else handler(query, venue, now_ns)
 
 
 def printer(decimals: int | None) -> Callable[[Column], list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,22 +19,8 @@ _NS = 1_000_000_000
 _OTHERS = ("XETHZUSD", "XXBTZUSD")
 
 
-def answer(path: str, query: Query, venue: Venue, now_ns: int) -> Answer | None:
-    """See `Dialect.answer`.
-
-    Raises:
-        KrakenError: The exchange refuses the request.
-    """
-    handler = _ROUTES.get(path)
-    return None if handler is None else handler(query, venue, now_ns)
-
-
 def _result(result: Any) -> Answer:
     return Answer({"error": [], "result": result}, weight=0)
-
-
-def _knows(id: str, venue: Venue) -> bool:
-    return find(id, venue) is not None
 
 
 def _market_of(query: Query, venue: Venue) -> str | None:
@@ -128,7 +113,7 @@ def _day(source: Source, now_ns: int) -> dict[str, Any]:
     }
 
 
-_ROUTES: dict[str, Callable[[Query, Venue, int], Answer]] = {
+_ROUTES = {
     "/0/public/Time": _time,
     "/0/public/SystemStatus": _status,
     "/0/public/Assets": _assets,
@@ -139,10 +124,10 @@ _ROUTES: dict[str, Callable[[Query, Venue, int], Answer]] = {
 }
 
 DIALECT = Dialect(
-    answer,
-    _knows,
-    _market_of,
-    _of_other,
+    _ROUTES,
+    knows=lambda id, venue: find(id, venue) is not None,
+    market=_market_of,
+    of_other=_of_other,
     bodies={
         "slow_down": ("application/json", '{"error":["EAPI:Rate limit exceeded"],"result":{}}'),
         "empty": ("application/json", '{"error":[],"result":{}}'),

@@ -64,7 +64,7 @@ def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
         half=half,
         running=running_s,
     )
-    return _answer(history)
+    return Answer(history.wrap(rows), weight=0, history=history)
 
 
 def _candles(source: Source, period: Period, wanted: CandleQuery, now_ns: int) -> Rows:
@@ -101,7 +101,8 @@ def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
         return _trade_rows(source, from_id, first_id - from_id, now_ns)[0]
 
     window_ns = (start_ns, times_ns[-1] + 1 if full else now_ns)
-    return _answer(History(rows, _TRADE, window_ns, wrap, _wrap(pair, asked)([]), earlier))
+    history = History(rows, _TRADE, window_ns, wrap, _wrap(pair, asked)([]), earlier)
+    return Answer(wrap(rows), weight=0, history=history)
 
 
 def _first_after(source: SyntheticMarket, since_ns: int, now_ns: int) -> int:
@@ -128,7 +129,3 @@ def _trade_rows(source: SyntheticMarket, first_id: int, limit: int, now_ns: int)
 
 def _wrap(pair: Pair, last: int | str) -> Callable[[Rows], Any]:
     return lambda rows: {"error": [], "result": {pair.key: rows, "last": last}}
-
-
-def _answer(history: History) -> Answer:
-    return Answer(history.wrap(history.rows), weight=0, history=history)

@@ -33,7 +33,6 @@ class Pair:
         wsname: ``XBT/USD``; None for a dark pool.
         base: Asset, ``XXBT``.
         quote: Asset, ``ZUSD``.
-        source: Source of its candles and trades.
     """
 
     key: str

@@ -24,7 +24,9 @@ Rows = list[list[Any]]
 
 
 def ask(path: str, **query: str | int) -> Any:
-    found = kraken.answer(f"/0/public/{path}", {name: str(value) for name, value in query.items()}, VENUE, NOW_NS)
+    found = kraken.DIALECT.answer(
+        f"/0/public/{path}", {name: str(value) for name, value in query.items()}, VENUE, NOW_NS
+    )
     assert found is not None and found.body["error"] == []
     return found.body["result"]
 
@@ -41,7 +43,7 @@ def trades(key: str, start_ns: int, end_ns: int, count: int = 1000) -> Iterator[
 
 def klines(id: str, start_s: int, limit: int = 1) -> Rows:
     query = {"symbol": id, "interval": "1m", "startTime": str(start_s * 1000), "limit": str(limit)}
-    found = binance.answer("/api/v3/klines", query, VENUE, NOW_NS)
+    found = binance.DIALECT.answer("/api/v3/klines", query, VENUE, NOW_NS)
     assert found is not None
     rows: Rows = found.body
     return rows
@@ -158,7 +160,7 @@ def test_names(coins: str, names: tuple[str, ...]) -> None:
 )
 def test_refusals(path: str, query: dict[str, str], error: str) -> None:
     with pytest.raises(Refusal) as refused:
-        kraken.answer(f"/0/public/{path}", query, VENUE, NOW_NS)
+        kraken.DIALECT.answer(f"/0/public/{path}", query, VENUE, NOW_NS)
     assert (refused.value.answer.status, refused.value.answer.body) == (200, {"error": [error]})
 
 

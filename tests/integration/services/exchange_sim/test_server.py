@@ -12,6 +12,7 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
+from services.common.config import split_address
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.faults import FaultRule, Kind
 from services.exchange_sim.server import Simulator
@@ -367,7 +368,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     settings = SimSettings()
     assert settings.recorded == ("a.parquet=BTC/USDT",)
     assert (settings.faults[0].kind, settings.faults[0].every) == ("html", 20)
-    assert (settings.host, settings.port) == ("0.0.0.0", 0)
+    assert split_address(settings.listen) == ("0.0.0.0", 0)
 
 
 async def test_sigterm_ends_the_process_at_once() -> None:
