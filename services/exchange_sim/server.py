@@ -155,13 +155,12 @@ class Simulator:
         return self._refuse(FaultRule(kind="http_429", retry_after_s=retry_after_s))
 
     def _send(self, answer: Answer) -> web.Response:
+        """Return the response; count its weight, report it, and refuse requests above the limit, if there is one."""
         response = _json(answer.body, status=answer.status)
-        return self._weighed(response, answer.weight) if answer.weight else response
-
-    def _weighed(self, response: web.Response, weight: int) -> web.Response:
-        """Count the weight, report it, and refuse requests above the limit, if there is one."""
+        if not answer.weight:
+            return response
         now_s = time.time()
-        used = self.stats.weigh(weight, now_s=now_s)
+        used = self.stats.weigh(answer.weight, now_s=now_s)
         limit = self._settings.weight_limit
         if limit and used > limit:
             response = self._over_limit(retry_after_s=math.ceil(60 - now_s % 60))

@@ -90,8 +90,7 @@ class RangeReader:
 
     def _fetch(self, limit: int, wait_s: float) -> list[Message]:
         if self._pooled.held:
-            taken = self._pooled.held
-            self._pooled.held = []
+            taken, self._pooled.held = self._pooled.held, []
             return taken
         return fetch(self._pooled.consumer, limit, wait_s)
 

@@ -185,8 +185,7 @@ class TopicReader:
         if limit <= 0:
             return []
         if self._held:
-            taken = self._held[:limit]
-            self._held = self._held[limit:]
+            taken, self._held = self._held[:limit], self._held[limit:]
             return taken
         return fetch(self._consumer, limit, wait_s)
 

@@ -106,15 +106,11 @@ def _klines(query: Query, venue: Venue, now_ns: int) -> Answer:
     if period is None:
         raise BinanceError(-1120, "Invalid interval.")
     wanted = CandleQuery(_integer(query, "startTime"), _integer(query, "endTime"), _limit(query))
-    rows = _fetch(source, period, wanted, now_ns)
-    return Answer(rows, weight=2, history=_kline_history(source, period, wanted, rows, now_ns))
 
+    def fetch(wanted: CandleQuery, now_ns: int) -> Rows:
+        return kline_rows(source.candles(period, wanted, now_ns=now_ns), period, source.instrument)
 
-def _fetch(source: Source, period: Period, wanted: CandleQuery, now_ns: int) -> Rows:
-    return kline_rows(source.candles(period, wanted, now_ns=now_ns), period, source.instrument)
-
-
-def _kline_history(source: Source, period: Period, wanted: CandleQuery, rows: Rows, now_ns: int) -> History:
+    rows = fetch(wanted, now_ns)
     asked_ms = wanted.start_ms if wanted.start_ms is not None else rows[0][0] if rows else now_ns // _MS
     end_ms = now_ns // _MS if wanted.end_ms is None else wanted.end_ms + 1
     if wanted.start_ms is not None and len(rows) == wanted.limit:
@@ -123,18 +119,19 @@ def _kline_history(source: Source, period: Period, wanted: CandleQuery, rows: Ro
     def half() -> Row | None:
         open_ms, last_ms = rows[-1][0], rows[-1][6]
         middle_ns = min(now_ns, (open_ms + last_ms + 1) // 2 * _MS - 1)
-        return next(iter(_fetch(source, period, CandleQuery(open_ms, open_ms, 1), middle_ns)), None)
+        return next(iter(fetch(CandleQuery(open_ms, open_ms, 1), middle_ns)), None)
 
-    return History(
+    history = History(
         rows,
         _KLINE,
         (asked_ms * _MS, end_ms * _MS),
         wrap=lambda rows: rows,
         nothing=[],
-        earlier=lambda size: _fetch(source, period, CandleQuery(None, asked_ms - 1, size), now_ns),
+        earlier=lambda size: fetch(CandleQuery(None, asked_ms - 1, size), now_ns),
         half=half,
         running=period.open_s(period.index(now_ns // 1_000_000_000)) * 1000,
     )
+    return Answer(rows, weight=2, history=history)
 
 
 def kline_rows(candles: Candles, period: Period, instrument: Instrument) -> list[list[Any]]:
@@ -171,26 +168,6 @@ def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
         first_id = stop_id - limit if start_ms is None else source.first_trade_at(start_ms, now_ns=now_ns)
     first_id = max(first_id, 0)
     rows = _trade_rows(source, first_id, min(limit, stop_id - first_id), now_ns)
-    return Answer(rows, weight=4, history=_trade_history(source, rows, first_id, stop_id, (start_ms, end_ms), now_ns))
-
-
-def _trade_rows(source: SyntheticMarket, first_id: int, limit: int, now_ns: int) -> Rows:
-    trades = source.trades(first_id, max(0, limit), now_ns=now_ns)
-    price, lot = printer(source.instrument.price_decimals), printer(source.instrument.lot_decimals)
-    columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
-    rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
-    return [{"a": i, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True} for i, p, q, t, maker in rows]
-
-
-def _trade_history(
-    source: SyntheticMarket,
-    rows: Rows,
-    first_id: int,
-    stop_id: int,
-    asked_ms: tuple[int | None, int | None],
-    now_ns: int,
-) -> History:
-    start_ms, end_ms = asked_ms
     now_ms = now_ns // _MS
     from_ms = start_ms if start_ms is not None else rows[0]["T"] if rows else now_ms
     to_ms = now_ms if end_ms is None else end_ms + 1
@@ -202,7 +179,16 @@ def _trade_history(
         return _trade_rows(source, from_id, first_id - from_id, now_ns)
 
     window_ns = (from_ms * _MS, to_ms * _MS)
-    return History(rows, _AGG_TRADE, window_ns, wrap=lambda rows: rows, nothing=[], earlier=earlier)
+    history = History(rows, _AGG_TRADE, window_ns, wrap=lambda rows: rows, nothing=[], earlier=earlier)
+    return Answer(rows, weight=4, history=history)
+
+
+def _trade_rows(source: SyntheticMarket, first_id: int, limit: int, now_ns: int) -> Rows:
+    trades = source.trades(first_id, max(0, limit), now_ns=now_ns)
+    price, lot = printer(source.instrument.price_decimals), printer(source.instrument.lot_decimals)
+    columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
+    rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
+    return [{"a": i, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True} for i, p, q, t, maker in rows]
 
 
 def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:

@@ -56,17 +56,14 @@ class Slots:
     """Owner of the map from running dispatches to venues, of offers, and of completions that may not have arrived."""
 
     def __init__(self, capacity: Mapping[str, int], *, repeat_ns: int) -> None:
+        self.venues = tuple(capacity)
+        """Venues that this ingestor serves."""
         self._capacity = dict(capacity)
         self._running: dict[str, str] = {}
         self._offered: Counter[str] = Counter()
         self._completions: dict[str, tuple[Completion, int | None]] = {}
         self._repeat_ns = repeat_ns
         self._stopped = False
-
-    @property
-    def venues(self) -> tuple[str, ...]:
-        """Venues that this ingestor serves."""
-        return tuple(self._capacity)
 
     @property
     def running(self) -> tuple[str, ...]:

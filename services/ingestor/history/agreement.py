@@ -1,14 +1,8 @@
 """Number of answers that must agree, given how often the answers of an exchange turned out to be untrue. Pure.
 
-If an answer is untrue with probability p, independently of others, n answers give the same untruth with p^n. A lead of
-n answers over those that say otherwise is wrong with (p / (1 - p))^n. Each is kept below ``ODDS`` for one decision.
-
-Both need p to be below one half, and few answers cannot show that. So the answers on one side must also be as many as a
-rate of one half would rarely give.
-
-p is measured: answers are counted as they are proven true or untrue, over about the last 2,000. Before the first answer
-p is 1 in 20 for answers that lack candles and 1 in 10 for answers of another market. One untrue answer more than was
-seen is always assumed, so that p falls to 1 in 1,000 with the thousandth true answer.
+docs/completeness.md explains the measured probability p of an untrue answer and the formulas under "How many answers
+must agree". Both formulas need p to be below one half, and few answers cannot show that. So the answers on one side
+must also be as many as a rate of one half would rarely give.
 """
 
 from __future__ import annotations
@@ -90,20 +84,20 @@ class Agreement:
         return empty > 3 * votes and empty * log(2) + votes * log(self.foreign.value()) >= -log(ODDS)
 
 
-def agreeing(share: float, odds: float = ODDS) -> int:
-    """Return the least n with share^n <= odds.
+def agreeing(share: float) -> int:
+    """Return the least n with share^n <= ODDS.
 
     >>> [agreeing(share) for share in (0.0005, 0.01, 0.05, 0.2, 0.5)]
     [2, 3, 5, 9, 20]
     """
-    return max(MIN_ANSWERS, ceil(log(odds) / log(min(share, 0.99)) - 1e-9))
+    return max(MIN_ANSWERS, ceil(log(ODDS) / log(min(share, 0.99)) - 1e-9))
 
 
-def lead(share: float, odds: float = ODDS) -> int:
-    """Return the least n with (share / (1 - share))^n <= odds.
+def lead(share: float) -> int:
+    """Return the least n with (share / (1 - share))^n <= ODDS.
 
     >>> [lead(share) for share in (0.0005, 0.01, 0.05, 0.2)]
     [2, 4, 5, 10]
     """
     share = min(share, _HOPELESS)
-    return max(MIN_ANSWERS, ceil(log(odds) / log(share / (1 - share)) - 1e-9))
+    return max(MIN_ANSWERS, ceil(log(ODDS) / log(share / (1 - share)) - 1e-9))

@@ -1,26 +1,13 @@
 """Proof that the candles of a page are complete, from answers of which some are untrue. Pure.
 
-The problem. An exchange sometimes answers a query with half a page, with nothing, or with another market's candles, and
-with the same status 200 as ever. Each answer has been validated by itself before it comes here, so it is a plausible
-list of candles of its window. This module decides what several answers prove together, and which query to make next.
+Each answer has been validated by itself before it comes here, so it is a plausible list of candles of its window. This
+module decides what several answers prove together, and which query to make next. docs/completeness.md states the rules
+of proof and their reasons under "How a page is proven"; `agreement` decides how many answers are enough.
 
 Words. A *hole* is an open time of the page without a known candle. A *chunk* is the part of a page that one query
 settles. A *candidate series* is a set of candles that answers agree on; the *lead* is the one with the most answers
 (`candidate_series`). A candle of the lead is *known*. An answer *counts* against the existence of other candles only if
 it holds every known candle of its window. An answer is *anchored* at a hole if it has candles on both sides of it.
-
-What is proof:
-
-- A candle exists if a valid answer of the lead holds it. Values on which answers differ are disputed until one of them
-  leads by enough answers.
-- The lead is the queried market's if the answer names its market, or if the lead has enough answers more than any
-  rival. Each query but the first reaches back to some known candles, so each of its answers is also one about this;
-  only a short job needs queries made for it alone.
-- A hole is empty if enough counting answers to at least two different windows are anchored at it and lack the candle.
-  Where no candles are near, ``hole_answers`` or more spaced answers prove it, of which one has no candle before the
-  hole and one has none after it.
-
-How many answers are enough follows from how often this exchange's answers were untrue (`agreement`).
 
 The order of queries for a page, see `Evidence.next_query`: first each chunk's own query; then, until the lead is
 trusted, queries that confirm it; then queries with shifted windows for the first hole that is not proven empty. A

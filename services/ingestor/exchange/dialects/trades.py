@@ -1,18 +1,8 @@
 """Candles built from an exchange's trades. Pure.
 
-A query names a time (``since``); its answer holds the oldest trades from there on, at most a page. These rules ensure
-that no candle lacks a trade:
-
-- Each query starts just before the last known trade, and its answer has to hold that trade, so pages overlap.
-- The first query starts before the window, until an answer holds a trade from before the window, or ``answers`` answers
-  to different queries begin with the same trade.
-- Trade ids are consecutive. An answer that skips an id is queried again, until ``answers`` answers skip the same id.
-  Trades without ids are accepted when two consecutive answers are equal.
-- Paging ends with a trade at or after the window's end. It also ends when ``answers`` answers agree that nothing
-  follows the last trade, and a query from the window's end finds no trade there either. Once that query has found one,
-  answers that stop earlier are refused.
-
-Periods without any trade are not settled here: the caller proves holes as for any other exchange.
+A query names a time (``since``); its answer holds the oldest trades from there on, at most a page. docs/exchanges.md
+states under "Kraken" the rules that ensure that no candle lacks a trade. Periods without any trade are not settled
+here: the caller proves holes as for any other exchange.
 """
 
 from __future__ import annotations
@@ -61,11 +51,6 @@ class Trade:
     time_ns: int
     id: int | None
     row: tuple[Any, ...]
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """Position in the order of trades."""
-        return self.time_ns, self.id or 0
 
     def values(self, period_seconds: int) -> tuple[Decimal, Decimal]:
         """Return price and amount.
@@ -244,7 +229,7 @@ class TradePager:
 
     def _add_first(self, trades: list[Trade]) -> None:
         if not trades or trades[0].time_ns >= self._window.start_ns:
-            head = trades[0].position if trades else _NEVER
+            head = (trades[0].time_ns, trades[0].id or 0) if trades else _NEVER
             if self._heads and head > self._head:
                 raise BadAnswer("the answer begins after a trade that an earlier answer held", kind="hole")
             self._heads = self._heads + 1 if head == self._head else 1
