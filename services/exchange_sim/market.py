@@ -51,9 +51,6 @@ class Trades:
     amount: NDArray[np.float64]
     buyer_is_maker: NDArray[np.bool_]
 
-    def __len__(self) -> int:
-        return len(self.id)
-
 
 def usual_trades(instrument: Instrument, lengths_s: Ints) -> Ints:
     """Return the average number of trades in candles of these lengths; 0 for recordings."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -20,52 +21,44 @@ log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS = 5.0
 
 
+@dataclass(frozen=True)
 class InstrumentReporter:
     """Reports periodically; logs the first failure in a row and retries after growing pauses."""
 
-    def __init__(
-        self,
-        venues: Iterable[Venue],
-        publisher: Publisher,
-        settings: IngestorSettings,
-        metrics: IngestorMetrics,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._venues = tuple(venues)
-        self._publisher = publisher
-        self._refresh_seconds = settings.instruments_refresh_seconds
-        self._metrics = metrics
-        self._sleep = sleep
+    venues: Sequence[Venue]
+    publisher: Publisher
+    settings: IngestorSettings
+    metrics: IngestorMetrics
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def run(self) -> None:
         """Report until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for venue in self._venues:
+            for venue in self.venues:
                 group.create_task(self._keep_reporting(venue))
 
     async def _keep_reporting(self, venue: Venue) -> None:
-        pause, failing = _FIRST_PAUSE_SECONDS, False
+        refresh_seconds, pause, failing = self.settings.instruments_refresh_seconds, _FIRST_PAUSE_SECONDS, False
         while True:
             outcome, reason = await self._report(venue)
-            self._metrics.instrument_reports.labels(venue.name, outcome).inc()
+            self.metrics.instrument_reports.labels(venue.name, outcome).inc()
             if reason and not failing:
                 log.warning("instruments not reported", exchange=venue.name, outcome=outcome, reason=reason)
             failing = bool(reason)
             if outcome == "failed":
                 jitter = random.uniform(0.5, 1.0)  # noqa: S311
-                await self._sleep(min(pause, self._refresh_seconds) * jitter)
+                await self.sleep(min(pause, refresh_seconds) * jitter)
                 pause *= 2
             else:
                 pause = _FIRST_PAUSE_SECONDS
-                await self._sleep(self._refresh_seconds)
+                await self.sleep(refresh_seconds)
 
     async def _report(self, venue: Venue) -> tuple[str, str]:
         """Report once; return the outcome, and the reason unless it was accepted."""
         try:
             markets, fetched_ns = await venue.markets()
             instruments = list_instruments(venue.name, markets.values())
-            await self._publisher.report_instruments(venue.name, instruments, fetched_ns)
+            await self.publisher.report_instruments(venue.name, instruments, fetched_ns)
         except Refused as error:  # the relay is older than this RPC or rejects the report, and would do so again
             return "refused", str(error)
         except (ExchangeFailure, Unavailable) as error:

@@ -153,26 +153,17 @@ def _boot_id() -> bytes:
         return struct.pack("=qq", 0, round((time.time() - time.monotonic()) / 600))
 
 
+@dataclass(eq=False)
 class RateLimiter:
     """Throttler of all ccxt clients of a venue: a call waits for its reservation and for the end of a ban."""
 
-    def __init__(
-        self,
-        venue: str,
-        bucket: SharedBucket,
-        metrics: IngestorMetrics,
-        clock: Clock,
-        *,
-        longest_ban_seconds: float,
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self.loop: Any = None  # ccxt sets it
-        self._venue = venue
-        self._bucket = bucket
-        self._metrics = metrics
-        self._clock = clock
-        self._longest_ban_ns = int(longest_ban_seconds * SECOND_NS)
-        self._sleep = sleep
+    venue: str
+    bucket: SharedBucket
+    metrics: IngestorMetrics
+    clock: Clock
+    longest_ban_seconds: float
+    sleep: Callable[[float], Awaitable[None]]
+    loop: Any = None  # ccxt sets it
 
     async def __call__(self, cost: Any = None) -> None:
         """Return when the call may leave; check `is_banned` again if anything is awaited before the request leaves.
@@ -180,37 +171,37 @@ class RateLimiter:
         Raises:
             ExchangeFailure: A ban lasts longer than ``longest_ban_seconds`` from now.
         """
-        started_ns = self._clock.monotonic_ns()
+        started_ns = self.clock.monotonic_ns()
         while not await self._wait_for(self._reserve(1.0 if cost is None else float(cost))):
             pass  # a ban was announced meanwhile, which voids all earlier reservations
-        waited_ns = self._clock.monotonic_ns() - started_ns
-        self._metrics.rate_limit_wait_seconds.labels(self._venue).inc(waited_ns / SECOND_NS)
+        waited_ns = self.clock.monotonic_ns() - started_ns
+        self.metrics.rate_limit_wait_seconds.labels(self.venue).inc(waited_ns / SECOND_NS)
 
     def ban(self, seconds: float) -> None:
         """Let no process of this host call the exchange for ``seconds``."""
-        now_ns = self._clock.monotonic_ns()
-        longer_ns = self._bucket.ban(now_ns + int(seconds * SECOND_NS), now_ns=now_ns)
-        self._metrics.ban_seconds.labels(self._venue).inc(longer_ns / SECOND_NS)
+        now_ns = self.clock.monotonic_ns()
+        longer_ns = self.bucket.ban(now_ns + int(seconds * SECOND_NS), now_ns=now_ns)
+        self.metrics.ban_seconds.labels(self.venue).inc(longer_ns / SECOND_NS)
 
     def is_banned(self) -> bool:
         """Return whether a ban that any process announced is in force."""
-        return self._bucket.ban_ns() > self._clock.monotonic_ns()
+        return self.bucket.ban_ns() > self.clock.monotonic_ns()
 
     def close(self) -> None:
         """Close the bucket."""
-        self._bucket.close()
+        self.bucket.close()
 
     def _reserve(self, cost: float) -> Reservation:
-        now_ns = self._clock.monotonic_ns()
-        left_ns = self._bucket.ban_ns() - now_ns
-        if left_ns > self._longest_ban_ns:
-            raise ExchangeFailure(f"{self._venue} bans this address for another {left_ns / SECOND_NS:.0f} s")
-        reservation = self._bucket.reserve(cost, now_ns=now_ns)
+        now_ns = self.clock.monotonic_ns()
+        left_ns = self.bucket.ban_ns() - now_ns
+        if left_ns > self.longest_ban_seconds * SECOND_NS:
+            raise ExchangeFailure(f"{self.venue} bans this address for another {left_ns / SECOND_NS:.0f} s")
+        reservation = self.bucket.reserve(cost, now_ns=now_ns)
         if reservation.at_ns > now_ns:
-            self._metrics.rate_limit_waits.labels(self._venue).inc()
+            self.metrics.rate_limit_waits.labels(self.venue).inc()
         return reservation
 
     async def _wait_for(self, reservation: Reservation) -> bool:
-        while (left_ns := reservation.at_ns - self._clock.monotonic_ns()) > 0:
-            await self._sleep(left_ns / SECOND_NS)
-        return self._bucket.ban_ns() == reservation.ban_ns
+        while (left_ns := reservation.at_ns - self.clock.monotonic_ns()) > 0:
+            await self.sleep(left_ns / SECOND_NS)
+        return self.bucket.ban_ns() == reservation.ban_ns

@@ -221,7 +221,7 @@ def test_nothing_from_the_delisting_on() -> None:
     assert fetch(GONE, PERIODS["1m"], limit=3).open_s.tolist() == [end_s - 180, end_s - 120, end_s - 60]
     assert GONE.newest_s(now_ns=NOW_NS) == end_s
     newest = GONE.first_trade_at(NOW_S * 1000, now_ns=NOW_NS)
-    assert not len(GONE.trades(newest, 10, now_ns=NOW_NS))
+    assert not len(GONE.trades(newest, 10, now_ns=NOW_NS).id)
     assert GONE.trades(newest - 1, 10, now_ns=NOW_NS).time_ms[0] // 1000 == end_s - 1
     assert (GONE.instrument.is_active(end_s - 1), GONE.instrument.is_active(end_s)) == (True, False)
 
