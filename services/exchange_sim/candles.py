@@ -54,18 +54,13 @@ class CandleQuery:
 class Source(Protocol):
     """Source of one symbol's candles."""
 
-    @property
-    def instrument(self) -> Instrument:
-        """Return the market of these candles."""
-        ...
+    instrument: Instrument
 
     def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
         """Return ascending candles in units (float64) that open by ``now_ns``; empty where there is no data."""
-        ...
 
     def newest_s(self, *, now_ns: int) -> int:
         """Return the last second with data, for windows that end "now"; at most ``now_ns``."""
-        ...
 
 
 def concat(parts: list[Candles]) -> Candles:

@@ -296,9 +296,7 @@ def _bell(hashes: Hashes) -> Ints:
 
 def _square(hashes: Hashes, shift: int) -> Ints:
     """Return the square of 16 bits: mostly small, sometimes large."""
-    number = _bits(hashes, shift, 16)
-    squared: Ints = number * number
-    return squared
+    return _bits(hashes, shift, 16) ** 2
 
 
 def _bridge(steps: Ints, o: Ints, h: Ints, low: Ints, c: Ints) -> Ints:

@@ -144,21 +144,22 @@ def announced_pause(
     The first of: the end of the ban in its text, its Retry-After header (seconds or a date), and ``default`` if its
     status is "too many requests".
     """
-    pause = _announced_pause(status, headers, body, default=default, wall_ns=wall_ns)
+    pause: float | None
+    if throttled := _THROTTLED_UNTIL.search(body):  # Kraken sends it with status 200
+        pause = max(0.0, int(throttled[1]) - wall_ns / SECOND_NS)
+    elif status not in (403, *_TOO_MANY) and status < 500:
+        return None
+    elif until := _BAN_UNTIL.search(body):
+        pause = max(0.0, (int(until[1]) * MS_NS - wall_ns) / SECOND_NS)
+    else:
+        pause = _retry_after(headers, wall_ns)
+        if pause is None and status in _TOO_MANY:
+            pause = default
     return None if pause is None else min(pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _announced_pause(
-    status: int, headers: Mapping[str, str], body: str, *, default: float, wall_ns: int
-) -> float | None:
-    throttled = _THROTTLED_UNTIL.search(body)
-    if throttled:  # Kraken sends it with status 200
-        return max(0.0, int(throttled.group(1)) - wall_ns / SECOND_NS)
-    if status not in (403, *_TOO_MANY) and status < 500:
-        return None
-    until = _BAN_UNTIL.search(body)
-    if until:
-        return max(0.0, (int(until.group(1)) * MS_NS - wall_ns) / SECOND_NS)
+def _retry_after(headers: Mapping[str, str], wall_ns: int) -> float | None:
+    """Return the seconds that a Retry-After header names; None without one, or with a date that has passed."""
     value = next((v.strip() for k, v in headers.items() if k.lower() == "retry-after"), "")
     if _SECONDS.fullmatch(value):
         return float(value)
@@ -168,7 +169,7 @@ def _announced_pause(
         seconds = moment.timestamp() - wall_ns / SECOND_NS
         if seconds > 0:
             return seconds
-    return default if status in _TOO_MANY else None
+    return None
 
 
 def brief(error: BaseException) -> str:

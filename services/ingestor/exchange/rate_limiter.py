@@ -187,10 +187,6 @@ class RateLimiter:
         """Return whether a ban that any process announced is in force."""
         return self.bucket.ban_ns() > self.clock.monotonic_ns()
 
-    def close(self) -> None:
-        """Close the bucket."""
-        self.bucket.close()
-
     def _reserve(self, cost: float) -> Reservation:
         now_ns = self.clock.monotonic_ns()
         left_ns = self.bucket.ban_ns() - now_ns

@@ -104,7 +104,7 @@ class Venue:
         self._sessions = []
         self._idle = []
         await asyncio.gather(*(session.client.close() for session in sessions))
-        self.rate_limiter.close()
+        self.rate_limiter.bucket.close()
 
     def new_client(self) -> Any:
         """Return a new ccxt client of this venue."""
