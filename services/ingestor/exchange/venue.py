@@ -73,7 +73,6 @@ class Venue:
         self.clock = clock
         self.sleep = sleep
         self._exchange = exchange
-        self._sessions: list[Session] = []
         self._idle: list[Session] = []
         self._markets_of: Any = None
         self._markets_loaded_ns = 0
@@ -83,16 +82,12 @@ class Venue:
         self.limits = self.dialect.limits
         limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
-        longest = settings.longest_ban_seconds
-        self.rate_limiter = RateLimiter(name, bucket, metrics, clock, longest_ban_seconds=longest, sleep=sleep)
+        self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
         """Lend a session to one dispatch."""
-        if not self._idle:
-            self._idle.append(Session(self))
-            self._sessions.append(self._idle[-1])
-        session = self._idle.pop()
+        session = self._idle.pop() if self._idle else Session(self)
         try:
             yield session
         finally:
@@ -100,10 +95,7 @@ class Venue:
 
     async def close(self) -> None:
         """Close every connection; call once, when no session is in use."""
-        sessions = self._sessions
-        self._sessions = []
-        self._idle = []
-        await asyncio.gather(*(session.client.close() for session in sessions))
+        await asyncio.gather(*(session.client.close() for session in self._idle))
         self.rate_limiter.bucket.close()
 
     def new_client(self) -> Any:
