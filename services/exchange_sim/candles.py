@@ -69,10 +69,9 @@ def concat(parts: list[Candles]) -> Candles:
 
 
 def aggregate(fine: Candles, period: Period) -> Candles:
-    """Aggregate candles to a coarser period; a coarse candle without any fine one does not appear.
+    """Aggregate ascending candles to a coarser period; none may cross a boundary of it.
 
-    Args:
-        fine: Ascending candles of any lengths, none of which crosses a boundary of ``period``.
+    A coarse candle without any fine one does not appear.
     """
     if not len(fine):
         return fine

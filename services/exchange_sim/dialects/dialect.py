@@ -24,7 +24,6 @@ class Layout:
 
     Attributes:
         time: Open of a candle, or time of a trade.
-        unit_ns: Unit of the time, in nanoseconds.
         close: Last price of a candle, or price of a trade; text.
         volume: Text.
         high: None for trades, which also have no grid, no lows and no unfinished rows.
@@ -52,7 +51,6 @@ class History:
 
     Attributes:
         rows: As the exchange sends them, ascending.
-        layout: Their fields.
         window_ns: Requested range as far as this answer covers it, half open; nanoseconds since the epoch.
         wrap: Returns the answer's body with rows.
         nothing: Body of an answer without rows.

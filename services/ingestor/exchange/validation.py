@@ -96,8 +96,6 @@ def _find_rows(dialect: Dialect, raw: Any, market_id: str) -> list[Any] | None:
 def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Candle]:
     """Return the candles of ccxt's OHLCV rows, ``[open ms, open, high, low, close, volume]``.
 
-    Args:
-        window: The queried window, half open.
     Raises:
         BadAnswer: A row is not six finite numbers; an open time is off the grid, outside the window, a duplicate or out
             of order; or a candle breaks low <= open, close <= high or has a negative volume.

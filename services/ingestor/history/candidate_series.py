@@ -40,10 +40,8 @@ class CandidateSeries:
     """The candles that some answers agree on.
 
     Attributes:
-        known: Its candles by open time.
         votes: Answers that belong to it, including those forgotten since.
         disputed: Open times at which its answers differ, with the number of answers for each value.
-        published: Some of its candles were published.
     """
 
     known: dict[int, Candle] = field(default_factory=dict)

@@ -30,7 +30,6 @@ class CallLimits:
     """Candles that one call of an exchange returns.
 
     Attributes:
-        candles: Largest number of candles.
         wide: The window may span more periods than that; the exchange then returns the oldest ``candles`` of it.
         names_symbol: The answer names its symbol, which has been compared with the queried one.
     """
@@ -45,7 +44,6 @@ class Dialect:
     """Facts about one exchange.
 
     Attributes:
-        ccxt: ccxt's id.
         candles: Largest number of candles of one call, or of one query for trades.
         wide: A window may span more periods than that; the oldest of it are returned then. Only for exchanges known to
             do so: one that returns the newest, or cuts the window, would make holes look empty.

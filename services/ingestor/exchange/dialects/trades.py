@@ -33,12 +33,7 @@ _NEVER = (2**64, 0)
 
 @dataclass(frozen=True, slots=True)
 class TradeQuery:
-    """Query for trades.
-
-    Attributes:
-        since_ns: Time of the oldest wanted trade.
-        spaced: Wait after the previous answer, so that the two fail independently.
-    """
+    """Query for trades; if ``spaced``, after a wait, so that it fails independently of the previous one."""
 
     since_ns: int
     spaced: bool
@@ -170,7 +165,6 @@ class TradePager:
             window: Both ends on the period's grid.
             candles: Stop after this many whole candles.
             answers: Number of answers that have to agree where nothing else is proof.
-            page: Largest number of trades in an answer.
         """
         self._window = window
         self._period = period_seconds
