@@ -112,8 +112,6 @@ class AsyncClient:
         """Close the connection; requests continue."""
         await self._connection.close()
 
-    # ---- request, wait, read -------------------------------------------------------------------------------------
-
     async def history(
         self,
         ticker: str,
@@ -151,19 +149,11 @@ class AsyncClient:
             WaitEnded: ``timeout`` passed; the request continues under its id.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
-        request = make_request(
-            request_id or new_request_id(),
-            ticker,
-            period,
-            since,
-            until,
-            limit=limit,
-            client_id=client_id,
-            refresh=refresh,
+        name = request_id or new_request_id()
+        await self.submit(
+            make_request(name, ticker, period, since, until, limit=limit, client_id=client_id, refresh=refresh)
         )
-        await self.submit(request)
-        ended = await self.wait(request.request_id, on_progress=on_progress, timeout=timeout)
-        return await self.read(ended)
+        return await self.read(await self.wait(name, on_progress=on_progress, timeout=timeout))
 
     async def submit(self, request: HistoryRequest) -> str:
         """Submit a request. Return the topic on which its end is announced.
@@ -173,11 +163,11 @@ class AsyncClient:
         Raises:
             RequestRefused: The relay answered INVALID or ERROR; the message has its reason.
         """
+        message = encode_request(request)
         if request.refresh:
-            refresh = pb.RefreshHistoricalRequest(request=encode_request(request))
-            answer = await self._call(self._stub.RefreshHistorical, refresh)
+            answer = await self._call(self._stub.RefreshHistorical, pb.RefreshHistoricalRequest(request=message))
         else:
-            answer = await self._call(self._stub.SubmitHistorical, encode_request(request))
+            answer = await self._call(self._stub.SubmitHistorical, message)
         if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
             return str(answer.notification_topic)
         status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
@@ -192,11 +182,10 @@ class AsyncClient:
             WaitEnded: ``timeout`` seconds passed.
             RequestUnknown: No request has this id.
         """
+        report = without_repeats(on_progress or (lambda _: None))
         try:
             async with asyncio.timeout(timeout):
-                notification = await self._notified(
-                    request_id, report := without_repeats(on_progress or (lambda _: None))
-                )
+                notification = await self._notified(request_id, report)
         except TimeoutError:
             raise errors.WaitEnded(
                 f"request {request_id} did not end within {timeout:g} s; it continues under this id"
@@ -228,8 +217,6 @@ class AsyncClient:
             raise history_error(ended.record)
         return self._catalog or await self.catalog()
 
-    # ---- single calls --------------------------------------------------------------------------------------------
-
     async def get_request(self, request_id: str) -> RequestRecord:
         """Return the record of a request; RequestUnknown if there is none."""
         answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
@@ -240,16 +227,14 @@ class AsyncClient:
     ) -> list[RequestRecord]:
         """Return the newest records, newest first, optionally only those of a client or in a state."""
         wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or RequestState.UNSPECIFIED}")
+        request = pb.ListRequestsRequest(client_id=client_id, state=wanted)
         found: list[RequestRecord] = []
-        token = ""
         while len(found) < limit:
-            request = pb.ListRequestsRequest(
-                client_id=client_id, state=wanted, page_size=min(1_000, limit - len(found)), page_token=token
-            )
+            request.page_size = min(1_000, limit - len(found))
             answer = await self._call(self._stub.ListRequests, request)
             found += map(decode_record, answer.records)
-            token = answer.next_page_token
-            if not token:
+            request.page_token = answer.next_page_token
+            if not request.page_token:
                 break
         return found
 
@@ -259,14 +244,9 @@ class AsyncClient:
         return decode_record(answer.record)
 
     async def markets(self, venue: str) -> InstrumentList:
-        """Return the instruments of a venue, as its ingestors last reported them.
-
-        Raises:
-            VenueUnknown: No ingestor has reported instruments of the venue yet.
-        """
-        request = pb.ListMarketsRequest(exchange=venue)
+        """Return the instruments of a venue, as its ingestors last reported them; VenueUnknown if none has yet."""
         try:
-            answer = await self._call(self._stub.ListMarkets, request)
+            answer = await self._call(self._stub.ListMarkets, pb.ListMarketsRequest(exchange=venue))
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
         return decode_instruments(venue, answer)
@@ -282,11 +262,7 @@ class AsyncClient:
     ) -> Coverage:
         """Return the coverage of a series: all of it, or between two times, rounded down to the period's grid.
 
-        Args:
-            detail: Include the pages behind the ranges.
-
-        Raises:
-            RequestRefused: The relay refuses the request; the message names the field and its value.
+        With ``detail`` it includes the pages behind the ranges. Raises RequestRefused if the relay refuses the request.
         """
         seconds, start_ns, end_ns = read_part(period, since, until)
         request = pb.GetCoverageRequest(
@@ -336,12 +312,9 @@ class AsyncClient:
         answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
         return reading.catalog_properties(answer.name, dict(answer.properties))
 
-    # ---- following -----------------------------------------------------------------------------------------------
-
     async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
         """Return the notification, or None if it does not arrive within ``GRACE_SECONDS`` of the end."""
-        topic = f"HISTORY_READY:{request_id}"
-        listening = asyncio.create_task(self._first_notification(topic, request_id))
+        listening = asyncio.create_task(self._first_notification(request_id))
         watching = asyncio.create_task(self._watch(request_id, on_progress))
         try:
             await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -365,8 +338,9 @@ class AsyncClient:
             if progress.state is RequestState.FINISHED:
                 return
 
-    async def _first_notification(self, topic: str, request_id: str) -> Notification:
+    async def _first_notification(self, request_id: str) -> Notification:
         # Every connection starts at cursor 0: the topic holds the end of one request, and duplicates do no harm.
+        topic = f"HISTORY_READY:{request_id}"
         request = pb.SubscribeNotificationsRequest(topic=topic)
         known = partial(self.get_request, request_id)
         async for message in self._connection.stream(self._stub.SubscribeNotifications, request, known):

@@ -33,19 +33,10 @@ def relay_address(given: str | None) -> str:
 
 
 class Connection:
-    """Channel to a relay; belongs to the event loop that created it.
-
-    Attributes:
-        stub: Stub of the relay's service, for ``call`` and ``stream``.
-        on_note: Receives notes for the user that are not errors.
-    """
+    """Channel to a relay; belongs to the event loop that created it. ``on_note`` receives notes that are not errors."""
 
     def __init__(self, address: str, timeout_seconds: float, on_note: Callable[[str], None]) -> None:
-        """Open a channel, which connects at the first call.
-
-        Raises:
-            DexorderError: The settings of the channel are invalid.
-        """
+        """Open a channel, which connects at the first call; DexorderError if its settings are invalid."""
         self.address = address
         self.on_note = on_note
         self._timeout_seconds = timeout_seconds
@@ -109,11 +100,7 @@ class Connection:
     ) -> AsyncIterator[Any]:
         """Yield the messages of an endless stream, which is opened again whenever it breaks.
 
-        Args:
-            method: Method of the stub.
-            request: Request of every attempt.
-            answers: Awaited before each reopening; returns when the relay answers, else
-                raises the error that ends the stream.
+        ``answers`` is awaited before each reopening: it returns when the relay answers, or raises what ends the stream.
         """
         while True:
             call, pause = method(request), REOPEN_SECONDS

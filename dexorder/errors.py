@@ -1,23 +1,4 @@
-"""Errors of the client and the command.
-
-DexorderError
-├── RelayUnreachable      the relay did not answer in time; the state of the request is unknown
-├── RequestRefused        the relay refuses the request; the message names the field
-│   └── QuotaReached      the caller has too many unfinished requests; a later attempt may succeed
-├── RequestUnknown        no request has this id
-├── VenueUnknown          no ingestor has reported instruments of this venue
-├── NotAllowed            the relay does not know the caller, or the request belongs to another
-├── WaitEnded             the caller's own timeout passed; the request continues
-├── RunUnknown            no unfinished run with this id is recorded on this machine
-├── CatalogError          the catalog or the table can't be read from here
-├── MaintenanceFailed     Spark's driver can't maintain the tables now, or has no such table
-├── SuiteFailed           the local suite can't start or run
-└── HistoryError          the request ended without all of its rows; ``record`` has the missing ranges
-    ├── HistoryNotFound   the whole range is verified to be empty
-    ├── HistoryFailed     ERROR: refused by the exchange, incomplete or cancelled
-    ├── HistoryTimedOut   TIMEOUT: the relay saw no progress for too long
-    └── HistoryMismatch   the table's row count differs from the announced one
-"""
+"""Errors of the client and the command."""
 
 from __future__ import annotations
 
@@ -68,7 +49,7 @@ class CatalogError(DexorderError):
 
 
 class MaintenanceFailed(DexorderError):
-    """Maintenance of the tables failed."""
+    """Spark's driver can't maintain the tables now, or has no such table."""
 
 
 class SuiteFailed(DexorderError):
@@ -76,11 +57,7 @@ class SuiteFailed(DexorderError):
 
 
 class HistoryError(DexorderError):
-    """The request ended without all of its rows.
-
-    Attributes:
-        record: The relay's record of the request; ``record.missing`` has the exact ranges.
-    """
+    """The request ended without all of its rows; ``record.missing`` has the exact ranges."""
 
     def __init__(self, message: str, record: RequestRecord) -> None:
         super().__init__(message)
@@ -92,11 +69,11 @@ class HistoryNotFound(HistoryError):
 
 
 class HistoryFailed(HistoryError):
-    """The exchange refused, ranges are missing, or the request was cancelled."""
+    """ERROR: the exchange refused, ranges are missing, or the request was cancelled."""
 
 
 class HistoryTimedOut(HistoryError):
-    """The relay saw no progress for too long."""
+    """TIMEOUT: the relay saw no progress for too long."""
 
 
 class HistoryMismatch(HistoryError):

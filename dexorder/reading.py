@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,10 @@ PIECE_PERIODS = 200_000
 _SQLITE = "sqlite:///"
 
 
-# ---- the catalog ---------------------------------------------------------------------------------------------------
-
-
 def catalog_properties(announced_name: str, announced: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return the catalog's name and properties: those the relay announced, overridden by ``DEXORDER_CATALOG_<NAME>``.
 
-    The relay does not announce secrets; they are set here.
-
-    Raises:
-        CatalogError: A variable has an invalid value. The message names it.
+    The relay does not announce secrets; they are set here. CatalogError names a variable that is invalid.
     """
     try:
         own = read_settings(lake.CatalogSettings)
@@ -66,21 +60,14 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         ) from error
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Answer:
-    """The table and snapshot with the rows of a request that has ended.
-
-    Attributes:
-        snapshot_id: The announced snapshot, or the current one if that has expired; None if the table has none.
-        expired: The announced snapshot has expired.
-    """
+    """The table and snapshot with the rows of a request that has ended."""
 
     table: Table
     record: RequestRecord
     snapshot_id: int | None
+    """The announced snapshot, or the current one if that has expired; None if the table has none."""
     expired: bool
 
     @property
@@ -114,14 +101,13 @@ class Answer:
         if not self.record.row_count:
             yield pa.RecordBatch.from_pylist([], schema=self.table.schema().as_arrow())
 
-    def note(self) -> str:
-        """Return a sentence if the announced snapshot has expired, else an empty text."""
-        if not self.expired:
-            return ""
-        return (
-            f"snapshot {self.record.snapshot_id} of {OHLC.name} has expired; snapshot {self.snapshot_id} was read, "
-            f"which has as many rows ({self.record.row_count})"
-        )
+    def note(self, on_note: Callable[[str], None]) -> None:
+        """Call ``on_note`` with a sentence if the announced snapshot has expired."""
+        if self.expired:
+            on_note(
+                f"snapshot {self.record.snapshot_id} of {OHLC.name} has expired; snapshot {self.snapshot_id} was read, "
+                f"which has as many rows ({self.record.row_count})"
+            )
 
     def _scan(self, span: TimeRange, *columns: str) -> DataScan:
         wanted = opens_in(self.record.request.series, span)
@@ -140,11 +126,7 @@ class Answer:
 
 
 def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord) -> Answer:
-    """Load the table and choose the snapshot.
-
-    Raises:
-        CatalogError: The catalog or the table can't be reached or does not exist.
-    """
+    """Load the table and choose the snapshot; CatalogError if the catalog or the table is missing or unavailable."""
     try:
         catalog: Any = open_catalog(name, properties)
         with closing(catalog) if hasattr(catalog, "close") else nullcontext():
@@ -175,12 +157,9 @@ def read_rows(
         HistoryMismatch: The number of rows is not ``record.row_count``.
     """
     answer = find_answer(name, properties, record)
-    try:
+    with _readable():
         rows = answer.rows()
-    except OSError as error:
-        raise _unreadable(error) from None
-    if note := answer.note():
-        on_note(note)
+    answer.note(on_note)
     return rows
 
 
@@ -189,16 +168,18 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in the same order, in bounded memory; at least one batch, which may be empty."""
     answer = find_answer(name, properties, record)
-    try:
+    with _readable():
         for number, batch in enumerate(answer.batches()):
-            if not number and (note := answer.note()):
-                on_note(note)
+            if not number:
+                answer.note(on_note)
             yield batch
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CatalogError(f"a file of {OHLC.name} was deleted as its snapshot expired; read again: {error}") from None
     except OSError as error:
-        raise _unreadable(error) from None
-
-
-def _unreadable(error: OSError) -> CatalogError:
-    if isinstance(error, FileNotFoundError):
-        return CatalogError(f"a file of {OHLC.name} was deleted as its snapshot expired; read again: {error}")
-    return CatalogError(f"the files of {OHLC.name} can't be read from here: {error}")
+        raise CatalogError(f"the files of {OHLC.name} can't be read from here: {error}") from None

@@ -27,11 +27,7 @@ def make_request(
     client_id: str = "",
     refresh: bool = False,
 ) -> HistoryRequest:
-    """Return a request; ``since`` and ``until`` are rounded down to the period's grid.
-
-    Raises:
-        RequestRefused: A value is invalid, or the rounded range is empty. The message names the value.
-    """
+    """Return a request, its range rounded down to the period's grid; RequestRefused names a value that is invalid."""
     check_ticker(ticker)
     seconds, span = read_range(period, since, until)
     check_limit(limit)
@@ -49,8 +45,7 @@ def check_ticker(ticker: str) -> None:
 def read_range(period: str | int, since: Moment, until: Moment) -> tuple[int, TimeRange]:
     """Return the period in seconds and the range, rounded down to the period's grid.
 
-    Raises:
-        RequestRefused: A value is invalid, or the range is empty. The message names the value.
+    Raises RequestRefused if a value is invalid or the range is empty; the message names the value.
     """
     try:
         seconds = parse_period(period)
@@ -88,11 +83,7 @@ def check_limit(limit: int | None) -> None:
 
 
 def parse_period(period: str | int) -> int:
-    """Return the seconds of ``1h`` or of ``3600`` (text or number).
-
-    Raises:
-        InvalidRequest: The period is unknown. The message lists the known ones.
-    """
+    """Return the seconds of ``1h`` or of ``3600`` (text or number); InvalidRequest if the period is unknown."""
     if isinstance(period, str) and period in PERIOD_SECONDS:
         return PERIOD_SECONDS[period]
     if isinstance(period, str) and not (period.isascii() and period.isdigit()):

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from dexorder.cli import Json, reported
+from dexorder.cli import Json, JsonLines
 from dexorder.cli.events_app import events_app
+from dexorder.errors import DexorderError
+from dexorder.setup.config import SetupError
+
+
+class _Reporting(TyperGroup):
+    """Commands that report an expected error as one line on stderr and exit code 1. A closed pipe exits silently."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (DexorderError, SetupError) as error:
+            typer.echo(f"dexorder: {error}", err=True)
+            raise typer.Exit(1) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+
 
 app = typer.Typer(
     name="dexorder",
+    cls=_Reporting,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -31,6 +52,7 @@ Until = Annotated[str | None, typer.Option(help="Like --since; exclusive")]
 Dir = Annotated[
     Path | None, typer.Option("--dir", help="Folder of the suite; default DEXORDER_DIR, else ./dexorder-data")
 ]
+Quiet = Annotated[bool, typer.Option(help="Do not show progress")]
 BasePort = Annotated[int | None, typer.Option(help="First port of the suite, instead of the default ports")]
 
 
@@ -51,8 +73,7 @@ def up(
     """Run the suite on this machine until Ctrl-C."""
     from dexorder.cli import suite as command
 
-    with reported():
-        command.up(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
+    command.up(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
 
 
 @app.command()
@@ -65,8 +86,8 @@ def history(
             help="SYMBOL.VENUE, for example BTC/USDT.BINANCE, then 1m, 1h ... or seconds; with --resume: the run's id",
         ),
     ] = None,
-    since: Annotated[str | None, typer.Option(help="ISO 8601, UTC if without zone; rounded down to the period")] = None,
-    until: Annotated[str | None, typer.Option(help="Like --since; exclusive")] = None,
+    since: Since = None,
+    until: Until = None,
     file: Annotated[Path | None, typer.Option(help="File of tickers, one per line, # for comments; - is stdin")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Return only the first N candles")] = None,
     as_json: Json = False,
@@ -77,7 +98,7 @@ def history(
     plot: Annotated[Path | None, typer.Option(help="FILE.html for an interactive chart")] = None,
     chart: Annotated[bool, typer.Option(help="Draw the candles in the terminal")] = False,
     rows: Annotated[int, typer.Option(min=0, help="Number of rows to print")] = 20,
-    quiet: Annotated[bool, typer.Option(help="Do not show progress")] = False,
+    quiet: Quiet = False,
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Longest wait, in seconds; the requests continue")
     ] = None,
@@ -96,35 +117,34 @@ def history(
 
     store = RunStore(state.absolute() if state is not None else None)
     given = words or []
-    with reported():
-        try:
-            if resume:
-                own = (since, until, file, limit, out, plot, request_id)
-                flags = (as_json, chart, refresh, client_id)
-                if len(given) > 1 or any(flags) or any(value is not None for value in own):
-                    raise ValueError(
-                        "--resume continues the run as it was started: it accepts only the run's id, --relay, --state, "
-                        "--timeout, --quiet and --parallel"
-                    )
-                run = store.load(*given)
-                run = replace(run, relay=relay or run.relay)
-            else:
-                options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
-                run = command.new_run(
-                    given,
-                    file,
-                    since,
-                    until,
-                    options,
-                    limit=limit,
-                    request_id=request_id,
-                    client_id=client_id,
-                    refresh=refresh,
-                    relay=relay,
+    try:
+        if resume:
+            own = (since, until, file, limit, out, plot, request_id)
+            flags = (as_json, chart, refresh, client_id)
+            if len(given) > 1 or any(flags) or any(value is not None for value in own):
+                raise ValueError(
+                    "--resume continues the run as it was started: it accepts only the run's id, --relay, --state, "
+                    "--timeout, --quiet and --parallel"
                 )
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
-        raise typer.Exit(command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel))
+            run = store.load(*given)
+            run = replace(run, relay=relay or run.relay)
+        else:
+            options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
+            run = command.new_run(
+                given,
+                file,
+                since,
+                until,
+                options,
+                limit=limit,
+                request_id=request_id,
+                client_id=client_id,
+                refresh=refresh,
+                relay=relay,
+            )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel))
 
 
 @app.command()
@@ -140,8 +160,7 @@ def markets(
     """List the instruments of an exchange, as its ingestors last reported them."""
     from dexorder.cli import queries as command
 
-    with reported():
-        command.markets(venue, text, tickers, as_json, relay)
+    command.markets(venue, text, tickers, as_json, relay)
 
 
 @app.command()
@@ -151,14 +170,13 @@ def coverage(
     since: Since = None,
     until: Until = None,
     detail: Annotated[bool, typer.Option("--detail", help="Also print the pages behind the ranges")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
+    as_json: JsonLines = False,
     relay: Relay = None,
 ) -> None:
     """Show which ranges of a series the table covers, and the holes between them."""
     from dexorder.cli import queries as command
 
-    with reported():
-        command.coverage(ticker, period, since, until, detail, as_json, relay)
+    command.coverage(ticker, period, since, until, detail, as_json, relay)
 
 
 @app.command()
@@ -169,15 +187,14 @@ def verify(
     until: Until = None,
     repair: Annotated[bool, typer.Option("--repair", help="Fetch lost rows again, and wait for them")] = False,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option(help="Do not show progress")] = False,
+    quiet: Quiet = False,
     relay: Relay = None,
 ) -> None:
     """Compare the rows of the table with its coverage. Exit code 0 if they agree in the end."""
     from dexorder.cli import verify as command
 
-    with reported():
-        code = command.run(ticker, period, since, until, repair=repair, as_json=as_json, quiet=quiet, relay=relay)
-        raise typer.Exit(code)
+    code = command.run(ticker, period, since, until, repair=repair, as_json=as_json, quiet=quiet, relay=relay)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -195,8 +212,7 @@ def maintain(
     """Compact the tables and expire old snapshots now. Spark also does this on its own schedule."""
     from dexorder.cli import suite as command
 
-    with reported():
-        command.maintain(spark, table or (), dry_run, as_json)
+    command.maintain(spark, table or (), dry_run, as_json)
 
 
 @app.command()
@@ -208,8 +224,7 @@ def gateway(
     """Run only the gateway, configured by DEXORDER_GATEWAY_* and Kafka-Pixy's file, until Ctrl-C."""
     from dexorder.cli import suite as command
 
-    with reported():
-        command.gateway(pixy_config)
+    command.gateway(pixy_config)
 
 
 @app.command()
@@ -217,8 +232,7 @@ def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) ->
     """Show every part of the local suite. Exit code 0 if all are ready."""
     from dexorder.cli import suite as command
 
-    with reported():
-        raise typer.Exit(command.status(directory, relay, as_json))
+    raise typer.Exit(command.status(directory, relay, as_json))
 
 
 @app.command()
@@ -226,8 +240,7 @@ def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = Fa
     """Check whether this machine can run the suite. A failed check says what to do."""
     from dexorder.cli import doctor as command
 
-    with reported():
-        raise typer.Exit(command.run(directory, base_port, as_json))
+    raise typer.Exit(command.run(directory, base_port, as_json))
 
 
 @app.command()
@@ -235,8 +248,7 @@ def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")]
     """Write all state of a stopped local suite to one file."""
     from dexorder.cli import suite as command
 
-    with reported():
-        command.backup(directory, archive)
+    command.backup(directory, archive)
 
 
 @app.command()
@@ -244,8 +256,7 @@ def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexo
     """Restore a backup to the folder it was made from, which must be empty or absent."""
     from dexorder.cli import suite as command
 
-    with reported():
-        command.restore(archive)
+    command.restore(archive)
 
 
 @requests_app.command("list")
@@ -264,8 +275,7 @@ def list_requests(
         wanted = RequestState(state.upper()) if state else None
     except ValueError:
         raise typer.BadParameter(f"--state: {state!r} is not a state; use QUEUED, RUNNING or FINISHED") from None
-    with reported():
-        command.list_requests(client_id, wanted, limit, as_json, relay)
+    command.list_requests(client_id, wanted, limit, as_json, relay)
 
 
 @requests_app.command("show")
@@ -273,8 +283,7 @@ def show_request(request_id: str, as_json: Json = False, relay: Relay = None) ->
     """Show the record of a request."""
     from dexorder.cli import queries as command
 
-    with reported():
-        command.show_request(request_id, as_json, relay)
+    command.show_request(request_id, as_json, relay)
 
 
 @requests_app.command("cancel")
@@ -282,5 +291,4 @@ def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) 
     """Cancel a request. A request that has ended keeps its status."""
     from dexorder.cli import queries as command
 
-    with reported():
-        command.cancel_request(request_id, as_json, relay)
+    command.cancel_request(request_id, as_json, relay)

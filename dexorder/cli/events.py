@@ -66,9 +66,6 @@ def _signed(user: str, key: Path, seconds: int, audience: str) -> str:
         raise DexorderError(f"the token can't be signed with {key}: {error}") from None
 
 
-# ---- tail
-
-
 def tail(
     token: Callable[[], str],
     cursor: Path | None,
@@ -137,9 +134,6 @@ def _write_cursor(path: Path | None, place: pb.Cursor) -> None:
         fresh.replace(path)
     except OSError as error:
         raise DexorderError(f"--cursor {path} can't be written: {error.strerror}") from None
-
-
-# ---- send
 
 
 def draft(
@@ -235,9 +229,6 @@ def _print_ack(ack: dict[str, str], as_json: bool) -> None:
         via, error = ack.get("via"), ack.get("error")
         line = f"{ack['event_id']} {ack['status']}{f' via {via}' if via else ''}{f': {error}' if error else ''}"
         output.stdout().print(line, markup=False)
-
-
-# ---- show, list
 
 
 def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> None:

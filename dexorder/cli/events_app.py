@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dexorder.cli import Json, reported
+from dexorder.cli import Json, JsonLines
 
 events_app = typer.Typer(no_args_is_help=True, help="User events: follow, send and look up.")
 
@@ -24,7 +24,7 @@ def tail(
     cursor: Annotated[Path | None, typer.Option(help="File that stores the position; continue from it")] = None,
     peek: Annotated[bool, typer.Option("--peek", help="Do not acknowledge the events as received")] = False,
     count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
+    as_json: JsonLines = False,
     gateway: Gateway = None,
 ) -> None:
     """Print a user's events as they arrive, until Ctrl-C; a broken session is resumed."""
@@ -32,9 +32,8 @@ def tail(
 
     if (token_file is None) == (key is None) or bool(user) != bool(key):
         raise typer.BadParameter("use either --token-file, or --user with --key")
-    with reported():
-        token = command.token_source(token_file, user, key)
-        command.tail(token, cursor, receive=not peek, count=count, as_json=as_json, gateway=gateway)
+    token = command.token_source(token_file, user, key)
+    command.tail(token, cursor, receive=not peek, count=count, as_json=as_json, gateway=gateway)
 
 
 @events_app.command()
@@ -55,19 +54,16 @@ def send(
     ] = False,
     outbox: Annotated[Path | None, typer.Option(help="File of the outbox, with --zmq")] = None,
     timeout: Annotated[float, typer.Option(min=0, help="Longest wait for the final ack, in seconds")] = 120.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line")] = False,
+    as_json: JsonLines = False,
     gateway: Gateway = None,
 ) -> None:
     """Publish an event and print its acks until the final one. Exit code 0 if it was delivered or sent."""
     from dexorder.cli import events as command
 
-    with reported():
-        drafted = command.draft(user_id, event_type, payload, priority, channel or [], event_id)
-        if zmq:
-            code = command.send_zmq(drafted, outbox, timeout, as_json)
-        else:
-            code = command.send_grpc(drafted, gateway, timeout, as_json)
-        raise typer.Exit(code)
+    drafted = command.draft(user_id, event_type, payload, priority, channel or [], event_id)
+    if zmq:
+        raise typer.Exit(command.send_zmq(drafted, outbox, timeout, as_json))
+    raise typer.Exit(command.send_grpc(drafted, gateway, timeout, as_json))
 
 
 @events_app.command()
@@ -75,8 +71,7 @@ def show(container: str, event_id: str, as_json: Json = False, gateway: Gateway 
     """Show one event with every delivery attempt; for staff."""
     from dexorder.cli import events as command
 
-    with reported():
-        command.show(container, event_id, as_json, gateway)
+    command.show(container, event_id, as_json, gateway)
 
 
 @events_app.command("list")
@@ -93,8 +88,7 @@ def list_events(
 
     if status.upper() not in ("", *command.STATUSES):
         raise typer.BadParameter(f"--status: {status!r} is not a status; use {', '.join(command.STATUSES)}")
-    with reported():
-        command.list_events(user, container, status.upper(), limit, as_json, gateway)
+    command.list_events(user, container, status.upper(), limit, as_json, gateway)
 
 
 @events_app.command()
@@ -109,5 +103,4 @@ def token(
     """Sign a JWT for a user and print it; for development."""
     from dexorder.cli import events as command
 
-    with reported():
-        command.print_token(user, key, seconds, audience)
+    command.print_token(user, key, seconds, audience)

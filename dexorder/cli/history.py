@@ -135,9 +135,6 @@ def _record(new: Run, store: RunStore) -> str:
     return f"; continue with: {store.resume_command(new)}"
 
 
-# ---- one ticker ----------------------------------------------------------------------------------------------------
-
-
 class OneFollower:
     """Run of one ticker: one request."""
 

@@ -32,9 +32,6 @@ def phase(now: Progress) -> str:
     return f"{now.settled_pages:,} of {now.expected_pages:,} pages, {now.running_jobs} of {now.jobs} jobs running"
 
 
-# ---- one request ---------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def show_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Iterator[OnProgress]:
     """Show the progress of a request while the block runs."""
@@ -62,9 +59,6 @@ class _TenPercentLines:
         if tenth > self._tenth or now.state is RequestState.FINISHED:
             self._tenth = 11 if now.state is RequestState.FINISHED else tenth
             self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} candles, {phase(now)}")
-
-
-# ---- many requests -------------------------------------------------------------------------------------------------
 
 
 class ManyProgress(Protocol):

@@ -21,8 +21,6 @@ from services.common.model.times import iso
 _MAX_MISSING_LINES = 20
 _KINDS = {CoverageKind.ROWS: "rows", CoverageKind.EMPTY: "verified empty", CoverageKind.MISSING: "not covered"}
 
-# ---- requests ------------------------------------------------------------------------------------------------------
-
 
 def list_requests(client_id: str, state: RequestState | None, limit: int, as_json: bool, relay: str | None) -> None:
     """Print the newest requests, newest first."""
@@ -102,9 +100,6 @@ def _period(record: RequestRecord) -> str:
     return PERIODS.get(record.period_seconds, str(record.period_seconds))
 
 
-# ---- markets -------------------------------------------------------------------------------------------------------
-
-
 def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:
     """Print the instruments whose ticker contains ``text`` in any case."""
     with Client(relay) as client:
@@ -122,9 +117,6 @@ def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str |
     cells = [(each.ticker, "yes" if each.active else "no", each.type, each.base, each.quote) for each in listed]
     out.print(output.plain_table(("ticker", "active", "type", "base", "quote"), cells))
     output.stderr().print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
-
-
-# ---- coverage ------------------------------------------------------------------------------------------------------
 
 
 def coverage(

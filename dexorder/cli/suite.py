@@ -29,8 +29,6 @@ from dexorder.supervisor.state import (
 )
 from dexorder.supervisor.suite import Reporter, run_suite
 
-# ---- up, gateway ---------------------------------------------------------------------------------------------------
-
 
 def up(
     directory: Path | None,
@@ -125,9 +123,6 @@ def gateway(pixy_config: Path | None) -> None:
     lifecycle.run("gateway", settings, lambda: main(settings))
 
 
-# ---- status --------------------------------------------------------------------------------------------------------
-
-
 def status(directory: Path | None, relay: str | None, as_json: bool) -> int:
     """Print the parts of a suite. Return 0 only if the supervisor and every part are alive and ready."""
     found = find_directory(directory, relay)
@@ -187,9 +182,6 @@ async def _check_part(name: str, part: PartState) -> dict[str, Any]:
     }
 
 
-# ---- maintain ------------------------------------------------------------------------------------------------------
-
-
 def maintain(spark: str | None, tables: Sequence[str], dry_run: bool, as_json: bool) -> None:
     """Compact the tables and expire their snapshots now. Print one row or object for each table."""
     results = asyncio.run(_maintain(spark, tables, dry_run))
@@ -225,9 +217,6 @@ def _maintenance_cells(result: maintenance.TableCare) -> tuple[str, ...]:
 
 def _change(before: int, after: int) -> str:
     return f"{before:,}" if before == after else f"{before:,} -> {after:,}"
-
-
-# ---- backup, restore -----------------------------------------------------------------------------------------------
 
 
 def backup(directory: Path | None, archive: Path) -> None:
