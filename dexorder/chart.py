@@ -74,7 +74,7 @@ def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16) -> Text:
     if not rows.num_rows:
         return Text("no candles", style=DIM)
     columns = bars(rows, max(width - 13, 1))
-    return Text("\n").join([*lines(columns, height), _volume_line(columns), *_time_axis(columns)])
+    return Text("\n").join([*lines(columns, height), _volume_line(columns), _time_axis(columns)])
 
 
 def lines(columns: Sequence[Bar], height: int) -> list[Text]:
@@ -119,12 +119,10 @@ def _volume_line(columns: Sequence[Bar]) -> Text:
     return line.append(f" volume, max {_price(largest)}", style=DIM)
 
 
-def _time_axis(columns: Sequence[Bar]) -> list[Text]:
+def _time_axis(columns: Sequence[Bar]) -> Text:
     first, last = iso(columns[0].open_ns), iso(columns[-1].open_ns)
-    if len(columns) == 1:
-        return [Text(first, style=DIM)]
     gap = max(1, len(columns) - len(first) - len(last))
-    return [Text(first + " " * gap + last, style=DIM)]
+    return Text(first if len(columns) == 1 else first + " " * gap + last, style=DIM)
 
 
 def _price(value: float) -> str:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -108,11 +108,7 @@ def values_of(rows: pa.Table) -> Iterator[tuple[int, Values]]:
 
 
 def show_verdict(faults: FaultCounts, compared: Comparison) -> None:
-    """Show the faults and the comparison.
-
-    Raises:
-        SuiteFailed: No response was corrupted, so nothing was demonstrated, or a row is not the exchange's candle.
-    """
+    """Show the faults and the comparison; SuiteFailed if there were no faults or a candle differs."""
     for line in (*faults.lines(), compared.line()):
         say(line)
     if not faults.total:
@@ -123,11 +119,7 @@ def show_verdict(faults: FaultCounts, compared: Comparison) -> None:
 
 @contextmanager
 def running_suite(options: SuiteOptions, marker: str) -> Iterator[None]:
-    """Run ``dexorder up`` for the block, which starts when all parts are ready.
-
-    Raises:
-        SuiteFailed: It does not become ready or does not stop; the last log lines were shown.
-    """
+    """Run ``dexorder up`` for the block, which starts when all are ready; SuiteFailed if they do not start or stop."""
     command = [*guarded(), sys.executable, "-m", "dexorder", "up", "--dir", str(options.directory)]
     command += ["--base-port", str(options.ports.relay)]
     # In its own session, so that Ctrl-C reaches only this process, which then stops the suite in order.
@@ -149,6 +141,7 @@ def running_suite(options: SuiteOptions, marker: str) -> Iterator[None]:
 def wait_ready(suite: subprocess.Popen[bytes], options: SuiteOptions) -> None:
     """Wait until every part is ready; fail as soon as one is failing."""
     deadline = time.monotonic() + READY_SECONDS
+    parts: Mapping[str, PartState] = {}
     while time.monotonic() < deadline:
         if (code := suite.poll()) is not None:
             raise SuiteFailed(f"`dexorder up` ended with exit code {code}")
@@ -160,7 +153,7 @@ def wait_ready(suite: subprocess.Popen[bytes], options: SuiteOptions) -> None:
             show_logs(options, failing)
             raise SuiteFailed(f"{', '.join(failing)} can't run: {parts[failing[0]].detail}")
         time.sleep(0.1)
-    late = {name: part for name, part in _parts(options).items() if part.state != "ready"}
+    late = {name: part for name, part in parts.items() if part.state != "ready"}
     show_logs(options, tuple(late))
     reasons = "; ".join(f"{name}: {part.detail or part.state}" for name, part in late.items())
     raise SuiteFailed(f"not ready after {READY_SECONDS:g} s: {reasons}")
@@ -206,11 +199,6 @@ def processes_marked(marker: str) -> list[int]:
 def say(text: str) -> None:
     """Print a line on stderr, in order with the command's own output there."""
     output.stderr().print(text, markup=False)
-
-
-def _parts(options: SuiteOptions) -> dict[str, PartState]:
-    now = read_state(options.directory)
-    return dict(now.parts) if now is not None else {}
 
 
 if __name__ == "__main__":

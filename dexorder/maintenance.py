@@ -21,13 +21,7 @@ DEFAULT_SPARK = "127.0.0.1:50055"
 
 @dataclass(frozen=True, slots=True)
 class TableCare:
-    """Result of maintenance for one table, or of a dry run.
-
-    Attributes:
-        table: Full name, for example ``trading.ohlc``.
-        removed_files: Files that no kept snapshot needs.
-        took_ms: Duration in milliseconds.
-    """
+    """Result of maintenance for one table, or of a dry run. ``removed_files`` are those that no kept snapshot needs."""
 
     table: str
     data_files_before: int
@@ -64,13 +58,9 @@ async def maintain(
             async for message in stub.Maintain(pb.MaintainRequest(tables=tables, dry_run=dry_run)):
                 yield TableCare(*(getattr(message, name) for name in TableCare.__slots__))
         except grpc.aio.AioRpcError as error:
-            raise MaintenanceFailed(_sentence(address, error)) from None
-
-
-def _sentence(address: str, error: grpc.aio.AioRpcError) -> str:
-    if code_of(error) is Code.UNAVAILABLE:
-        return (
-            f"Spark's driver at {address} can't do it now ({details_of(error)}); it must be running "
-            "(`dexorder up`), or elsewhere: --spark or DEXORDER_SPARK_ADDRESS"
-        )
-    return f"Spark's driver at {address} answered {error_text(error)}"
+            if code_of(error) is not Code.UNAVAILABLE:
+                raise MaintenanceFailed(f"Spark's driver at {address} answered {error_text(error)}") from None
+            raise MaintenanceFailed(
+                f"Spark's driver at {address} can't do it now ({details_of(error)}); it must be running "
+                "(`dexorder up`), or elsewhere: --spark or DEXORDER_SPARK_ADDRESS"
+            ) from None

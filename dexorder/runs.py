@@ -41,21 +41,15 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class Run:
-    """One use of the command.
-
-    Attributes:
-        run_id: With one ticker, also the id of its request.
-        relay: host:port of the relay.
-        many: Print a list of results, even with one ticker.
-        tickers: In the given order, without duplicates, not validated: an invalid one is refused by ``request``.
-        span: On the period's grid.
-        refresh: Fetch everything from the exchange again.
-    """
+    """One use of the command."""
 
     run_id: str
+    """With one ticker, also the id of its request."""
     relay: str
     many: bool
+    """Print a list of results, even with one ticker."""
     tickers: tuple[str, ...]
+    """In the given order, without duplicates, not validated: an invalid one is refused by ``request``."""
     period_seconds: int
     span: TimeRange
     limit: int | None
@@ -104,11 +98,7 @@ class Run:
 
 
 def run_from(values: dict[str, Any]) -> Run:
-    """Return the run that ``as_json`` described.
-
-    Raises:
-        ValueError: The values were written by another version, or are damaged.
-    """
+    """Return the run that ``as_json`` described; ValueError if another version wrote it, or it is damaged."""
     try:
         values = dict(values)
         if (found := values.pop("format")) != _FORMAT:
@@ -139,15 +129,13 @@ class RunStore:
     file: Path | None = None
 
     def save(self, run: Run) -> None:
-        """Record a run durably, and delete old runs.
-
-        Raises:
-            OSError: The file can't be written.
-        """
+        """Record a run durably, and delete old runs."""
         path = self._path(run.run_id)
         if self.file is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._prune(path.parent)
+            for old in path.parent.glob("*.json"):
+                if old.stat().st_mtime < time.time() - KEPT_DAYS * 86_400:
+                    old.unlink(missing_ok=True)
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
         with fresh.open("w") as file:
             json.dump(run.as_json(), file, indent=2)
@@ -156,11 +144,7 @@ class RunStore:
         fresh.replace(path)
 
     def load(self, run_id: str = "") -> Run:
-        """Return the run with this id, or the last recorded one.
-
-        Raises:
-            RunUnknown: There is no such run, or it can't be read.
-        """
+        """Return the run with this id, or the last recorded one; RunUnknown if there is none, or it can't be read."""
         path = self._path(run_id) if run_id or self.file else self._last()
         try:
             return run_from(json.loads(path.read_text()))
@@ -186,12 +170,6 @@ class RunStore:
         if not found:
             raise RunUnknown("no unfinished run is recorded")
         return max(found, key=lambda path: path.stat().st_mtime_ns)
-
-    def _prune(self, folder: Path) -> None:
-        oldest = time.time() - KEPT_DAYS * 86_400
-        for path in folder.glob("*.json"):
-            if path.stat().st_mtime < oldest:
-                path.unlink(missing_ok=True)
 
 
 def _folder() -> Path:

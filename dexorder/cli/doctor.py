@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -142,11 +143,8 @@ def _state(_: SuiteOptions) -> Iterator[Finding]:
     if os.access(existing, os.W_OK | os.X_OK):
         yield Finding("state", True, f"unfinished runs are recorded in {folder}")
     else:
-        yield Finding(
-            "state",
-            False,
-            f"{existing} is not writable, so `history --resume` is not possible: set XDG_STATE_HOME to another folder",
-        )
+        advice = "so `history --resume` is not possible: set XDG_STATE_HOME to another folder"
+        yield Finding("state", False, f"{existing} is not writable, {advice}")
 
 
 def _ports(options: SuiteOptions) -> Iterator[Finding]:
@@ -156,11 +154,8 @@ def _ports(options: SuiteOptions) -> Iterator[Finding]:
         return
     if taken := ports_in_use(options):
         listed = ", ".join(f"{port} ({part})" for part, _, port in taken)
-        yield Finding(
-            "ports",
-            False,
-            f"in use: {listed}; stop the processes that use them, or choose other ports: `up --base-port N`",
-        )
+        advice = "stop the processes that use them, or choose other ports: `up --base-port N`"
+        yield Finding("ports", False, f"in use: {listed}; {advice}")
     else:
         yield Finding("ports", True, f"all are free (relay: {options.ports.relay})")
 
@@ -185,16 +180,9 @@ def _packages(_: SuiteOptions) -> Iterator[Finding]:
         yield Finding("packages", False, f"{', '.join(missing)} are not installed: run `make setup`")
     else:
         yield Finding("packages", True, ", ".join(found))
-    iceberg = [p.name for p in _spark_jars() if "iceberg-spark-runtime" in p.name]
-    if iceberg:
-        yield Finding("iceberg", True, iceberg[0].removesuffix(".jar"))
-
-
-def _spark_jars() -> tuple[Path, ...]:
-    try:
-        return jars.jar_paths("spark")
-    except SetupError:
-        return ()
+    with suppress(SetupError):  # reported by _jars
+        if iceberg := [path.stem for path in jars.jar_paths("spark") if "iceberg-spark-runtime" in path.name]:
+            yield Finding("iceberg", True, iceberg[0])
 
 
 _CHECKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (

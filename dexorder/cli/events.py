@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from dexorder.cli import output
@@ -40,18 +39,16 @@ _COLUMNS = ("accepted", "user", "container", "event", "type", "priority", "statu
 def token_source(token_file: Path | None, user: str, key: Path | None) -> Callable[[], str]:
     """Return a function that returns a user's JWT, read from ``token_file`` or signed with ``key`` at each call."""
 
-    def read() -> str:
-        assert token_file is not None
+    def token() -> str:
+        if token_file is None:
+            assert key is not None
+            return _signed(user, key, 900, "dexorder")
         try:
             return token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DexorderError(f"--token-file {token_file} can't be read: {error}") from None
 
-    def sign() -> str:
-        assert key is not None
-        return _signed(user, key, 900, "dexorder")
-
-    return read if token_file else sign
+    return token
 
 
 def print_token(user: str, key: Path, seconds: int, audience: str) -> None:
@@ -76,12 +73,6 @@ def tail(
     gateway: str | None,
 ) -> None:
     """Print events until ``count`` have been printed; without ``count``, until Ctrl-C."""
-    asyncio.run(_tail(token, cursor, receive, count, as_json, gateway_client.gateway_address(gateway)))
-
-
-async def _tail(
-    token: Callable[[], str], cursor: Path | None, receive: bool, count: int | None, as_json: bool, address: str
-) -> None:
     err, shown = output.stderr(), 0
 
     def handle(message: pb.SubscribeResponse, place: pb.Cursor) -> bool:
@@ -89,28 +80,25 @@ async def _tail(
         if message.HasField("reset"):
             err.print("the cursor is unknown to the gateway or too old; all kept events follow")
         if message.HasField("event"):
-            _show(message.event, as_json)
+            if as_json:
+                output.print_json_line(shown_json(message.event))
+            else:
+                output.stdout().print(event_line(message.event), markup=False)
             shown += 1
         _write_cursor(cursor, place)
         return shown != count
 
-    await gateway_client.follow(
-        address,
-        token,
-        _read_cursor(cursor),
-        handle,
-        client_name="dexorder events tail",
-        receive=receive,
-        on_note=lambda note: err.print(note, markup=False),
+    asyncio.run(
+        gateway_client.follow(
+            gateway_client.gateway_address(gateway),
+            token,
+            _read_cursor(cursor),
+            handle,
+            client_name="dexorder events tail",
+            receive=receive,
+            on_note=lambda note: err.print(note, markup=False),
+        )
     )
-
-
-def _show(event: pb.SessionEvent, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps(shown_json(event)) + "\n")
-        sys.stdout.flush()
-    else:
-        output.stdout().print(event_line(event), markup=False)
 
 
 def _read_cursor(path: Path | None) -> pb.Cursor | None:
@@ -223,8 +211,7 @@ def _not_final(event: given.UserEvent, timeout: float) -> WaitEnded:
 
 def _print_ack(ack: dict[str, str], as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps({name: text for name, text in ack.items() if text}) + "\n")
-        sys.stdout.flush()
+        output.print_json_line({name: text for name, text in ack.items() if text})
     else:
         via, error = ack.get("via"), ack.get("error")
         line = f"{ack['event_id']} {ack['status']}{f' via {via}' if via else ''}{f': {error}' if error else ''}"
@@ -237,12 +224,7 @@ def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> N
     if as_json:
         output.print_json(record_json(record))
         return
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in record_lines(record):
-        table.add_row(name, Text(value))
-    output.stdout().print(table)
+    output.stdout().print(output.fields_table((name, Text(value)) for name, value in record_lines(record)))
 
 
 def list_events(user: str, container: str, status: str, limit: int, as_json: bool, gateway: str | None) -> None:

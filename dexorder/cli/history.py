@@ -8,28 +8,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from dexorder.aio import AsyncClient, Ended, history_error, new_request_id, without_repeats
 from dexorder.cli import output, progress
-from dexorder.cli.sinks import Ends, JsonRows, RowSink, check_out, file_rows
+from dexorder.cli.sinks import Ends, FileRows, JsonRows, check_out, file_rows
 from dexorder.connection import relay_address
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
 from dexorder.runs import OutputOptions, Run, RunStore, parse_tickers
 from services.common.model.history import RequestStatus, range_json
-
-
-class Follower(Protocol):
-    """Carries out a run."""
-
-    async def follow(self) -> int:
-        """Submit, wait and print. Return the exit code; raise if the run can't be completed."""
-
-    def stop_message(self) -> str:
-        """Return the state of the requests, to print when the command is interrupted."""
 
 
 def new_run(
@@ -71,9 +61,8 @@ def new_run(
         raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
     seconds, span = read_range(period, since, until)
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
-    options = replace(
-        options, out=options.out and options.out.absolute(), plot=options.plot and options.plot.absolute()
-    )
+    out, plot = (path and path.absolute() for path in (options.out, options.plot))
+    options = replace(options, out=out, plot=plot)
     return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, options, refresh)
 
 
@@ -98,10 +87,11 @@ def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool 
 
     The run is recorded before anything is submitted, and deleted when nothing of it is left to do.
     """
-    if new.many:
-        from dexorder.cli.history_many import ManyFollower
+    from dexorder.cli.history_many import ManyFollower  # deferred: it imports this module
 
-        follower: Follower = ManyFollower(new, timeout, quiet=quiet, parallel=parallel)
+    follower: OneFollower | ManyFollower
+    if new.many:
+        follower = ManyFollower(new, timeout, quiet=quiet, parallel=parallel)
     else:
         follower = OneFollower(new, timeout, quiet=quiet)
     err = output.stderr()
@@ -177,7 +167,7 @@ class OneFollower:
         batches = client.read_batches(ended) if whole is None else _batches_of(whole)
         ends = Ends(options.rows)
         with ExitStack() as files:
-            sinks: list[RowSink] = [ends]
+            sinks: list[Ends | FileRows | JsonRows] = [ends]
             if options.out is not None:
                 sinks.append(files.enter_context(file_rows(options.out)))
             if options.as_json:

@@ -30,20 +30,16 @@ class FileIncomplete(errors.DexorderError):
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one ticker.
-
-    Attributes:
-        status: Status of the request; or REFUSED (not accepted), FAILED (accepted, but not followed to its end) or
-            UNREAD (OK, but its rows could not be read or written).
-        ended: None if the request has not ended.
-        error: A sentence; empty for OK.
-    """
+    """Result of one ticker."""
 
     ticker: str
     request_id: str
     status: str
+    """Status of the request, or REFUSED, FAILED (accepted, but not followed to its end) or UNREAD (OK, but its rows
+    could not be read or written)."""
     ended: Ended | None = None
     error: str = ""
+    """A sentence; empty for OK."""
 
     @property
     def rows(self) -> int:

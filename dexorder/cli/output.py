@@ -11,6 +11,7 @@ from typing import IO, Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dexorder.cli.sinks import Ends
 
@@ -33,6 +34,12 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
+def print_json_line(value: Any) -> None:
+    """Print one JSON value in one line."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
 def rows_table(ends: Ends) -> Table:
     """Return a table of the kept rows, with the number of rows between them."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -43,7 +50,7 @@ def rows_table(ends: Ends) -> Table:
     for row in head.select(_SHOWN).to_pylist():
         table.add_row(*map(_text, row.values()))
     if between := ends.count - head.num_rows - tail.num_rows:
-        table.add_row(f"... {between:,} more", *[""] * (len(_SHOWN) - 1))
+        table.add_row(f"... {between:,} more")
     for row in tail.select(_SHOWN).to_pylist():
         table.add_row(*map(_text, row.values()))
     return table
@@ -56,6 +63,16 @@ def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*row)
+    return table
+
+
+def fields_table(lines: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return a table of the names and values of one record."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in lines:
+        table.add_row(*line)
     return table
 
 

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterable
-from typing import Any
-
-from rich.table import Table
-
 from dexorder.cli import output
 from dexorder.cli.progress import phase
 from dexorder.client import Client
@@ -49,12 +42,7 @@ def _print_record(record: RequestRecord, as_json: bool) -> None:
     if as_json:
         output.print_json(record.as_json())
         return
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _record_lines(record):
-        table.add_row(name, value)
-    output.stdout().print(table)
+    output.stdout().print(output.fields_table(_record_lines(record)))
 
 
 def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
@@ -128,8 +116,8 @@ def coverage(
         found = client.coverage(ticker, period, since_ns, until_ns, detail=detail)
     whole = found.whole(since_ns, until_ns)
     if as_json:
-        _print_lines(each.as_json(found.period_seconds) for each in whole)
-        _print_lines(page.as_json() for page in found.pages)
+        for value in (*(each.as_json(found.period_seconds) for each in whole), *(p.as_json() for p in found.pages)):
+            output.print_json_line(value)
         return
     out, name = output.stdout(), f"{found.ticker} {PERIODS[found.period_seconds]}"
     if not whole:
@@ -165,8 +153,3 @@ def _page_cells(page: CoveragePage) -> tuple[str, ...]:
         iso(page.committed_ns),
         ", ".join(map(str, page.retracted)) or "-",
     )
-
-
-def _print_lines(values: Iterable[dict[str, Any]]) -> None:
-    for value in values:
-        sys.stdout.write(json.dumps(value) + "\n")

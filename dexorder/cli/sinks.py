@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import orjson
 import pyarrow as pa
@@ -16,13 +16,6 @@ CHUNK_ROWS = 1_000
 """Rows converted to Python values at once."""
 
 _JSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z
-
-
-class RowSink(Protocol):
-    """Destination of rows."""
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Write the next rows."""
 
 
 class JsonRows:
@@ -144,14 +137,9 @@ def _joined(before: pa.Table | None, rows: pa.Table) -> pa.Table:
 
 
 def check_out(out: Path | None, *, many: bool = False) -> None:
-    """Check ``--out`` before anything is fetched.
+    """Raise ValueError if the extension of ``--out`` is unknown or its parent folder does not exist.
 
-    Args:
-        out: The option's value, or None.
-        many: There are many tickers; a name without a known extension is then a folder, which may not exist yet.
-
-    Raises:
-        ValueError: The extension is unknown, or the parent folder does not exist.
+    With ``many`` tickers a name without a known extension is a folder, which may not exist yet.
     """
     if out is None:
         return

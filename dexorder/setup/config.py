@@ -48,11 +48,7 @@ class SetupConfig(BaseSettings):
 
 
 def load() -> SetupConfig:
-    """Read the settings.
-
-    Raises:
-        SetupError: A variable is invalid; the message names it.
-    """
+    """Read the settings; SetupError names a variable that is invalid."""
     try:
         return SetupConfig()
     except ValidationError as error:

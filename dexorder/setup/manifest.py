@@ -47,11 +47,7 @@ def jar_file_name(coordinate: str) -> str:
 
 
 def parse_wanted(text: str) -> dict[str, WantedSet]:
-    """Read jars.toml.
-
-    Raises:
-        SetupError: A table lacks a field or a coordinate is malformed; the message names it.
-    """
+    """Read jars.toml; SetupError names a table that lacks a field or a malformed coordinate."""
     wanted = {}
     for name, table in tomllib.loads(text).items():
         coordinates, transitive = table.get("coordinates"), table.get("transitive")
@@ -64,11 +60,7 @@ def parse_wanted(text: str) -> dict[str, WantedSet]:
 
 
 def parse_lock(text: str) -> dict[str, tuple[LockedJar, ...]]:
-    """Read jars.lock.
-
-    Raises:
-        SetupError: A coordinate or checksum is malformed, or two jars of a set share a file name.
-    """
+    """Read jars.lock; SetupError if a coordinate or checksum is malformed, or two jars of a set share a file name."""
     locked = {}
     for name, table in tomllib.loads(text).items():
         for coordinate, sha256 in table.items():
@@ -92,11 +84,7 @@ def render_lock(locked: dict[str, tuple[LockedJar, ...]]) -> str:
 
 
 def check_folder(folder: Path, jars: tuple[LockedJar, ...]) -> list[str]:
-    """Compare a folder with the lock.
-
-    Returns:
-        One phrase for each difference, with the coordinate or the unknown file's name.
-    """
+    """Compare a folder with the lock. Return a phrase for each difference, which names the jar or the unknown file."""
     problems = []
     for jar in jars:
         path = folder / jar.file_name

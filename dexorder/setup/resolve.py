@@ -40,32 +40,23 @@ def ivy(wanted: WantedSet, scratch: Path, java: Java) -> None:
     """Resolve with Ivy into ``scratch/tree``.
 
     Its cache is also in ``scratch``, because a failed download in the user's Ivy cache would fail again. A second call
-    with the same ``scratch`` continues the first one.
-
-    Raises:
-        ResolveError: A jar could not be found or downloaded.
-        SetupError: pyspark is not installed.
+    with the same ``scratch`` continues the first one. ResolveError if a jar could not be found or downloaded.
     """
     module = scratch / "ivy.xml"
     module.write_text(ivy_module(wanted))
     command = [str(java.executable), *proxy_options(urllib.request.getproxies()), *trust_options(java, scratch)]
     command += ["-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-warn", "-cache", str(scratch / "ivy-cache")]
-    settings = ivy_settings(scratch)
-    if settings is not None:
+    if (settings := ivy_settings(scratch)) is not None:
         command += ["-settings", str(settings)]
-    command += ["-ivy", str(module), "-types", *_IVY_TYPES]
-    command += [
-        "-retrieve",
-        f"{scratch / 'tree'}/[organisation]/[module]/[revision]/[artifact]-[revision](-[classifier]).[ext]",
-    ]
+    pattern = "[organisation]/[module]/[revision]/[artifact]-[revision](-[classifier]).[ext]"
+    command += ["-ivy", str(module), "-types", *_IVY_TYPES, "-retrieve", f"{scratch / 'tree'}/{pattern}"]
     _run("Ivy", command, {})
 
 
 def maven(wanted: WantedSet, scratch: Path, java: Java) -> None:
     """Resolve with the installed ``mvn`` into ``scratch/tree``; mirrors, proxies and passwords as in its settings.
 
-    Raises:
-        ResolveError: A jar could not be found or downloaded, or ``mvn`` is not installed.
+    ResolveError if a jar could not be found or downloaded, or ``mvn`` is not installed.
     """
     project = scratch / "pom.xml"
     project.write_text(maven_project(wanted))
@@ -99,11 +90,8 @@ def ivy_module(wanted: WantedSet) -> str:
 
 def maven_project(wanted: WantedSet) -> str:
     """Return the Maven project that requests a set."""
-    exclusions = (
-        ""
-        if wanted.transitive
-        else "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-    )
+    all_excluded = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    exclusions = "" if wanted.transitive else all_excluded
     lines = []
     for coordinate in wanted.coordinates:
         group, artifact, version, *classifier = coordinate.split(":")
@@ -123,13 +111,8 @@ def maven_project(wanted: WantedSet) -> str:
 
 
 def ivy_settings(scratch: Path) -> Path | None:
-    """Return the settings file for Ivy: the user's, or one with Maven's mirror; None for Ivy's defaults.
-
-    Raises:
-        SetupError: DEXORDER_SETUP_IVY_SETTINGS does not name a file.
-    """
-    own = user_ivy_settings()
-    if own is not None:
+    """Return the settings file for Ivy: the user's, or one with Maven's mirror; None for Ivy's defaults."""
+    if (own := user_ivy_settings()) is not None:
         return own
     maven_settings = Path.home() / ".m2" / "settings.xml"
     mirror = mirror_of_central(maven_settings.read_text()) if maven_settings.is_file() else None
@@ -144,11 +127,7 @@ def ivy_settings(scratch: Path) -> Path | None:
 
 
 def user_ivy_settings() -> Path | None:
-    """Return the user's Ivy settings file, from the variable or the default path, or None.
-
-    Raises:
-        SetupError: DEXORDER_SETUP_IVY_SETTINGS does not name a file.
-    """
+    """Return the user's Ivy settings file, from DEXORDER_SETUP_IVY_SETTINGS or the default path, or None."""
     given = config.load().ivy_settings
     if given is not None:
         if not given.is_file():
@@ -200,11 +179,9 @@ def _ivy_jar() -> Path:
 
 
 def _run(tool: str, command: list[str], extra_env: Mapping[str, str]) -> None:
-    environment = {**os.environ, **extra_env}
+    env = {**os.environ, **extra_env}
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS, env=environment
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS, env=env)
     except FileNotFoundError:
         raise ResolveError(f"{tool} is not installed ({command[0]} was not found)") from None
     except subprocess.TimeoutExpired:

@@ -5,7 +5,7 @@ Java process, so its parent watches, signals and reaps one process. It logs warn
 SIGTERM stops it cleanly; after a kill it recovers its log at the next start. Ports may differ from start to start.
 
 DIR/kafka holds ``server.properties`` (written at every start), ``data`` (the log; its ``meta.properties`` keeps the
-cluster's id) and ``lock``, which the process holds until it ends.
+cluster's id) and ``lock``, which the process holds until it ends; its text is the process id.
 """
 
 import argparse
@@ -18,7 +18,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,41 +35,10 @@ MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _FORMAT_TIMEOUT_SECONDS = 120
 
 
-@dataclass(frozen=True)
-class KafkaPaths:
-    """Absolute paths of a broker's files in the suite's folder."""
-
-    root: Path
-
-    @classmethod
-    def under(cls, suite_dir: Path) -> "KafkaPaths":
-        """Return the paths for a suite's folder."""
-        return cls(suite_dir.absolute() / "kafka")
-
-    @property
-    def properties(self) -> Path:
-        """Return the broker's settings file."""
-        return self.root / "server.properties"
-
-    @property
-    def lock(self) -> Path:
-        """Return the file that the running broker locks; its text is the broker's process id."""
-        return self.root / "lock"
-
-    @property
-    def data(self) -> Path:
-        """Return the broker's only log folder."""
-        return self.root / "data"
-
-
 def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_port: int | None = None) -> str:
-    """Return the broker's settings file.
+    """Return the text of the broker's settings file. ``data`` is its only log folder, an absolute path.
 
-    Args:
-        data: Absolute folder for ``log.dirs``.
-        port: Port for clients.
-        controller_port: Port on which the broker connects to itself as the controller.
-        advertised_port: Port that clients receive from the broker, if a proxy is in between.
+    The broker connects to itself at ``controller_port``. Clients receive ``advertised_port``, if a proxy is in between.
     """
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
@@ -110,7 +78,8 @@ def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_
         "background.threads": 4,
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     }
-    return "".join(f"{name}={_escaped(str(value))}\n" for name, value in settings.items())
+    # In a Java properties file a backslash starts an escape.
+    return "".join(f"{name}={value}\n" for name, value in settings.items()).replace("\\", "\\\\")
 
 
 def java_command(java: Java, jars: Path, main: str, arguments: Sequence[str], *, heap_mb: int) -> list[str]:
@@ -142,9 +111,9 @@ def kafka_command(java: Java, jars: Path, properties: Path) -> list[str]:
 
 
 def format_storage(
-    java: Java, jars: Path, paths: KafkaPaths, *, port: int, controller_port: int, scram: Sequence[str] = ()
+    java: Java, jars: Path, root: Path, *, port: int, controller_port: int, scram: Sequence[str] = ()
 ) -> None:
-    """Create a formatted log folder with a new cluster id if there is none.
+    """Create a formatted log folder ``root/data`` with a new cluster id if there is none.
 
     Formatting writes several files, so it happens in another folder that is renamed at the end, and a kill in between
     leaves no incomplete folder.
@@ -154,11 +123,11 @@ def format_storage(
     Raises:
         SetupError: Kafka's tool failed; the message carries its last line.
     """
-    if (paths.data / "meta.properties").is_file():
+    if (root / "data" / "meta.properties").is_file():
         return
-    fresh = paths.root / "data.new"
+    fresh = root / "data.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    properties = paths.root / "format.properties"
+    properties = root / "format.properties"
     properties.write_text(kafka_properties(fresh, port=port, controller_port=controller_port))
     arguments = ["format", "--cluster-id", new_cluster_id(), "--config", str(properties)]
     arguments += [word for user in scram for word in ("--add-scram", user)]
@@ -170,35 +139,29 @@ def format_storage(
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
         raise SetupError(f"Formatting Kafka's log folder {fresh} failed: {lines[-1]}")
-    fresh.rename(paths.data)
+    fresh.rename(root / "data")
     properties.unlink()
 
 
 def new_cluster_id() -> str:
     """Return a random cluster id: 16 bytes as 22 URL-safe base64 characters, not starting with a dash."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # A leading dash would be read as an option.
-        if not text.startswith("-"):
-            return text
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass  # a leading dash would be read as an option
+    return text
 
 
-def hold_lock(paths: KafkaPaths) -> int:
+def hold_lock(root: Path) -> int:
     """Lock the folder for this process, also after ``exec``; the end of the process releases the lock.
 
     Kafka takes its own lock too late: before that, a second broker on the folder opens the first one's metadata log for
     writing and damages it (observed with 3.9.1). Such a second broker starts when a suite's supervisor was killed.
 
-    Returns:
-        The open file that holds the lock; closing it unlocks.
-
-    Raises:
-        SetupError: Another process holds the lock; the message has its id.
+    Returns the open file that holds the lock; closing it unlocks. SetupError names another process that holds it.
     """
     try:
-        handle = take_lock(paths.lock)
+        handle = take_lock(root / "lock")
     except Locked as locked:
-        raise SetupError(f"Another Kafka, process {locked.holder}, runs on {paths.root}: stop it first") from None
+        raise SetupError(f"Another Kafka, process {locked.holder}, runs on {root}: stop it first") from None
     os.set_inheritable(handle, True)
     return handle
 
@@ -220,24 +183,21 @@ def prepare(
     Raises:
         SetupError: Java or a jar is missing, the folder is in use, or formatting failed.
     """
-    java = find_java()
-    jars = jar_folder("kafka")
-    paths = KafkaPaths.under(suite_dir)
-    paths.root.mkdir(parents=True, exist_ok=True)
-    hold_lock(paths)
-    format_storage(java, jars, paths, port=port, controller_port=controller_port, scram=scram)
-    settings = kafka_properties(paths.data, port=port, controller_port=controller_port, advertised_port=advertised_port)
+    java, jars = find_java(), jar_folder("kafka")
+    root = suite_dir.absolute() / "kafka"
+    root.mkdir(parents=True, exist_ok=True)
+    hold_lock(root)
+    format_storage(java, jars, root, port=port, controller_port=controller_port, scram=scram)
+    settings = kafka_properties(
+        root / "data", port=port, controller_port=controller_port, advertised_port=advertised_port
+    )
     # Java takes the last of duplicate names.
-    paths.properties.write_text(settings + (properties.read_text() if properties else ""))
-    return kafka_command(java, jars, paths.properties)
+    (root / "server.properties").write_text(settings + (properties.read_text() if properties else ""))
+    return kafka_command(java, jars, root / "server.properties")
 
 
 def wait_ready(bootstrap: str, timeout_s: float) -> None:
-    """Wait until a broker answers with its metadata.
-
-    Raises:
-        TimeoutError: None answered within ``timeout_s`` seconds; the message has the last reason.
-    """
+    """Wait until a broker answers with its metadata; TimeoutError has the last reason why none does."""
     # Refused connections are expected while the broker starts; librdkafka would print each of them.
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 500})
     deadline = time.monotonic() + timeout_s
@@ -267,11 +227,6 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except SetupError as error:
         sys.exit(f"dexorder.supervisor.kafka: {error}")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
-
-
-def _escaped(value: str) -> str:
-    # In a Java properties file a backslash starts an escape.
-    return value.replace("\\", "\\\\")
 
 
 if __name__ == "__main__":

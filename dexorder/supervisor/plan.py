@@ -58,11 +58,7 @@ class Ports:
 
     @staticmethod
     def from_base(base: int) -> Ports:
-        """Return a block of ports that starts at ``base``, in the order of the fields.
-
-        Raises:
-            ValueError: The block exceeds 1024-65535.
-        """
+        """Return a block of ports that starts at ``base``, in the fields' order; ValueError if it does not fit."""
         names = [field.name for field in fields(Ports)]
         if not 1024 <= base <= 65_536 - len(names):
             raise ValueError(f"base port {base} is not within 1024-{65_536 - len(names)}")
@@ -83,22 +79,19 @@ OWNED: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """Options of ``dexorder up``.
-
-    Attributes:
-        directory: Absolute path of the folder that holds all state.
-        only: The parts to start; empty for all.
-        kafka: host:port of an external Kafka; empty for the embedded one.
-        recorded: ``FILE=SYMBOL`` entries for the simulated exchange, with absolute files.
-        catalog: External catalog, which the parts read from their environment; None for the embedded one.
-    """
+    """Options of ``dexorder up``."""
 
     directory: Path
+    """Absolute path of the folder that holds all state."""
     ports: Ports = Ports()
     only: tuple[str, ...] = ()
+    """The parts to start; empty for all."""
     kafka: str = ""
+    """host:port of an external Kafka; empty for the embedded one."""
     recorded: tuple[str, ...] = ()
+    """``FILE=SYMBOL`` entries for the simulated exchange, with absolute files."""
     catalog: CatalogSettings | None = None
+    """External catalog, which the parts read from their environment; None for the embedded one."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -138,30 +131,22 @@ class SuiteOptions:
 
 @dataclass(frozen=True)
 class Part:
-    """Child process of the suite.
-
-    Attributes:
-        address: Address for users.
-        health: Address of its health check: ``grpc://``, ``http://`` or ``kafka://`` and host:port.
-        after: Parts of this suite that must be ready before it starts.
-        env: Variables in addition to the supervisor's own.
-    """
+    """Child process of the suite."""
 
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str]
+    """Variables in addition to the supervisor's own."""
     address: str
     health: str
+    """Address of its health check: ``grpc://``, ``http://`` or ``kafka://`` and host:port."""
     after: tuple[str, ...]
+    """Parts of this suite that must be ready before it starts."""
     stop_seconds: float
 
 
 def parse_only(text: str) -> tuple[str, ...]:
-    """Return the parts of a comma-separated list.
-
-    Raises:
-        ValueError: A name is unknown; the message lists the known ones.
-    """
+    """Return the parts of a comma-separated list; ValueError if a name is unknown."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
         if name not in PARTS:
@@ -170,11 +155,7 @@ def parse_only(text: str) -> tuple[str, ...]:
 
 
 def plan(options: SuiteOptions, *, java: Mapping[str, str]) -> list[Part]:
-    """Return the parts to start, in start order.
-
-    Args:
-        java: ``JAVA_HOME`` and ``PATH`` for the parts that start Java.
-    """
+    """Return the parts to start, in start order. ``java`` is the environment of those that start Java."""
     shared = {
         **({} if options.catalog else _embedded_catalog(options)),
         "DEXORDER_EXCHANGES": str(options.directory / "exchanges.yaml"),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -33,11 +33,7 @@ SIM_VENUES = "SIM"
 
 @contextmanager
 def suite_lock(directory: Path) -> Iterator[None]:
-    """Create the folder if needed and lock it for this process.
-
-    Raises:
-        SuiteFailed: Another process holds the lock.
-    """
+    """Create the folder if needed and lock it for this process; SuiteFailed if another process holds the lock."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         handle = take_lock(directory / "suite.lock")
@@ -60,11 +56,7 @@ def empty_scratch(folder: Path) -> None:
 
 
 def external_catalog() -> CatalogSettings | None:
-    """Return the catalog that the environment names, or None.
-
-    Raises:
-        SuiteFailed: One of its variables is invalid.
-    """
+    """Return the catalog that the environment names, or None; SuiteFailed if one of its variables is invalid."""
     if "DEXORDER_CATALOG_URI" not in os.environ:
         return None
     from services.common.lake.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
@@ -76,11 +68,7 @@ def external_catalog() -> CatalogSettings | None:
 
 
 def java_and_jars(options: SuiteOptions) -> dict[str, str]:
-    """Check for the jars and return the environment of the parts that start Java.
-
-    Raises:
-        SuiteFailed: Java or a jar is missing; the message says how to install it.
-    """
+    """Return the environment of the parts that start Java; SuiteFailed if Java or a jar is missing."""
     wanted = [part for part in options.parts if part in NEEDS_JAVA]
     if not wanted:
         return {}
@@ -109,11 +97,7 @@ def ports_in_use(options: SuiteOptions) -> list[tuple[str, str, int]]:
 
 
 async def ports_free(options: SuiteOptions, *, timeout_s: float = 3.0) -> None:
-    """Wait until every port is free; after a suite was killed, this takes a moment.
-
-    Raises:
-        SuiteFailed: A port is in use after ``timeout_s`` seconds; the message names port and part.
-    """
+    """Wait until every port is free, a moment after a suite was killed; SuiteFailed names one that stays in use."""
     deadline = time.monotonic() + timeout_s
     while used := ports_in_use(options):
         if time.monotonic() > deadline:
@@ -140,18 +124,11 @@ def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
             text = source.read_text()
         except (OSError, ValueError) as error:
             raise SuiteFailed(f"exchanges file: {error}") from None
-    target = options.directory / "exchanges.yaml"
-    target.write_text(yaml.safe_dump(with_sim_address(yaml.safe_load(text), options.address("sim")), sort_keys=False))
-
-
-def with_sim_address(content: dict[str, Any], address: str) -> dict[str, Any]:
-    """Return the file's content with ``address`` (host:port) for every venue whose name begins with SIM."""
-    simulated = {"rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
-    venues = {
-        name: {**venue, **simulated} if name.startswith(SIM_VENUES) else venue
-        for name, venue in content["exchanges"].items()
-    }
-    return {**content, "exchanges": venues}
+    content, address = yaml.safe_load(text), options.address("sim")
+    venues = content["exchanges"]
+    for name in [name for name in venues if name.startswith(SIM_VENUES)]:
+        venues[name] = {**venues[name], "rest_url": f"http://{address}", "ws_url": f"ws://{address}"}
+    (options.directory / "exchanges.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
 
 def make_jwt_keys(options: SuiteOptions) -> None:
@@ -166,11 +143,7 @@ def make_jwt_keys(options: SuiteOptions) -> None:
 
 
 def recorded_entries(entries: Iterable[str]) -> tuple[str, ...]:
-    """Return ``FILE=SYMBOL`` entries with absolute files.
-
-    Raises:
-        ValueError: An entry has another form, or its file does not exist.
-    """
+    """Return ``FILE=SYMBOL`` entries with absolute files; ValueError if one has another form or its file is missing."""
     found = []
     for entry in entries:
         file, equals, symbol = entry.rpartition("=")

@@ -40,16 +40,10 @@ class OrphanGuard:
     @staticmethod
     async def start() -> OrphanGuard:
         """Start it in a session of its own, so that a signal to the terminal's group does not reach it."""
-        return OrphanGuard(
-            await asyncio.create_subprocess_exec(
-                *COMMAND,
-                "watch",
-                stdin=PIPE,
-                stdout=DEVNULL,
-                stderr=DEVNULL,
-                start_new_session=True,
-            )
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "watch", stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
         )
+        return OrphanGuard(process)
 
     async def add(self, session: int) -> None:
         """Put a session on its list."""
@@ -73,19 +67,16 @@ class OrphanGuard:
 
 
 class PartProcess:
-    """Process of one part. ``keep`` runs until ``stop``; both belong to the supervisor's event loop.
-
-    Attributes:
-        ready: Set when the part is ready for the first time.
-        state: The part's entry in suite.json; ``on_change`` receives each change.
-    """
+    """Process of one part. ``keep`` runs until ``stop``; both belong to the supervisor's event loop."""
 
     def __init__(
         self, part: Part, directory: Path, guard: OrphanGuard, on_change: Callable[[str, PartState], None]
     ) -> None:
         self.part = part
         self.ready = asyncio.Event()
+        """Set when the part is ready for the first time."""
         self.state = PartState(part.address, part.health)
+        """The part's entry in suite.json; ``on_change`` receives each change."""
         self._directory = directory
         self._guard = guard
         self._on_change = on_change
@@ -124,14 +115,14 @@ class PartProcess:
             self._change(pid=None, state="stopped")
             self._ended.set()
 
-    async def stop(self, timeout_s: float | None = None) -> None:
+    async def stop(self) -> None:
         """Send SIGTERM, wait, then SIGKILL; return when it and all its children have ended."""
         self._stopping.set()
         if (process := self._process) is not None and process.returncode is None:
             with suppress(ProcessLookupError):
                 process.terminate()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.part.stop_seconds if timeout_s is None else timeout_s):
+            async with asyncio.timeout(self.part.stop_seconds):
                 await self._ended.wait()
         self.kill()
         await self._ended.wait()

@@ -17,21 +17,17 @@ SUITE_FILE = "suite.json"
 
 @dataclass(frozen=True)
 class PartState:
-    """State of one part of a running suite.
-
-    Attributes:
-        pid: Id of the process; None while it does not run.
-        state: waiting, starting, ready, restarting, failing (died five times in quick succession) or stopped.
-        restarts: Number of restarts.
-        detail: Reason of its last death; empty if it never died.
-    """
+    """State of one part of a running suite."""
 
     address: str
     health: str
     pid: int | None = None
+    """Id of the process; None while it does not run."""
     state: str = "waiting"
+    """waiting, starting, ready, restarting, failing (died five times in quick succession) or stopped."""
     restarts: int = 0
     detail: str = ""
+    """Reason of its last death; empty if it never died."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ def remove_state(directory: Path) -> None:
 
 def register(relay_port: int, directory: Path) -> None:
     """Make the suite's folder known by the relay's port."""
-    entry = _registry() / f"{relay_port}.json"
+    entry = _entry(relay_port)
     entry.parent.mkdir(parents=True, exist_ok=True)
     _write(entry, {"dir": str(directory)})
 
@@ -76,22 +72,21 @@ def register(relay_port: int, directory: Path) -> None:
 def unregister(relay_port: int, directory: Path) -> None:
     """Remove the entry if it belongs to this suite."""
     if registered(relay_port) == directory:
-        (_registry() / f"{relay_port}.json").unlink(missing_ok=True)
+        _entry(relay_port).unlink(missing_ok=True)
 
 
 def registered(relay_port: int) -> Path | None:
     """Return the folder of the suite whose relay uses this port, or None."""
     try:
-        return Path(json.loads((_registry() / f"{relay_port}.json").read_text())["dir"])
+        return Path(json.loads(_entry(relay_port).read_text())["dir"])
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
 
 def find_directory(directory: Path | None, relay: str | None) -> Path | None:
     """Return the suite's folder by ``--dir``, ``DEXORDER_DIR`` or the relay's port, else an existing default."""
-    given = directory or (Path(os.environ["DEXORDER_DIR"]) if os.environ.get("DEXORDER_DIR") else None)
-    if given is not None:
-        return given.absolute()
+    if directory or os.environ.get("DEXORDER_DIR"):
+        return (directory or default_directory()).absolute()
     port = (relay or os.environ.get("DEXORDER_RELAY") or "127.0.0.1:50051").rpartition(":")[2]
     found = registered(int(port)) if port.isdigit() else None
     if found is None and not relay and (default_directory() / SUITE_FILE).is_file():
@@ -120,8 +115,8 @@ def process_alive(pid: int | None) -> bool:
         return not Path("/proc/self").exists()  # without /proc, only the signal's answer is known
 
 
-def _registry() -> Path:
-    return state_folder() / "suites"
+def _entry(relay_port: int) -> Path:
+    return state_folder() / "suites" / f"{relay_port}.json"
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -66,32 +66,29 @@ def test_cluster_ids_have_kafkas_form_and_differ() -> None:
 
 
 def test_formatted_storage_is_unchanged(tmp_path: Path) -> None:
-    paths = broker.KafkaPaths.under(tmp_path)
-    paths.data.mkdir(parents=True)
-    (paths.data / "meta.properties").write_text("cluster.id=mine\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "meta.properties").write_text("cluster.id=mine\n")
     # No such Java: formatting would fail.
-    broker.format_storage(JAVA, Path("/jars"), paths, port=1, controller_port=2)
-    assert (paths.data / "meta.properties").read_text() == "cluster.id=mine\n"
+    broker.format_storage(JAVA, Path("/jars"), tmp_path, port=1, controller_port=2)
+    assert (tmp_path / "data" / "meta.properties").read_text() == "cluster.id=mine\n"
 
 
 def test_second_broker_on_a_folder_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     """The lock must outlive ``exec``: the first process takes it and becomes another program, as the broker does."""
-    paths = broker.KafkaPaths.under(tmp_path)
-    paths.root.mkdir()
     code = (
         "import os, sys; from pathlib import Path; from dexorder.supervisor import kafka\n"
-        "kafka.hold_lock(kafka.KafkaPaths(Path(sys.argv[1])))\n"
+        "kafka.hold_lock(Path(sys.argv[1]))\n"
         "os.execv('/bin/sh', ['/bin/sh', '-c', 'echo ready; exec cat'])\n"
     )
     root = ROOT
-    command = [sys.executable, "-c", code, str(paths.root)]
+    command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == b"ready\n"
         with pytest.raises(SetupError, match=f"process {first.pid}, runs on"):
-            broker.hold_lock(paths)
+            broker.hold_lock(tmp_path)
         first.kill()
-    os.close(broker.hold_lock(paths))
+    os.close(broker.hold_lock(tmp_path))
 
 
 def test_error_of_waiting_names_the_address() -> None:
