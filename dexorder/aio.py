@@ -55,7 +55,6 @@ GRACE_SECONDS = 10.0
 """Longest wait for the notification after the progress stream has reported the end."""
 T = TypeVar("T")
 OnProgress = Callable[[Progress], None]
-OnVerification = Callable[[VerificationProgress], None]
 _RAISES = {
     RequestStatus.NOT_FOUND: errors.HistoryNotFound,
     RequestStatus.ERROR: errors.HistoryFailed,
@@ -283,7 +282,7 @@ class AsyncClient:
         until: Moment | None = None,
         *,
         repair: bool = False,
-        on_progress: OnVerification | None = None,
+        on_progress: Callable[[VerificationProgress], None] | None = None,
     ) -> VerificationResult:
         """Compare the table with the coverage of a series: all of it, or between two times, rounded down to the grid.
 

@@ -146,11 +146,7 @@ def read_rows(
 ) -> pa.Table:
     """Return the rows of a request that ended OK, ascending by ``open_time``, with all columns of ``trading.ohlc``.
 
-    Args:
-        name: Name of the catalog.
-        properties: Properties of the catalog for pyiceberg.
-        record: The request; its ``row_count`` is verified.
-        on_note: Called if the announced snapshot has expired and the current one was read.
+    ``on_note`` is called if the announced snapshot has expired and the current one was read.
 
     Raises:
         CatalogError: The catalog, the table or its files can't be read, or do not exist.

@@ -89,7 +89,10 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
     except (OSError, SetupError) as error:
         yield Finding("jars", False, f"jars.lock can't be read ({error}): run in a checkout of the project")
         return
-    for name in dict.fromkeys((*jars.set_names(), *_catalog_jars())):
+    names = list(jars.set_names())
+    with suppress(BadSettings):  # reported by _settings
+        names += read_settings(CatalogSettings).jar_sets
+    for name in dict.fromkeys(names):
         try:
             folder = jars.jar_folder(name)
         except SetupError as error:
@@ -99,13 +102,6 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
             yield Finding(f"jars {name}", False, f"{problems[0]}: delete {folder} and run `make setup`")
         else:
             yield Finding(f"jars {name}", True, f"{len(locked[name])} with the pinned checksums in {folder}")
-
-
-def _catalog_jars() -> tuple[str, ...]:
-    try:
-        return read_settings(CatalogSettings).jar_sets
-    except BadSettings:
-        return ()  # reported by _settings
 
 
 def _settings(_: SuiteOptions) -> Iterator[Finding]:

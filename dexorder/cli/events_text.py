@@ -12,7 +12,6 @@ from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 STATUSES = {"QUEUED": given.QUEUED, "DELIVERED": given.DELIVERED, "ERROR": given.ACK_ERROR}
 _STATUS_NAMES = {int(number): name for name, number in STATUSES.items()}
-_MS_NS = 1_000_000
 
 
 def event_line(event: pb.SessionEvent) -> str:
@@ -137,7 +136,7 @@ def printable(text: str) -> str:
 
 def _time(ms: int) -> str:
     try:
-        return iso(ms * _MS_NS) if ms else "-"
+        return iso(ms * 1_000_000) if ms else "-"
     except (ValueError, OverflowError, OSError):
         return str(ms)
 

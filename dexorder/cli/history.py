@@ -35,15 +35,9 @@ def new_run(
     refresh: bool = False,
     relay: str | None = None,
 ) -> Run:
-    """Return the run that the command's arguments describe.
+    """Return the run that the arguments describe; ValueError if one is missing or contradicts another.
 
-    Args:
-        words: Tickers, then the period.
-        file: File with more tickers, one per line; ``-`` is stdin.
-
-    Raises:
-        ValueError: An argument is missing or contradicts another.
-        RequestRefused: A value is invalid. The message names it.
+    ``words`` are tickers, then the period; ``file`` has more tickers, one per line, and is stdin if it is ``-``.
     """
     tickers, period = _tickers(words, file)
     if since is None or until is None:

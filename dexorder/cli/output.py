@@ -14,6 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dexorder.cli.sinks import Ends
+from services.common.model.periods import count_periods
+from services.common.model.time_range import TimeRange
+from services.common.model.times import iso
 
 _SHOWN = ("open_time", "open", "high", "low", "close", "volume")
 
@@ -74,6 +77,11 @@ def fields_table(lines: Iterable[tuple[str, str | Text]]) -> Table:
     for line in lines:
         table.add_row(*line)
     return table
+
+
+def range_cells(span: TimeRange, period_seconds: int) -> tuple[str, str, str]:
+    """Return a range as cells: its start, its end and the number of its periods."""
+    return iso(span.start_ns), iso(span.end_ns), f"{count_periods(span, period_seconds):,}"
 
 
 def _width(stream: IO[str]) -> int | None:

@@ -8,7 +8,7 @@ from dexorder.client import Client
 from dexorder.request import read_part
 from services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from services.common.model.history import RequestRecord, RequestState
-from services.common.model.periods import PERIODS, count_periods
+from services.common.model.periods import PERIODS
 from services.common.model.times import iso
 
 _MAX_MISSING_LINES = 20
@@ -123,7 +123,8 @@ def coverage(
     if not whole:
         out.print(f"{name}: nothing is covered", markup=False)
         return
-    out.print(output.plain_table(("since", "until", "periods", "kind"), (_range_cells(each, found) for each in whole)))
+    cells = ((*output.range_cells(each.span, found.period_seconds), _KINDS[each.kind]) for each in whole)
+    out.print(output.plain_table(("since", "until", "periods", "kind"), cells))
     if found.pages:
         columns = ("since", "until", "rows", "empty ranges", "evidence", "fetched", "committed", "retracted")
         out.print(output.plain_table(columns, map(_page_cells, found.pages)))
@@ -135,11 +136,6 @@ def _shares(found: Coverage, whole: list[CoverageRange]) -> str:
     total = sum(counts.values())
     parts = (f"{counts[kind]:,} {_KINDS[kind]} ({counts[kind] / total:.1%})" for kind in CoverageKind)
     return f"{total:,} periods: {', '.join(parts)}"
-
-
-def _range_cells(each: CoverageRange, found: Coverage) -> tuple[str, ...]:
-    periods = count_periods(each.span, found.period_seconds)
-    return iso(each.span.start_ns), iso(each.span.end_ns), f"{periods:,}", _KINDS[each.kind]
 
 
 def _page_cells(page: CoveragePage) -> tuple[str, ...]:

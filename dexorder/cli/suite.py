@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from dexorder import maintenance
 from dexorder.cli import output
@@ -53,7 +52,10 @@ def up(
         raise typer.BadParameter(str(error)) from None
     if not options.parts:
         raise typer.BadParameter("--only and --kafka leave no part to start")
-    report = Reporter() if quiet else _ConsoleReporter(options).reporter()
+    report = Reporter()
+    if not quiet:
+        console = _ConsoleReporter(options)
+        report = Reporter(console.part_changed, console.all_ready, console.stopping)
     asyncio.run(run_suite(options, exchanges, report))
 
 
@@ -62,14 +64,11 @@ class _ConsoleReporter:
 
     def __init__(self, options: SuiteOptions) -> None:
         self._options = options
-        self._out: Console = output.stdout()
+        self._out = output.stdout()
         self._started = time.monotonic()
         self._stopping = False
         count = len(options.parts)
         self._print(f"starting {count} part{'s' if count > 1 else ''} in {options.directory}")
-
-    def reporter(self) -> Reporter:
-        return Reporter(self.part_changed, self.all_ready, self.stopping)
 
     def part_changed(self, name: str, before: PartState, now: PartState) -> None:
         if now.state == before.state:
@@ -160,13 +159,9 @@ async def _check_parts(suite: SuiteState) -> list[dict[str, Any]]:
 
 
 async def _check_part(name: str, part: PartState) -> dict[str, Any]:
-    answer = await health.check(part.health, timeout_s=2.0)
+    answer = await health.check(part.health)
     alive = process_alive(part.pid)
-    if not alive and answer.ready:
-        answer = health.Health(False, "another process answers at its address")
-    notes = [answer.detail]
-    if not alive:
-        notes = [part.detail or "not running"]
+    notes = [answer.detail if alive else part.detail or "not running"]
     if part.state == "failing":
         notes.append("fails repeatedly")
     if part.restarts:

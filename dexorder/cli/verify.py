@@ -12,8 +12,7 @@ from dexorder.aio import AsyncClient, without_repeats
 from dexorder.cli import output, progress
 from services.common.model.coverage import VerificationProgress, VerificationResult
 from services.common.model.history import RequestRecord
-from services.common.model.periods import PERIODS, count_periods
-from services.common.model.time_range import TimeRange
+from services.common.model.periods import PERIODS
 from services.common.model.times import iso
 
 _MAX_RANGES = 20
@@ -82,15 +81,12 @@ def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool
     if found.checked is None:
         out.print(f"{name}: neither the table nor its coverage has any rows", markup=False)
         return
+    fetching = f", {found.repaired_periods:,} being fetched again" if found.repairs else ""
     lines = [
         ("range", f"{iso(found.checked.start_ns)} to {iso(found.checked.end_ns)}"),
         ("rows in the table", f"{found.rows:,}"),
         ("covered", f"{found.row_periods:,} periods with a row, {found.empty_periods:,} verified empty"),
-        (
-            "lost",
-            f"{found.lost_periods:,} rows"
-            + (f", {found.repaired_periods:,} being fetched again" if found.repairs else ""),
-        ),
+        ("lost", f"{found.lost_periods:,} rows{fetching}"),
         ("unexpected", f"{found.unexpected_periods:,} rows in ranges covered as empty"),
         ("duplicates", f"{found.surplus_rows:,} surplus rows"),
         ("off the grid", f"{found.off_grid_rows:,} rows"),
@@ -98,7 +94,7 @@ def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool
     ]
     out.print(output.plain_table(("check", name), lines))
     ranges = [
-        (kind, *_cells(span, found))
+        (kind, *output.range_cells(span, found.period_seconds))
         for kind, spans in (("lost", found.lost), ("unexpected", found.unexpected), ("duplicate", found.duplicates))
         for span in spans[:_MAX_RANGES]
     ]
@@ -110,10 +106,6 @@ def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool
         reason = "" if found.well(ended) else f": {record.reason()}" if record.reason() else ""
         out.print(f"{record.request_id} {record.status} {record.span}{reason}", markup=False)
     out.print(f"{name}: {'table and coverage agree' if well else _advice(found)}", markup=False)
-
-
-def _cells(span: TimeRange, found: VerificationResult) -> tuple[str, str, str]:
-    return iso(span.start_ns), iso(span.end_ns), f"{count_periods(span, found.period_seconds):,}"
 
 
 def _advice(found: VerificationResult) -> str:

@@ -10,7 +10,13 @@ from dexorder.setup.config import SetupError
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand and return the exit status; 1 with one sentence on stderr for an error."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m dexorder.setup", description="Install Java and the jars.")
+    commands = parser.add_subparsers(dest="command", title="commands", description="without one: java, then fetch")
+    commands.add_parser("java", help="find Java 17 or newer, or install a runtime into this Python environment")
+    fetch = commands.add_parser("fetch", help="download the jars that are not in the cache and verify their checksums")
+    fetch.add_argument("sets", nargs="*", metavar="SET", help="set of jars.toml; default: all that are not optional")
+    commands.add_parser("lock", help="resolve jars.toml again and write jars.lock")
+    options = parser.parse_args(arguments)
     started = time.monotonic()
 
     def report(line: str) -> None:
@@ -29,16 +35,6 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"dexorder.setup: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m dexorder.setup", description="Install Java and the jars.")
-    commands = parser.add_subparsers(dest="command", title="commands", description="without one: java, then fetch")
-    commands.add_parser("java", help="find Java 17 or newer, or install a runtime into this Python environment")
-    fetch = commands.add_parser("fetch", help="download the jars that are not in the cache and verify their checksums")
-    fetch.add_argument("sets", nargs="*", metavar="SET", help="set of jars.toml; default: all that are not optional")
-    commands.add_parser("lock", help="resolve jars.toml again and write jars.lock")
-    return parser
 
 
 if __name__ == "__main__":

@@ -107,11 +107,7 @@ def restore(archive: Path, on_file: OnFile = lambda *_: None) -> Contents:
 
 
 def inspect(archive: Path) -> tuple[Contents, dict[str, str]]:
-    """Verify every file of an archive; return its summary and the SHA-256 of each file.
-
-    Raises:
-        SuiteFailed: The archive is not a backup, is truncated, or a file differs from its checksum.
-    """
+    """Return the summary of an archive and the SHA-256 of each file; SuiteFailed if it is not a backup or damaged."""
     found: dict[str, str] = {}
     size, manifest = 0, None
     with _open(archive) as tar:

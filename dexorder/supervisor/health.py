@@ -69,10 +69,8 @@ def _get_healthz(target: str, timeout_s: float) -> Health:
         with error:
             return Health(False, f"/healthz answers {error.code}")
     except urllib.error.URLError as error:
-        reason = error.reason
-        return Health(
-            False, "does not accept connections" if isinstance(reason, ConnectionRefusedError) else str(reason)
-        )
+        refused = isinstance(error.reason, ConnectionRefusedError)
+        return Health(False, "does not accept connections" if refused else str(error.reason))
     except OSError as error:
         return Health(False, str(error) or type(error).__name__)
 

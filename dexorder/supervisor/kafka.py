@@ -116,12 +116,7 @@ def format_storage(
     """Create a formatted log folder ``root/data`` with a new cluster id if there is none.
 
     Formatting writes several files, so it happens in another folder that is renamed at the end, and a kill in between
-    leaves no incomplete folder.
-
-    Args:
-        scram: Initial users of the cluster, ``SCRAM-SHA-256=[name=...,password=...]``.
-    Raises:
-        SetupError: Kafka's tool failed; the message carries its last line.
+    leaves no incomplete folder. ``scram`` are initial users, ``SCRAM-SHA-256=[name=...,password=...]``.
     """
     if (root / "data" / "meta.properties").is_file():
         return
@@ -177,11 +172,8 @@ def prepare(
 ) -> list[str]:
     """Lock the folder, write the settings, format the log if needed, and return the command of the broker.
 
-    Args:
-        properties: File of settings that extend or override ours.
-        scram: As in `format_storage`.
-    Raises:
-        SetupError: Java or a jar is missing, the folder is in use, or formatting failed.
+    ``properties`` is a file of settings that extend or override ours. SetupError if Java or a jar is missing, the
+    folder is in use, or formatting failed.
     """
     java, jars = find_java(), jar_folder("kafka")
     root = suite_dir.absolute() / "kafka"
