@@ -123,9 +123,8 @@ class OneFollower:
     """Run of one ticker: one request."""
 
     def __init__(self, run: Run, timeout: float | None, *, quiet: bool) -> None:
+        self._run = run
         self._request = run.request(0)
-        self._options = run.output
-        self._relay = run.relay
         self._timeout = timeout
         self._quiet = quiet
         self._accepted = False
@@ -134,13 +133,13 @@ class OneFollower:
     async def follow(self) -> int:
         """Return 0, or raise the error of the request's status; with ``--json`` its record is printed either way."""
         on_note = progress.ignore if self._quiet else without_repeats(self._err.print)
-        async with AsyncClient(self._relay, on_note=on_note) as client:
+        async with AsyncClient(self._run.relay, on_note=on_note) as client:
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
                 await client.submit(self._request)
                 self._accepted = True
                 ended = await client.wait(self._request.request_id, on_progress=on_progress, timeout=self._timeout)
             if ended.record.status is not RequestStatus.OK:
-                if self._options.as_json:
+                if self._run.output.as_json:
                     output.print_json({**result_json(ended), "rows": None})
                 raise history_error(ended.record)
             on_note("reading from Iceberg")
@@ -155,7 +154,7 @@ class OneFollower:
         return f"request {name} continues; look it up with: dexorder requests show {name}"
 
     async def _print(self, client: AsyncClient, ended: Ended) -> None:
-        options, out = self._options, output.stdout()
+        options, out = self._run.output, output.stdout()
         # A chart needs all rows at once; everything else takes them batch by batch.
         whole = await client.read(ended) if options.chart or options.plot else None
         batches = client.read_batches(ended) if whole is None else _batches_of(whole)

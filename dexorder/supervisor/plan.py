@@ -175,8 +175,14 @@ def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Map
     prefix = f"DEXORDER_{name.upper()}_"
     env = {**shared, **(java if name in NEEDS_JAVA else {}), **{prefix + key: value for key, value in own.items()}}
     if name == "gateway":
-        env["DEXORDER_PIXY_CONFIG"] = ""  # a KafkaPixy file would name other clusters
-        env |= {f"DEXORDER_EVENTS_{key}": value for key, value in _events_env(options).items()}
+        env |= {
+            "DEXORDER_PIXY_CONFIG": "",  # a KafkaPixy file would name other clusters
+            "DEXORDER_EVENTS_DB": str(options.directory / "events.db"),
+            "DEXORDER_EVENTS_SUB": f"tcp://{options.address('events_sub')}",
+            "DEXORDER_EVENTS_ROUTER": f"tcp://{options.address('events_router')}",
+            "DEXORDER_EVENTS_WEB_LISTEN": options.address("web"),
+            "DEXORDER_EVENTS_JWT_KEYS": str(options.jwt_keys),
+        }
     if name == "spark":
         env["SPARK_LOCAL_DIRS"] = str(options.scratch)
     address = options.address(name)
@@ -213,17 +219,6 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
         case _:
             return {}
     return own | {"METRICS_LISTEN": at(f"{name}_metrics")}
-
-
-def _events_env(options: SuiteOptions) -> dict[str, str]:
-    at = options.address
-    return {
-        "DB": str(options.directory / "events.db"),
-        "SUB": f"tcp://{at('events_sub')}",
-        "ROUTER": f"tcp://{at('events_router')}",
-        "WEB_LISTEN": at("web"),
-        "JWT_KEYS": str(options.jwt_keys),
-    }
 
 
 def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
