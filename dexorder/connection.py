@@ -65,7 +65,7 @@ class Connection:
             reraise=True,
         )
         try:
-            return await retrying(method, request, timeout=min(self._timeout_seconds, CALL_SECONDS))
+            return await retrying(_once, method, request, min(self._timeout_seconds, CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
             if is_failure(error, Failure.UNANSWERED):
                 raise errors.RelayUnreachable(
@@ -133,6 +133,11 @@ async def _opened(open_stream: Callable[[], Any], timeout: float) -> tuple[Any, 
     except BaseException:
         stream.cancel()
         raise
+
+
+async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: float) -> T:
+    # tenacity awaits only coroutine functions, and a method of a stub is not one.
+    return await method(request, timeout=timeout)
 
 
 def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
