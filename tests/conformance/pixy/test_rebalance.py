@@ -39,8 +39,8 @@ def test_acks_out_of_order_move_with_their_partition(
     for partition in range(2):
         write(topic, *numbers(6), partition=partition)
     first = start_gateway(ack_timeout_seconds=600)
-    found = [first.consume(topic, no_ack=True) for _ in range(10)]
-    assert {(answer.partition, answer.offset) for answer in found} == {(p, n) for p in range(2) for n in range(5)}
+    found = [first.consume(topic, no_ack=True) for _ in range(12)]
+    assert {(answer.partition, answer.offset) for answer in found} == {(p, n) for p in range(2) for n in range(6)}
     for partition in range(2):
         first.ack(topic, 1, 3, partition=partition)
     second = start_gateway(ack_timeout_seconds=600)
@@ -48,6 +48,7 @@ def test_acks_out_of_order_move_with_their_partition(
     assert [answer.offset for answer in again] == [0, 2, 4, 5]
     (moved,) = {answer.partition for answer in again}
     assert refusal(lambda: first.ack(topic, 0, partition=moved))[0] == grpc.StatusCode.INTERNAL
-    first.ack(topic, 0, 2, 4, partition=1 - moved)
+    first.ack(topic, 0, 2, 4, 5, partition=1 - moved)
     second.ack(topic, 0, 2, 4, 5, partition=moved)
-    assert first.consume(topic, no_ack=True).offset == 5
+    write(topic, *numbers(7)[6:], partition=1 - moved)
+    assert first.consume(topic, no_ack=True).offset == 6

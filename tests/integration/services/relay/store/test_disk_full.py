@@ -20,13 +20,13 @@ from tests.unit.services.relay.harness import environment, free_port, request
 # SQLite's own limit stands for the full file system: it gives SQLITE_FULL, as ENOSPC does.
 FULL = """
 import runpy, sys
-from services.relay import store
-opened = store.open_durable
+from services.relay.store import database
+opened = database.open_durable
 def small(*args, **options):
     connection = opened(*args, **options)
     connection.execute("PRAGMA max_page_count = 36")
     return connection
-store.open_durable = small
+database.open_durable = small
 sys.argv = ["relay"]
 runpy.run_module("services.relay", run_name="__main__")
 """
@@ -48,7 +48,7 @@ def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: 
         finally:
             process.kill()
     assert refusal.code() is grpc.StatusCode.UNAVAILABLE
-    assert "the relay ends, nothing answered is lost" in log.read_text()
+    assert "the relay stops, nothing answered is lost" in log.read_text()
     assert "database or disk is full" in log.read_text()
     assert len(acknowledged) > 20
 
