@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,9 @@ from services.common.config import split_address
 
 START_SECONDS = STOP_SECONDS = 120.0
 WAIT_SECONDS = 60.0
+_SHARE = 4_000
+_FIRST = 20_000 + _SHARE * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 3)
+_next_port = [os.getpid() * 31 % (_SHARE - 100)]
 _FORK = multiprocessing.get_context("forkserver")
 _CHANNELS = [f"services.gateway.events.channels.{name}" for name in ("email", "mobile_push", "web_push")]
 _FORK.set_forkserver_preload(["services.gateway.server", "services.gateway.events.server", *_CHANNELS, __name__])
@@ -35,34 +39,27 @@ def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were free on loopback a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Return ports that were free on loopback a moment ago; see `free_block`."""
+    return [free_block(1) for _ in range(count)]
 
 
 def free_block(size: int) -> int:
-    """Return the first of ``size`` consecutive free ports below the ephemeral range, in this xdist worker's share."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    first = 20_000 + 4_000 * (worker % 3)
-    for base in range(first + os.getpid() % 2_000, first + 4_000, size):
-        sockets = []
-        try:
-            for port in range(base, base + size):
-                sockets.append(socket.socket())
-                sockets[-1].bind(("127.0.0.1", port))
-            return base
-        except OSError:
-            continue
-        finally:
-            for each in sockets:
-                each.close()
-    raise AssertionError("no block of free ports")
+    """Return the first of ``size`` consecutive ports that are free on loopback.
+
+    They are below the ephemeral range, so no outgoing connection takes one while a killed service restarts. Each xdist
+    worker has a share of them, and a process hands out all of its share before it repeats a port.
+    """
+    for _ in range(_SHARE):
+        base = _FIRST + _next_port.pop()
+        _next_port.append((base + size - _FIRST) % (_SHARE - size))
+        with ExitStack() as closing:
+            try:
+                for port in range(base, base + size):
+                    closing.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return base
+    raise AssertionError("no free ports")
 
 
 class ServiceProcess:

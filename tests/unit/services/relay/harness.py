@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import zmq
 import zmq.asyncio
 from pyiceberg.catalog import Catalog
 
+from dexorder.testing.processes import free_block
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.coverage import CoverageRow, encode_coverage
@@ -97,9 +97,8 @@ def counts(leases: Leases) -> tuple[int, int, int]:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """Return a port that was free on loopback a moment ago."""
+    return free_block(1)
 
 
 def catalog_settings(folder: Path) -> CatalogSettings:
