@@ -67,8 +67,6 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self._metrics = metrics
         self._catalog = catalog
 
-    # ---- requests --------------------------------------------------------------------------------------------------
-
     async def SubmitHistorical(  # noqa: N802
         self, request: ingest.SubmitHistoricalRequest, context: Context
     ) -> ingest.SubmitResponse:
@@ -180,8 +178,6 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """Raise NotFound for a request of another client."""
         if (caller := current_caller()) is not None:
             access.seen(caller, await self._engine.queries.record(request_id))
-
-    # ---- catalog, instruments, coverage ----------------------------------------------------------------------------
 
     async def GetCatalog(  # noqa: N802
         self, request: relay_service_pb2.GetCatalogRequest, context: Context

@@ -66,9 +66,6 @@ def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:
     return TimeRange(start_ns, end_ns)
 
 
-# ---- the grid ------------------------------------------------------------------------------------------------------
-
-
 def floor_to_grid(time_ns: int, period_seconds: int) -> int:
     """Return the open time of the candle that contains ``time_ns``; weeks open on Monday, months on the 1st, in UTC."""
     if period_seconds == MONTH_SECONDS:
@@ -97,9 +94,6 @@ def next_open(open_ns: int, period_seconds: int, count: int = 1) -> int:
     day = datetime.fromtimestamp(open_ns // SECOND_NS, UTC)
     months = day.year * 12 + day.month - 1 + count
     return int(datetime(months // 12, months % 12 + 1, 1, tzinfo=UTC).timestamp()) * SECOND_NS
-
-
-# ---- ranges by periods ---------------------------------------------------------------------------------------------
 
 
 def count_periods(span: TimeRange, period_seconds: int) -> int:

@@ -41,9 +41,6 @@ class TimeRange:
         return f"[{iso(self.start_ns)}, {iso(self.end_ns)})"
 
 
-# ---- operations on lists of ranges ---------------------------------------------------------------------------------
-
-
 def merge(ranges: Iterable[TimeRange]) -> list[TimeRange]:
     """Return the same points as sorted ranges that neither overlap nor touch."""
     merged: list[TimeRange] = []
@@ -79,9 +76,6 @@ def _subtract(left: list[TimeRange], right: list[TimeRange]) -> Iterator[TimeRan
 def intersect(ranges: Iterable[TimeRange], span: TimeRange) -> list[TimeRange]:
     """Return the points of ``ranges`` inside ``span``, merged."""
     return merge(part for r in ranges if (part := r.intersect(span)))
-
-
-# ---- a mutable set -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,6 @@ _COUNTS = (
 _RANGES = ("lost", "unexpected", "duplicates")
 _LISTED = ("ticker", "active", "type", "base", "quote")
 
-# ---- requests ------------------------------------------------------------------------------------------------------
-
 
 def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
     """Return the message that submits a request; ``refresh`` is told by the call."""
@@ -191,9 +189,6 @@ def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) 
     )
 
 
-# ---- instruments ---------------------------------------------------------------------------------------------------
-
-
 def encode_instruments(found: InstrumentList) -> pb.ListMarketsResponse:
     """Return the instruments of a venue."""
     return pb.ListMarketsResponse(
@@ -207,9 +202,6 @@ def decode_instruments(
     """Return the instruments of a venue, unchecked."""
     instruments = tuple(ListedInstrument(**_fields(each, _LISTED)) for each in message.markets)
     return InstrumentList(venue, instruments, message.fetched_at)
-
-
-# ---- reports of the pipeline ---------------------------------------------------------------------------------------
 
 
 def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
@@ -254,9 +246,6 @@ def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResul
     if not message.job_id or int(message.status) not in set(FinalStatus):
         raise InvalidRequest(f"final of job_id {message.job_id!r} has status {message.status}")
     return FinalResult(message.job_id, FinalStatus(message.status), message.error_message)
-
-
-# ---- coverage ------------------------------------------------------------------------------------------------------
 
 
 def encode_ranges(ranges: Iterable[TimeRange]) -> list[pb.TimeRange]:

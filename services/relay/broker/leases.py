@@ -84,8 +84,6 @@ class Leases:
         self._slots: defaultdict[str, list[Slot]] = defaultdict(list)
         self._slots_of: Counter[bytes] = Counter()
 
-    # ---- jobs ------------------------------------------------------------------------------------------------------
-
     def queue(self, job: int, exchange: str) -> None:
         """Add a job at the back of its exchange's queue."""
         self._entries[job] = _Entry(exchange)
@@ -120,8 +118,6 @@ class Leases:
             self._release(entry)
             self._queues[entry.exchange].pop(job, None)
 
-    # ---- slots -----------------------------------------------------------------------------------------------------
-
     def offer(self, slot: Slot) -> bool:
         """Keep a slot; return False if this identity has offered too many."""
         if self._slots_of[slot.identity] >= self._max_slots:
@@ -153,8 +149,6 @@ class Leases:
             for assignment in made:
                 queue.pop(assignment.job, None)
         return made
-
-    # ---- dispatches ------------------------------------------------------------------------------------------------
 
     def job_of(self, dispatch_id: str) -> int | None:
         """Return the job whose current dispatch this is; None for fenced, ended and unknown ids."""
@@ -195,8 +189,6 @@ class Leases:
             if (deadline_ns := self._entries[job].deadline_ns) is not None and deadline_ns <= now_ns
         ]
         return late[::-1]
-
-    # ---- questions -------------------------------------------------------------------------------------------------
 
     def is_queued(self, job: int) -> bool:
         """Return whether the job waits for a slot."""

@@ -68,8 +68,6 @@ class Dispatcher:
             context.store.commit(batch)
             context.wake.set()
 
-    # ---- frames of the broker --------------------------------------------------------------------------------------
-
     def ready(self, slot: Slot) -> bool:
         """Add a slot; return False if this ingestor has offered too many."""
         kept = self._leases.offer(slot)
@@ -122,8 +120,6 @@ class Dispatcher:
             self._leases.renew_all(now_ns=now_ns)
         for dispatch_id in self._leases.expired(now_ns=now_ns):
             self.give_back(dispatch_id, "its lease expired", kind="lease")
-
-    # ---- reports ---------------------------------------------------------------------------------------------------
 
     async def report_page(self, dispatch_id: str, span: TimeRange, empty: Sequence[TimeRange]) -> bool:
         """Record a page that Kafka has acknowledged; return whether the dispatch is current."""

@@ -18,8 +18,6 @@ from services.relay.history.job import Job, LostDispatch, Phase
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch, job_owner
 
-# ---- out to ingestors and back -------------------------------------------------------------------------------------
-
 
 def assign(state: HistoryState, batch: Batch, *, now_ns: int) -> list[tuple[Assignment, Dispatch]]:
     """Give queued jobs to free slots; the batch must be on disk before anything is sent."""
@@ -78,9 +76,6 @@ def _end_dispatch(state: HistoryState, job: Job, batch: Batch) -> None:
     batch.job(job)
 
 
-# ---- reports of ingestors ------------------------------------------------------------------------------------------
-
-
 def page(
     state: HistoryState, dispatch_id: str, span: TimeRange, empty: Iterable[TimeRange], batch: Batch, *, now_ns: int
 ) -> Job | None:
@@ -102,9 +97,6 @@ def page(
     for live in state.requests_of(job):
         live.progress_ns = now_ns
     return job
-
-
-# ---- reports of the pipeline ---------------------------------------------------------------------------------------
 
 
 def report(

@@ -105,8 +105,6 @@ class Job:
     requests: set[str] = field(default_factory=set)
     dispatch_ids: dict[str, int] = field(default_factory=dict)
 
-    # ---- events ----------------------------------------------------------------------------------------------------
-
     def assign(self, dispatch_id: str, covered: RangeSet, *, retracted_ns: int) -> Dispatch:
         """Start a dispatch of the first range to fetch; further ranges follow after its final record."""
         self.dispatch_id = dispatch_id
@@ -146,8 +144,6 @@ class Job:
             return False
         self.phase = Phase.SETTLED
         return True
-
-    # ---- questions -------------------------------------------------------------------------------------------------
 
     def to_fetch(self, covered: RangeSet) -> list[TimeRange]:
         """Return the ranges that are not settled and had no final record."""

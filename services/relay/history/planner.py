@@ -60,9 +60,6 @@ def wave_end(start_ns: int, end_ns: int, period_seconds: int, periods: int) -> i
     return end_ns if periods >= whole else min(next_open(start_ns, period_seconds, periods), end_ns)
 
 
-# ---- applied to the state ------------------------------------------------------------------------------------------
-
-
 def accept(state: HistoryState, request: HistoryRequest, batch: Batch, *, wall_ns: int, now_ns: int) -> LiveRequest:
     """Add a checked request and plan it."""
     start_ns, end_ns, period = request.start_ns, request.end_ns, request.period_seconds

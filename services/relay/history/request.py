@@ -69,9 +69,6 @@ class LiveRequest:
         return queued
 
 
-# ---- accepted requests ---------------------------------------------------------------------------------------------
-
-
 def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> None:
     """Raise InvalidRequest, with the field and its value, for a request that cannot be answered."""
     for field_, text in (("request_id", request.request_id), ("client_id", request.client_id or "-")):
@@ -108,9 +105,6 @@ def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues:
     check_period(period)
     start_ns = ceil_to_grid(0, period) if start_ns is None else start_ns
     return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)
-
-
-# ---- outcomes ------------------------------------------------------------------------------------------------------
 
 
 def describe_missing(missing: Sequence[TimeRange]) -> str:

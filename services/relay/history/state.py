@@ -52,8 +52,6 @@ class HistoryState:
         self._by_dispatch_id: dict[str, int] = {}
         self._by_series: defaultdict[Series, dict[int, Job]] = defaultdict(dict)
 
-    # ---- jobs and dispatches ---------------------------------------------------------------------------------------
-
     def add_job(self, job: Job) -> None:
         """Add a job that is new, or read from the database at start."""
         self.jobs[job.id] = job
@@ -90,8 +88,6 @@ class HistoryState:
         """Return whether nothing more is to come of a job."""
         job = self.jobs[job_id]
         return job.is_over(self.covered(job.series))
-
-    # ---- requests and coverage -------------------------------------------------------------------------------------
 
     def requests_of(self, job: Job) -> Iterator[LiveRequest]:
         """Yield the requests that wait for a job."""

@@ -111,8 +111,6 @@ class Store:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
-    # ---- the writer thread -----------------------------------------------------------------------------------------
-
     def _write(self) -> None:
         closing = False
         while not closing:
@@ -154,8 +152,6 @@ class Store:
         for work in group:
             if not work.done.done():
                 work.done.set_exception(Unavailable("the relay's store can't be written"))
-
-    # ---- queries ---------------------------------------------------------------------------------------------------
 
     async def record(self, request_id: str) -> RequestRecord | None:
         """Return the record of an ended request."""
