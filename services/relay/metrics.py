@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -64,36 +63,21 @@ class RelayMetrics:
         self.group_size.observe(batches)
         self.commit_seconds.observe(seconds)
 
-    def sample(self, found: Sample) -> None:
-        """Set the gauges; those of an exchange that is no longer in the sample become 0."""
-        self._exchanges |= found.load.keys()
+    def sample(self, state: HistoryState, *, wall_ns: int, report_age_ns: int) -> None:
+        """Set the gauges from a state; those of an exchange that is no longer in it become 0."""
+        loads, since_ns = state.leases.load(), waiting_since(state)
+        self._exchanges |= loads.keys()
         for exchange in self._exchanges:
-            load = found.load.get(exchange, IDLE)
+            load = loads.get(exchange, IDLE)
             self.queued.labels(exchange).set(load.queued)
             self.running.labels(exchange).set(load.running)
-            self.waiting.labels(exchange).set(found.waiting_seconds.get(exchange, 0))
+            self.waiting.labels(exchange).set((wall_ns - since_ns.get(exchange, wall_ns)) / 1e9)
             for kind in SlotKind:
                 self.slots.labels(exchange, kind.name).set(load.free.get(kind, 0))
-        for state in (RequestState.QUEUED, RequestState.RUNNING):
-            self.requests.labels(state.name).set(found.requests[state])
-        self.report_age.set(found.report_age_seconds)
+        requests = Tally(live.state for live in state.requests.values())
+        for each in (RequestState.QUEUED, RequestState.RUNNING):
+            self.requests.labels(each.name).set(requests[each])
+        self.report_age.set(report_age_ns / 1e9)
 
 
 IDLE = Load(0, 0, {})
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Values of the gauges at one moment."""
-
-    load: dict[str, Load]
-    waiting_seconds: dict[str, float]
-    requests: Tally[RequestState]
-    report_age_seconds: float
-
-
-def sample(state: HistoryState, *, wall_ns: int, report_age_ns: int) -> Sample:
-    """Return the values of the gauges for a state. Pure."""
-    waiting = {exchange: (wall_ns - since_ns) / 1e9 for exchange, since_ns in waiting_since(state).items()}
-    states = Tally(request.state for request in state.requests.values())
-    return Sample(state.leases.load(), waiting, states, report_age_ns / 1e9)

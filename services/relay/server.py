@@ -40,7 +40,7 @@ from services.relay.history.table_reader import TableReader
 from services.relay.history.verification import Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
-from services.relay.service import register
+from services.relay.service import RelayService, register
 from services.relay.store.database import Store, open_store
 from services.relay.store.schema import Batch
 
@@ -82,29 +82,20 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         last_ns = max((each.latest_ns for each in state.retractions.values()), default=0)
         retraction_log = RetractionLog(retraction_table, clock, last_ns=last_ns)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
-        engine = Engine(
-            settings,
-            state=state,
-            store=store,
-            decider=decider,
-            retraction_log=retraction_log,
-            venues=venues,
-            clock=clock,
-            metrics=metrics,
+        engine = Engine(settings, state, store, decider, retraction_log, venues, clock, metrics)
+        service = RelayService(
+            engine,
+            Answers(engine, reader, max_bytes=settings.max_message_bytes),
+            Instruments(store, engine.venues, clock),
+            CoverageQueries(state, reader),
+            Verifier(engine, state, reader, settings),
+            metrics,
+            catalog,
         )
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine.dispatcher))]
-                add = partial(
-                    register,
-                    engine=engine,
-                    metrics=metrics,
-                    catalog=catalog,
-                    answers=Answers(engine, reader, max_bytes=settings.max_message_bytes),
-                    instruments=Instruments(store, engine.venues, clock),
-                    coverage=CoverageQueries(state, reader),
-                    verifier=Verifier(engine, state, reader, settings),
-                )
+                add = partial(register, relay=service)
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)
                     try:

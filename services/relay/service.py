@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
@@ -46,26 +47,17 @@ PAGE_SIZE, MAX_PAGE_SIZE = 100, 1_000
 RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
 
 
+@dataclass
 class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     """RPCs for clients."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        answers: Answers,
-        instruments: Instruments,
-        coverage: CoverageQueries,
-        verifier: Verifier,
-        metrics: RelayMetrics,
-        catalog: CatalogSettings,
-    ) -> None:
-        self._engine = engine
-        self._answers = answers
-        self._instruments = instruments
-        self._coverage = coverage
-        self._verifier = verifier
-        self._metrics = metrics
-        self._catalog = catalog
+    engine: Engine
+    answers: Answers
+    instruments: Instruments
+    coverage: CoverageQueries
+    verifier: Verifier
+    metrics: RelayMetrics
+    catalog: CatalogSettings
 
     async def SubmitHistorical(  # noqa: N802
         self, request: ingest.SubmitHistoricalRequest, context: Context
@@ -83,15 +75,15 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         caller = current_caller()
         answer = ingest.SubmitResponse(request_id=request.request_id)
         try:
-            accepted = await self._engine.submitter.submit(access.signed(caller, request), caller)
+            request = access.signed(caller, request)
+            new = await self.engine.submitter.submit(request, caller)
         except InvalidRequest as error:
             answer.status = ingest.SubmitResponse.INVALID
             answer.error_message = str(error)
         else:
-            duplicate = accepted.duplicate
-            answer.status = ingest.SubmitResponse.DUPLICATE if duplicate else ingest.SubmitResponse.QUEUED
-            answer.notification_topic = accepted.topic
-        self._metrics.submitted.labels(ingest.SubmitResponse.SubmitStatus.Name(answer.status)).inc()
+            answer.status = ingest.SubmitResponse.QUEUED if new else ingest.SubmitResponse.DUPLICATE
+            answer.notification_topic = request.topics[-1]
+        self.metrics.submitted.labels(ingest.SubmitResponse.SubmitStatus.Name(answer.status)).inc()
         return answer
 
     async def FetchOhlc(  # noqa: N802
@@ -100,23 +92,16 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """Submit a request in its older form and stream the rows once it has ended."""
         caller = current_caller()
         submitted = access.signed(caller, messages.decode_request(request))
-        with self._engine.quotas.stream(caller):
-            async with aclosing(self._answers.pages(submitted, caller)) as pages:
+        with self.engine.quotas.stream(caller):
+            async with aclosing(self.answers.pages(submitted, caller)) as pages:
                 async for page in pages:
-                    yield ingest.Response(
-                        request_id=request.request_id,
-                        status=page.status.value,  # type: ignore[arg-type]
-                        error_message=page.error or None,
-                        data=page.candles,
-                        total_records=None if page.total is None else min(page.total, messages.MAX_UINT32),
-                        is_final=page.last,
-                    )
+                    yield page
 
     async def GetRequest(  # noqa: N802
         self, request: relay_service_pb2.GetRequestRequest, context: Context
     ) -> relay_service_pb2.GetRequestResponse:
         """Return one record."""
-        record = access.seen(current_caller(), await self._engine.queries.record(request.request_id))
+        record = access.seen(current_caller(), await self.engine.queries.record(request.request_id))
         return relay_service_pb2.GetRequestResponse(record=messages.encode_record(record))
 
     async def ListRequests(  # noqa: N802
@@ -130,7 +115,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
             raise InvalidRequest(f"state {request.state} is not one of 0 to 3")
         state = RequestState.from_number(request.state) if request.state else None
         client_id = access.listed(current_caller(), request.client_id)
-        records = await self._engine.queries.records(client_id, state, _token(request.page_token), size)
+        records = await self.engine.queries.records(client_id, state, _token(request.page_token), size)
         token = str(records[-1].sequence) if len(records) == size else ""
         return relay_service_pb2.ListRequestsResponse(
             records=map(messages.encode_record, records), next_page_token=token
@@ -141,8 +126,8 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     ) -> relay_service_pb2.CancelRequestResponse:
         """End a request; one that has ended keeps its status."""
         await self._check_seen(request.request_id)
-        await self._engine.completion.cancel(request.request_id)
-        record = await self._engine.queries.record(request.request_id)
+        await self.engine.completion.cancel(request.request_id)
+        record = await self.engine.queries.record(request.request_id)
         return relay_service_pb2.CancelRequestResponse(record=messages.encode_record(record))
 
     async def WatchProgress(  # noqa: N802
@@ -150,8 +135,8 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     ) -> AsyncIterator[relay_service_pb2.WatchProgressResponse]:
         """Stream state and progress until FINISHED."""
         await self._check_seen(request.request_id)
-        with self._engine.quotas.stream(current_caller()):
-            async with aclosing(self._engine.queries.watch(request.request_id)) as changes:
+        with self.engine.quotas.stream(current_caller()):
+            async with aclosing(self.engine.queries.watch(request.request_id)) as changes:
                 async for progress in changes:
                     yield relay_service_pb2.WatchProgressResponse(
                         state=messages.encode_state(progress.state), progress=messages.encode_progress(progress)
@@ -168,8 +153,8 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
             access.listed(caller, name)
         elif form == "HISTORY_READY":
             await self._check_seen(name)
-        with self._engine.quotas.stream(caller):
-            async with aclosing(self._engine.queries.notifications(request.topic, after)) as found:
+        with self.engine.quotas.stream(caller):
+            async with aclosing(self.engine.queries.notifications(request.topic, after)) as found:
                 async for notification in found:
                     if access.sees(caller, notification.request):  # a forgotten id may be used by another client
                         yield messages.encode_notification(notification)
@@ -177,32 +162,30 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
     async def _check_seen(self, request_id: str) -> None:
         """Raise NotFound for a request of another client."""
         if (caller := current_caller()) is not None:
-            access.seen(caller, await self._engine.queries.record(request_id))
+            access.seen(caller, await self.engine.queries.record(request_id))
 
     async def GetCatalog(  # noqa: N802
         self, request: relay_service_pb2.GetCatalogRequest, context: Context
     ) -> relay_service_pb2.GetCatalogResponse:
         """Return name and properties of the Iceberg catalog."""
-        return relay_service_pb2.GetCatalogResponse(
-            name=self._catalog.name, properties=self._catalog.public_properties()
-        )
+        return relay_service_pb2.GetCatalogResponse(name=self.catalog.name, properties=self.catalog.public_properties())
 
     async def ListMarkets(  # noqa: N802
         self, request: relay_service_pb2.ListMarketsRequest, context: Context
     ) -> relay_service_pb2.ListMarketsResponse:
         """Return the instruments of an exchange."""
-        return messages.encode_instruments(await self._instruments.listed(request.exchange))
+        return messages.encode_instruments(await self.instruments.listed(request.exchange))
 
     async def GetCoverage(  # noqa: N802
         self, request: relay_service_pb2.GetCoverageRequest, context: Context
     ) -> AsyncIterator[relay_service_pb2.GetCoverageResponse]:
         """Stream the coverage of a series, which is the same for every caller."""
         series, span = self._part(request)
-        with self._engine.quotas.stream(current_caller()):
-            found = list(map(messages.encode_coverage_range, self._coverage.known(series, span)))
+        with self.engine.quotas.stream(current_caller()):
+            found = list(map(messages.encode_coverage_range, self.coverage.known(series, span)))
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
                 yield relay_service_pb2.GetCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
-            pages = await self._coverage.pages(series, span) if request.detail else []
+            pages = await self.coverage.pages(series, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
                 yield relay_service_pb2.GetCoverageResponse(
                     pages=map(messages.encode_coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
@@ -214,11 +197,11 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """Stream the progress of a verification, then its result."""
         caller, (series, span) = current_caller(), self._part(request)
         current = VerificationState(series)
-        with self._engine.quotas.stream(caller):
-            async with aclosing(self._verifier.check(series, span)) as states:
+        with self.engine.quotas.stream(caller):
+            async with aclosing(self.verifier.check(series, span)) as states:
                 async for current in states:
                     yield messages.encode_verification_progress(current.progress())
-            repair = await self._verifier.repair(series, current.found.lost if request.repair else [], caller)
+            repair = await self.verifier.repair(series, current.found.lost if request.repair else [], caller)
         yield messages.encode_verification(current.result(repair))
 
     def _part(
@@ -227,7 +210,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         series = Series(request.ticker, request.period_seconds)
         start_ns = request.start_time if request.HasField("start_time") else None
         end_ns = request.end_time if request.HasField("end_time") else None
-        return series, check_part(series, start_ns, end_ns, self._engine.venues)
+        return series, check_part(series, start_ns, end_ns, self.engine.venues)
 
 
 class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
@@ -291,19 +274,10 @@ def _token(text: str) -> int | None:
     return int(text)
 
 
-def register(
-    server: grpc.aio.Server,
-    engine: Engine,
-    answers: Answers,
-    instruments: Instruments,
-    coverage: CoverageQueries,
-    verifier: Verifier,
-    metrics: RelayMetrics,
-    catalog: CatalogSettings,
-) -> Sequence[str]:
-    """Add the three services to a server and return their names."""
-    relay = RelayService(engine, answers, instruments, coverage, verifier, metrics, catalog)
+def register(server: grpc.aio.Server, relay: RelayService) -> Sequence[str]:
+    """Add the service for clients and those for ingestors and Spark, which share its parts; return their names."""
+    ingestor, pipeline = IngestorService(relay.engine, relay.instruments), PipelineService(relay.engine, relay.metrics)
     relay_service_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
-    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(IngestorService(engine, instruments), server)
-    pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(PipelineService(engine, metrics), server)
+    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(ingestor, server)
+    pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(pipeline, server)
     return [f"dexorder.relay.v1.{name}" for name in ("RelayService", "IngestorService", "PipelineService")]

@@ -58,7 +58,6 @@ class _Entry:
     not_before_ns: int = 0
     rejected_by: set[bytes] = field(default_factory=set)
     dispatch_id: str | None = None
-    identity: bytes | None = None
     deadline_ns: int | None = None
 
     def running(self) -> bool:
@@ -69,12 +68,6 @@ class Leases:
     """The one owner of queues, slots and leases."""
 
     def __init__(self, *, lease_ns: int, new_id: Callable[[], str], max_slots: int = 1_000) -> None:
-        """Start without jobs and slots.
-
-        Args:
-            new_id: Returns an id for a new dispatch.
-            max_slots: Offers kept for one socket identity.
-        """
         self._lease_ns = lease_ns
         self._new_id = new_id
         self._max_slots = max_slots
@@ -154,17 +147,12 @@ class Leases:
         """Return the job whose current dispatch this is; None for fenced, ended and unknown ids."""
         return self._held.get(dispatch_id)
 
-    def renew(self, dispatch_id: str, *, now_ns: int, identity: bytes | None = None) -> bool:
-        """Start a full lease at a sign of life; return whether the dispatch is current.
-
-        Args:
-            identity: Socket that it came from. A worker that has reconnected has a new one.
-        """
+    def renew(self, dispatch_id: str, *, now_ns: int) -> bool:
+        """Start a full lease at a sign of life, from whichever socket; return whether the dispatch is current."""
         job = self._held.get(dispatch_id)
         if job is None:
             return False
         entry = self._entries[job]
-        entry.identity = identity or entry.identity
         if entry.running():
             entry.deadline_ns = now_ns + self._lease_ns
         return True
@@ -220,7 +208,6 @@ class Leases:
         if not self._slots_of[slot.identity]:
             del self._slots_of[slot.identity]  # else identities of gone peers would accumulate
         entry.dispatch_id = self._new_id()
-        entry.identity = slot.identity
         entry.deadline_ns = now_ns + self._lease_ns
         self._held[entry.dispatch_id] = job
         return Assignment(job, entry.dispatch_id, slot)
@@ -228,4 +215,4 @@ class Leases:
     def _release(self, entry: _Entry) -> None:
         if entry.dispatch_id is not None:
             self._held.pop(entry.dispatch_id, None)
-        entry.dispatch_id = entry.identity = entry.deadline_ns = None
+        entry.dispatch_id = entry.deadline_ns = None

@@ -45,7 +45,7 @@ class Handler(Protocol):
     def ready(self, slot: Slot) -> bool:
         """Add a slot."""
 
-    def heartbeat(self, dispatch_id: str, identity: bytes) -> bool:
+    def heartbeat(self, dispatch_id: str) -> bool:
         """Renew the lease of a running dispatch."""
 
     def complete(self, dispatch_id: str) -> bool:
@@ -138,7 +138,7 @@ def _handle_ready(identity: bytes, message: pb.WorkerReady, handler: Handler) ->
 
 def _handle_dispatch(identity: bytes, message: WorkFrame, handler: Handler) -> bool:
     if isinstance(message, pb.WorkHeartbeat):
-        return handler.heartbeat(message.job_id, identity)
+        return handler.heartbeat(message.job_id)
     if isinstance(message, pb.WorkReject):
         reason = f"the ingestor rejected it: {message.reason or 'no reason given'}"
         return handler.give_back(message.job_id, reason, kind="rejected", rejected_by=identity)

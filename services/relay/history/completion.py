@@ -12,7 +12,7 @@ from services.common.model.times import SECOND_NS
 from services.relay.history import planner
 from services.relay.history.context import Context
 from services.relay.history.outcome import OutcomeDecider
-from services.relay.history.request import CANCELLED, LiveRequest, cut_short, describe_missing
+from services.relay.history.request import CANCELLED, LiveRequest, describe_missing
 from services.relay.history.state import progress, timed_out
 from services.relay.store.schema import Batch
 
@@ -80,8 +80,7 @@ class Completion:
         missing = self._context.state.missing(live, end_ns)
         if status is RequestStatus.TIMEOUT and missing:
             error = f"{error}; {describe_missing(missing)}"
-        completed_ns = self._context.clock.wall_ns()
-        outcome = cut_short(status, error, end_ns=end_ns, missing=missing, completed_ns=completed_ns)
+        outcome = Outcome(status, error, end_ns, self._context.clock.wall_ns(), missing=tuple(missing))
         await self._finish(live, outcome, Batch())
 
     async def _finish(self, live: LiveRequest, outcome: Outcome, batch: Batch) -> None:

@@ -13,6 +13,7 @@ from services.relay.broker.leases import Assignment, Slot
 from services.relay.history import dispatches
 from services.relay.history.completion import Completion
 from services.relay.history.context import Context
+from services.relay.history.job import Phase
 from services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
@@ -74,9 +75,9 @@ class Dispatcher:
         self._context.wake.set()
         return kept
 
-    def heartbeat(self, dispatch_id: str, identity: bytes) -> bool:
+    def heartbeat(self, dispatch_id: str) -> bool:
         """Renew the lease of a running dispatch; return whether it is current."""
-        return self._leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns(), identity=identity)
+        return self._leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns())
 
     def complete(self, dispatch_id: str) -> bool:
         """Record that Kafka has the final record; return whether the dispatch is current."""
@@ -88,23 +89,20 @@ class Dispatcher:
     def give_back(self, dispatch_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
         """Take back a dispatch that has failed or was rejected; return whether it was current."""
         context, batch = self._context, Batch()
-        lost = dispatches.lose(
+        job = dispatches.lose(
             context.state, dispatch_id, reason, batch, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
         )
-        if lost is None:
+        if job is None:
             return False
+        made_progress, given_up = not job.failures_in_a_row, job.phase is Phase.ENDED
         log.warning(
-            "dispatch lost",
-            dispatch_id=dispatch_id,
-            reason=reason,
-            made_progress=lost.made_progress,
-            given_up=lost.given_up,
+            "dispatch lost", dispatch_id=dispatch_id, reason=reason, made_progress=made_progress, given_up=given_up
         )
-        exchange = lost.job.series.exchange
+        exchange = job.series.exchange
         context.metrics.requeues.labels(exchange, kind).inc()
-        context.metrics.without_progress.labels(exchange).inc(not lost.made_progress)
-        context.metrics.given_up.labels(exchange).inc(lost.given_up)
-        context.changed(lost.job.requests)
+        context.metrics.without_progress.labels(exchange).inc(not made_progress)
+        context.metrics.given_up.labels(exchange).inc(given_up)
+        context.changed(job.requests)
         context.store.commit(batch)
         context.wake.set()
         self._completion.check_ready()

@@ -14,7 +14,7 @@ from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.broker.leases import Assignment
 from services.relay.history.coverage import cover, settle_job
-from services.relay.history.job import Job, LostDispatch, Phase
+from services.relay.history.job import Job, Phase
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch, job_owner
 
@@ -52,20 +52,19 @@ def produced(state: HistoryState, dispatch_id: str, batch: Batch) -> bool:
 
 def lose(
     state: HistoryState, dispatch_id: str, reason: str, batch: Batch, *, now_ns: int, rejected_by: bytes | None = None
-) -> LostDispatch | None:
-    """Take back a dispatch that ended without a final record; return None if it is not current."""
+) -> Job | None:
+    """Take back a dispatch that ended without a final record; return its job, or None if it is not current."""
     job = state.current_job(dispatch_id)
     if job is None:
         return None
-    made_progress = job.lose(reason, state.covered(job.series), state.retry_policy)
-    given_up = job.phase is Phase.ENDED
-    if given_up:
+    job.lose(reason, state.covered(job.series), state.retry_policy)
+    if job.phase is Phase.ENDED:
         state.leases.remove(job.id)
     else:
         not_before_ns = now_ns + state.retry_policy.wait_ns(job.failures_in_a_row)
         state.leases.requeue(job.id, not_before_ns=not_before_ns, rejected_by=rejected_by)
     _end_dispatch(state, job, batch)
-    return LostDispatch(job, made_progress, given_up)
+    return job
 
 
 def _end_dispatch(state: HistoryState, job: Job, batch: Batch) -> None:

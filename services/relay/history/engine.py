@@ -23,7 +23,7 @@ from services.relay.history.queries import RequestQueries
 from services.relay.history.retraction_log import RetractionLog
 from services.relay.history.state import HistoryState
 from services.relay.history.submitter import Submitter
-from services.relay.metrics import RelayMetrics, sample
+from services.relay.metrics import RelayMetrics
 from services.relay.store.database import FORGOTTEN_AT_ONCE, Store
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,6 @@ class Engine:
     def __init__(
         self,
         settings: RelaySettings,
-        *,
         state: HistoryState,
         store: Store,
         decider: OutcomeDecider,
@@ -91,7 +90,7 @@ class Engine:
         context = self._context
         while True:
             age_ns = context.clock.monotonic_ns() - self.dispatcher.reported_ns
-            context.metrics.sample(sample(context.state, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns))
+            context.metrics.sample(context.state, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns)
             await asyncio.sleep(MEASURE_SECONDS)
 
     async def _forget(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 from services.common.kafka.page_record import encode_candle
 from services.common.lake.tables import OHLC
 from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.model.history import FinalStatus, HistoryRequest, Outcome, RequestStatus
+from services.common.model.history import HistoryRequest, Outcome, RequestStatus
 from services.common.model.page import MAX_PAGE_CANDLES, Candle
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
+from services.common.rpc.history_messages import MAX_UINT32
 from services.common.rpc.identity import Caller
+from services.gen.dexorder.ingest.v1.ingest_pb2 import Response
 from services.relay.history.engine import Engine
 from services.relay.history.table_reader import CANDLE_COLUMNS, TableReader
 
@@ -28,22 +30,6 @@ PARALLEL_WINDOWS = 2
 MAX_CANDLE_BYTES = 76
 MAX_ENVELOPE_BYTES = 1_100
 """A response without candles: its request_id of up to 256 characters, numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerPage:
-    """One page of an answer.
-
-    Attributes:
-        candles: Serialized OHLCV messages, ascending over all pages.
-        total: Rows of the whole answer; None if it has failed.
-    """
-
-    status: FinalStatus
-    candles: tuple[bytes, ...] = ()
-    total: int | None = None
-    error: str = ""
-    last: bool = True
 
 
 class Answers:
@@ -56,7 +42,7 @@ class Answers:
         self._page_candles = candles_in_page(max_bytes)
         self._windows = asyncio.Semaphore(PARALLEL_WINDOWS)
 
-    async def pages(self, request: HistoryRequest, caller: Caller | None = None) -> AsyncGenerator[AnswerPage, None]:
+    async def pages(self, request: HistoryRequest, caller: Caller | None = None) -> AsyncGenerator[Response, None]:
         """Submit the request, unless it is known, and yield its rows. Closing the generator does not affect it.
 
         Raises:
@@ -66,25 +52,26 @@ class Answers:
         try:
             await self._engine.submitter.submit(request, caller)
         except InvalidRequest as error:
-            yield AnswerPage(FinalStatus.ERROR, error=str(error))
+            yield _failed(request, str(error))
             return
         end = await self._engine.queries.outcome(request)
         if end.status is RequestStatus.OK:
             async for page in self._rows(request, end):
                 yield page
         elif end.status is RequestStatus.NOT_FOUND:
-            yield AnswerPage(FinalStatus.NOT_FOUND, total=0)
+            yield Response(request_id=request.request_id, status=Response.NOT_FOUND, total_records=0, is_final=True)
         else:
-            yield AnswerPage(FinalStatus.ERROR, error=end.error)
+            yield _failed(request, end.error)
 
-    async def _rows(self, request: HistoryRequest, end: Outcome) -> AsyncGenerator[AnswerPage, None]:
+    async def _rows(self, request: HistoryRequest, end: Outcome) -> AsyncGenerator[Response, None]:
         span = TimeRange(request.start_ns, end.end_ns)
         try:
             total, snapshot_id = await asyncio.to_thread(self._count, request, span, end)
             if total < end.row_count:
                 error = f"{OHLC.name} has {total} of the request's {end.row_count} rows now; submit it under a new id"
-                yield AnswerPage(FinalStatus.ERROR, error=error)
+                yield _failed(request, error)
                 return
+            make_page = partial(Response, request_id=request.request_id, total_records=min(total, MAX_UINT32))
             read, pending = 0, list[bytes]()
             for window in split_by_periods(span, request.period_seconds, WINDOW_PERIODS):
                 if read == total:
@@ -95,12 +82,12 @@ class Answers:
                 pending += found
                 while len(pending) > self._page_candles:  # candles that fill one page exactly may be the last page
                     page, pending = pending[: self._page_candles], pending[self._page_candles :]
-                    yield AnswerPage(FinalStatus.OK, tuple(page), total, last=False)
+                    yield make_page(data=page)
         except Exception as error:  # catalog, object store and file system raise errors of their own
             raise Unavailable(f"{OHLC.name} can't be read: {error}") from error
         if read != total:
             raise Unavailable(f"{OHLC.name} gave {read} of {total} rows at snapshot {snapshot_id}")
-        yield AnswerPage(FinalStatus.OK, tuple(pending), total)
+        yield make_page(data=pending, is_final=True)
 
     def _count(self, request: HistoryRequest, span: TimeRange, end: Outcome) -> tuple[int, int | None]:
         """Return the rows of the answer and the snapshot to read: that of the count if kept, else the current one."""
@@ -112,6 +99,10 @@ class Answers:
 
     def _read(self, request: HistoryRequest, window: TimeRange, snapshot_id: int | None, limit: int) -> list[bytes]:
         return encode_rows(self._reader.candles(request.series, window, snapshot_id).slice(0, limit))
+
+
+def _failed(request: HistoryRequest, error: str) -> Response:
+    return Response(request_id=request.request_id, status=Response.ERROR, error_message=error, is_final=True)
 
 
 def candles_in_page(max_bytes: int) -> int:

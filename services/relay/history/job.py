@@ -118,16 +118,14 @@ class Job:
         self.produced = False
         self.sent = None
 
-    def lose(self, reason: str, covered: RangeSet, policy: RetryPolicy) -> bool:
-        """Count a dispatch that ended without a final record; return whether it made progress. The caller ends it."""
-        made_progress = self.made_progress(covered)
-        self.failures_in_a_row = 0 if made_progress else self.failures_in_a_row + 1
+    def lose(self, reason: str, covered: RangeSet, policy: RetryPolicy) -> None:
+        """Count a dispatch that ended without a final record, as a failure unless it made progress."""
+        self.failures_in_a_row = 0 if self.made_progress(covered) else self.failures_in_a_row + 1
         if policy.gives_up(self.failures_in_a_row):
             self.phase = Phase.ENDED
             self.error = (
                 f"given up after {self.failures_in_a_row} attempts in a row without a page, the last because {reason}"
             )
-        return made_progress
 
     def finish(self, final: FinalResult, covered: RangeSet) -> None:
         """End the current dispatch with its final record."""
@@ -172,16 +170,3 @@ class Job:
     def is_over(self, covered: RangeSet) -> bool:
         """Return whether nothing more is to come, late pages of fenced dispatches included."""
         return self.phase is not Phase.OPEN and not self.in_pipeline(covered)
-
-
-@dataclass(frozen=True, slots=True)
-class LostDispatch:
-    """A dispatch that ended without a final record.
-
-    Attributes:
-        given_up: The job is given up; otherwise it is queued again, or has nothing left to fetch.
-    """
-
-    job: Job
-    made_progress: bool
-    given_up: bool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from services.common.model.history import HistoryRequest
 from services.common.model.instrument import Series
@@ -15,14 +14,6 @@ from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Ids of jobs to wait for, and ranges of new jobs. If both are empty, the range is covered."""
-
-    attach: tuple[int, ...]
-    new: tuple[TimeRange, ...]
-
-
 def make_plan(
     span: TimeRange,
     period_seconds: int,
@@ -30,17 +21,15 @@ def make_plan(
     covered: Iterable[TimeRange],
     in_flight: Mapping[int, Sequence[TimeRange]],
     max_periods: int,
-) -> Plan:
-    """Split the uncovered part of ``span``.
+) -> tuple[list[int], list[TimeRange]]:
+    """Split the uncovered part of ``span``, whose ends are on the grid, into jobs of at most ``max_periods``.
 
     Args:
-        span: Half open, both ends on the period's grid.
-        covered: Committed or verified empty.
         in_flight: By job of the same series, the ranges that it may still cover.
-        max_periods: Largest new job.
 
     Returns:
-        New jobs in time order, disjoint from each other, from ``covered`` and from the attached jobs' ranges.
+        Ids of jobs to wait for, and ranges of new jobs in time order: disjoint from each other, from ``covered`` and
+        from the ranges of the jobs to wait for. If both are empty, the range is covered.
     """
     uncovered = subtract([span], covered)
     attach, shared = [], []
@@ -50,7 +39,7 @@ def make_plan(
             attach.append(job_id)
             shared.extend(useful)
     new = [job for part in subtract(uncovered, shared) for job in split_by_periods(part, period_seconds, max_periods)]
-    return Plan(tuple(attach), tuple(new))
+    return attach, new
 
 
 def wave_end(start_ns: int, end_ns: int, period_seconds: int, periods: int) -> int:
@@ -88,16 +77,12 @@ def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) 
     request, series = live.request, live.request.series
     covered = state.covered(series)
     in_flight = {job.id: job.may_cover(covered) for job in state.jobs_of(series) if job.span.overlaps(span)}
-    made = make_plan(
-        span,
-        series.period_seconds,
-        covered=covered.within(span),
-        in_flight=in_flight,
-        max_periods=state.job_periods,
+    attach, new = make_plan(
+        span, series.period_seconds, covered=covered.within(span), in_flight=in_flight, max_periods=state.job_periods
     )
-    for job_id in made.attach:
+    for job_id in attach:
         _attach(live, state.jobs[job_id], batch)
-    for part in made.new:
+    for part in new:
         job = Job(state.next_job, request.request_id, request.client_id, series, part)
         state.next_job += 1
         batch.job(job)

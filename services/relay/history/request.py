@@ -132,10 +132,3 @@ def decide(
     else:
         status = RequestStatus.OK if row_count else RequestStatus.NOT_FOUND
     return Outcome(status, error, end_ns, completed_ns, row_count, empty_periods, tuple(missing), snapshot_id)
-
-
-def cut_short(
-    status: RequestStatus, error: str, *, end_ns: int, missing: Sequence[TimeRange], completed_ns: int
-) -> Outcome:
-    """Return the outcome of a request that was cancelled or timed out."""
-    return Outcome(status, error, end_ns, completed_ns, missing=tuple(missing))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,14 +17,6 @@ from services.relay.history.context import Context
 from services.relay.history.request import check
 from services.relay.history.retraction_log import RetractionLog
 from services.relay.store.schema import Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A request that is on disk; ``duplicate`` if it was before."""
-
-    topic: str
-    duplicate: bool
 
 
 class Submitter:
@@ -42,8 +33,8 @@ class Submitter:
         self._unsaved: dict[str, asyncio.Future[None]] = {}
         self._refetches: dict[str, asyncio.Future[None]] = {}
 
-    async def submit(self, request: HistoryRequest, caller: Caller | None = None) -> Accepted:
-        """Accept a request; it is on disk when this returns.
+    async def submit(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
+        """Accept a request, which is on disk when this returns; return whether it is new.
 
         Raises:
             InvalidRequest: A field cannot be answered, or the id belongs to another request.
@@ -58,13 +49,13 @@ class Submitter:
         if known is not None:
             if known != request:
                 raise InvalidRequest(f"request_id {request_id!r} was used for another request")
-            return Accepted(request.topics[-1], duplicate=True)
+            return False
         if request.refresh:
             await self.refetch([request.span], f"request {request_id} fetches it again", [request], caller)
-            return Accepted(request.topics[-1], duplicate=False)
-        self._enter([request], caller)
-        await self._accept([request], Batch())
-        return Accepted(request.topics[-1], duplicate=False)
+        else:
+            self._enter([request], caller)
+            await self._accept([request], Batch())
+        return True
 
     async def refetch(
         self, spans: Sequence[TimeRange], reason: str, requests: Sequence[HistoryRequest], caller: Caller | None

@@ -95,7 +95,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     assert again.leases.expired(now_ns=1_015) == [one.dispatch_id]
     batch = Batch()
     lost = dispatches.lose(again, one.dispatch_id, "its lease expired", batch, now_ns=1_015)
-    assert lost is not None and lost.made_progress  # what it was before is on disk too
+    assert lost is not None and not lost.failures_in_a_row  # what it was before is on disk too
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     made = dispatches.assign(again, batch, now_ns=1_016)

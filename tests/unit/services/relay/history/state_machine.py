@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult, RequestStatus
+from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, Outcome, PageResult, RequestStatus
 from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange, subtract
@@ -21,7 +21,7 @@ from services.common.model.times import MAX_TIME_NS
 from services.relay.broker.leases import Leases, Slot, SlotKind
 from services.relay.history import coverage, dispatches, planner
 from services.relay.history.job import Job, Phase, RetryPolicy
-from services.relay.history.request import LiveRequest, cut_short, decide
+from services.relay.history.request import LiveRequest, decide
 from services.relay.history.state import HistoryState, progress, timed_out
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
@@ -98,8 +98,7 @@ class StateMachine(RuleBasedStateMachine):
 
     def cut_short(self, request: LiveRequest, status: RequestStatus) -> None:
         missing = self.state.missing(request, request.planned_end_ns)
-        outcome = cut_short(status, "", end_ns=request.planned_end_ns, missing=missing, completed_ns=self.wall_ns)
-        self.finish(request, outcome)
+        self.finish(request, Outcome(status, "", request.planned_end_ns, self.wall_ns, missing=tuple(missing)))
 
     @precondition(lambda self: any(map(self.state.is_ready, self.state.requests.values())))
     @rule(data=st.data())
@@ -281,8 +280,7 @@ class StateMachine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(current or self.workers) | st.sampled_from(self.workers))
         job_id, job = worker.job_id, self.model.current.get(worker.job_id)
         if what == "heartbeat":
-            identity = data.draw(st.sampled_from([worker.identity, b"reconnected"]))
-            assert self.state.leases.renew(job_id, now_ns=self.now_ns, identity=identity) == (job is not None)
+            assert self.state.leases.renew(job_id, now_ns=self.now_ns) == (job is not None)
             self.model.renew(self.now_ns, job_id)
         elif what == "complete":
             if worker.log and isinstance(worker.log[-1], FinalResult):
@@ -391,16 +389,17 @@ class StateMachine(RuleBasedStateMachine):
         batch = Batch()
         for job_id in job_ids:
             number, made_progress = self.model.current[job_id], self.model.made_progress(job_id)
-            lost = dispatches.lose(self.state, job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
-            assert lost is not None and (lost.job.id, lost.made_progress) == (number, made_progress)
+            job = dispatches.lose(self.state, job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+            assert job is not None and (job.id, not job.failures_in_a_row) == (number, made_progress)
             self.model.failures_in_a_row[number] = 0 if made_progress else self.model.failures_in_a_row[number] + 1
             if not made_progress:
                 wait_ns = BACKOFF_NS << (self.model.failures_in_a_row[number] - 1)
                 self.model.not_before_ns[number] = self.now_ns + wait_ns
-            assert lost.given_up == (self.model.failures_in_a_row[number] >= MAX_ATTEMPTS)
-            if lost.given_up:
-                self.excused.append((lost.job.series, lost.job.span))
-            self.give_up(job_id, front=not lost.given_up)
+            given_up = job.phase is Phase.ENDED
+            assert given_up == (self.model.failures_in_a_row[number] >= MAX_ATTEMPTS)
+            if given_up:
+                self.excused.append((job.series, job.span))
+            self.give_up(job_id, front=not given_up)
         self.save(batch)
 
     def give_up(self, job_id: str, *, front: bool) -> None:

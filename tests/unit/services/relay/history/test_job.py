@@ -20,7 +20,9 @@ def count_failures(failures_in_a_row: int, *, made_progress: bool) -> int:
     """Return a job's failures in a row after one more lost dispatch."""
     acked = RangeSet([TimeRange(0, 5)] if made_progress else [])
     job = Job(1, "r", "", Series("BTC/USDT.SIM", 60), SPAN, failures_in_a_row=failures_in_a_row, sent=SPAN, acked=acked)
-    assert job.lose("x", RangeSet(), RetryPolicy(10**9, 0)) == made_progress
+    assert job.made_progress(RangeSet()) == made_progress
+    job.lose("x", RangeSet(), RetryPolicy(10**9, 0))
+    assert (job.failures_in_a_row == 0) == made_progress
     return job.failures_in_a_row
 
 
