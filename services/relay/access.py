@@ -74,12 +74,7 @@ class Quotas:
     """Usage of each client against its limits. Without a caller nothing is limited."""
 
     def __init__(self, limits: Limits, on_refused: Callable[[str, str], None]) -> None:
-        """Start with no usage.
-
-        Args:
-            limits: Limits of a caller that has none of its own.
-            on_refused: Called with client_id and quota at each refusal.
-        """
+        """Use ``limits`` for a caller without its own; call ``on_refused`` with client_id and quota at each refusal."""
         self._limits = limits
         self._on_refused = on_refused
         self._unfinished: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -143,11 +138,7 @@ class Quotas:
 
     @contextmanager
     def stream(self, caller: Caller | None) -> Iterator[None]:
-        """Count an open stream while the block runs.
-
-        Raises:
-            Exhausted: The caller has too many.
-        """
+        """Count an open stream while the block runs; Exhausted if the caller has too many."""
         if caller is None:
             yield
             return

@@ -45,12 +45,9 @@ def known_ranges(covered: Iterable[TimeRange], empty: Iterable[TimeRange]) -> li
 class CoveragePage:
     """A row of ``trading.coverage`` and the part of it that no longer counts.
 
+    ``services/common/lake/coverage.py`` describes the other fields.
+
     Attributes:
-        rows: Number of candles.
-        empty: Ranges inside ``span`` verified to have no candle.
-        evidence: Origin of the claim.
-        fetched_ns: Time at which the exchange answered.
-        committed_ns: Time at which the row was written, after its candles.
         retracted: Parts that were retracted later.
     """
 

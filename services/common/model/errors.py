@@ -1,15 +1,5 @@
 """Errors of the suite, each with the status code that a caller receives.
 
-    SuiteError                INTERNAL
-    ├── InvalidRequest        INVALID_ARGUMENT    a field is out of range or contradicts another
-    ├── NotFound              NOT_FOUND           the requested thing does not exist (or does not exist yet)
-    ├── AlreadyExists         ALREADY_EXISTS      the id belongs to something else
-    ├── Conflict              FAILED_PRECONDITION the current state does not allow the operation
-    ├── Exhausted             RESOURCE_EXHAUSTED  a bounded queue or a quota is full
-    ├── Unauthenticated       UNAUTHENTICATED     the caller's identity is not proven
-    ├── NotAllowed            PERMISSION_DENIED   the caller may not do this
-    └── Unavailable           UNAVAILABLE         a part that we need can't be reached; the caller may try again
-
 An error is raised where the problem is found; ``services.common.rpc.policy`` turns it into a status. A message names
 the field and its value.
 """
@@ -60,7 +50,7 @@ class InvalidRequest(SuiteError):
 
 
 class NotFound(SuiteError):
-    """The requested thing does not exist."""
+    """The requested thing does not exist, or does not exist yet."""
 
     code = Code.NOT_FOUND
 

@@ -85,11 +85,7 @@ class PageHeaders:
 
     @staticmethod
     def parse(headers: Mapping[str, str]) -> PageHeaders:
-        """Parse the headers of a record.
-
-        Raises:
-            InvalidRequest: A header is missing or malformed. The message names it and its value.
-        """
+        """Parse the headers of a record; InvalidRequest names a header that is missing or malformed, and its value."""
         try:
             return PageHeaders(
                 kind=Kind(_text(headers, _KIND)),

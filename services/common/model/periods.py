@@ -44,12 +44,7 @@ def check_period(period_seconds: int) -> None:
 
 
 def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:
-    """Return the range of a request, checked field by field.
-
-    Raises:
-        InvalidRequest: The period is unknown, a time is out of range, the range is reversed or empty, or an end is off
-            the period's grid.
-    """
+    """Return the range of a request; InvalidRequest names the field that is invalid, or off the period's grid."""
     check_period(period_seconds)
     for field, value in (("start_time", start_ns), ("end_time", end_ns)):
         if not 0 <= value <= MAX_TIME_NS:
@@ -113,11 +108,7 @@ def open_times(span: TimeRange, period_seconds: int) -> list[int]:
     """Return every open time inside ``span``, ascending; its start must be on the grid."""
     if period_seconds != MONTH_SECONDS:
         return list(range(span.start_ns, span.end_ns, period_seconds * SECOND_NS))
-    times, open_ns = [], span.start_ns
-    while open_ns < span.end_ns:
-        times.append(open_ns)
-        open_ns = next_open(open_ns, period_seconds)
-    return times
+    return [each.start_ns for each in split_by_periods(span, period_seconds, 1)]
 
 
 def split_by_periods(span: TimeRange, period_seconds: int, max_periods: int) -> list[TimeRange]:

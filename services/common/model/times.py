@@ -35,11 +35,7 @@ def iso_microseconds(time_ns: int, separator: str = "T") -> str:
 
 
 def parse_time(text: str, field: str = "time") -> int:
-    """Return the nanoseconds since the epoch of an ISO 8601 date or time; without a zone it is UTC.
-
-    Raises:
-        InvalidRequest: The text is not ISO 8601. The message names ``field``.
-    """
+    """Return an ISO 8601 date or time, in UTC if it has no zone; InvalidRequest names ``field``."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -37,30 +37,9 @@ from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_servic
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 MAX_UINT32 = 2**32 - 1
-_PROGRESS = (
-    "expected_periods",
-    "settled_periods",
-    "candles",
-    "expected_pages",
-    "settled_pages",
-    "jobs",
-    "finished_jobs",
-    "running_jobs",
-)
-_WINDOWS = ("windows", "checked_windows", "rows", "lost_periods")
-_COUNTS = (
-    "rows",
-    "row_periods",
-    "empty_periods",
-    "lost_periods",
-    "unexpected_periods",
-    "surplus_rows",
-    "off_grid_rows",
-    "unclaimed_periods",
-    "repaired_periods",
-)
+_PROGRESS, _WINDOWS, _LISTED = (tuple(m.DESCRIPTOR.fields_by_name) for m in (pb.Progress, pb.VerifyProgress, pb.Market))
 _RANGES = ("lost", "unexpected", "duplicates")
-_LISTED = ("ticker", "active", "type", "base", "quote")
+_COUNTS = tuple(pb.VerifyResult.DESCRIPTOR.fields_by_name.keys() - {"checked", "repair_request_ids", *_RANGES})
 
 
 def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
@@ -136,7 +115,7 @@ def decode_record(message: pb.RequestRecord) -> RequestRecord:
     """Return the record of a request."""
     request = decode_request(message.request, refresh=message.refresh)
     outcome = Outcome(
-        status=_decode_status(message.status),
+        status=RequestStatus.from_number(message.status),
         error=message.error_message,
         end_ns=message.answered_end_time if message.HasField("answered_end_time") else request.end_ns,
         completed_ns=message.completed_at,
@@ -183,7 +162,11 @@ def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) 
         message.cursor,
         HistoryRequest(note.request_id, note.ticker, note.start_time, note.end_time, note.period_seconds),
         Outcome(
-            _decode_status(note.status), note.error_message, note.end_time, note.completed_at, row_count=note.row_count
+            RequestStatus.from_number(note.status),
+            note.error_message,
+            note.end_time,
+            note.completed_at,
+            note.row_count,
         ),
         f"{note.iceberg_namespace}.{note.iceberg_table}",
     )
@@ -220,11 +203,7 @@ def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
 
 
 def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
-    """Return one page of a report.
-
-    Raises:
-        InvalidRequest: The ticker, period or range is invalid, so the page cannot be coverage.
-    """
+    """Return one page of a report; InvalidRequest if its ticker, period or range is invalid, so it is no coverage."""
     Instrument.parse(message.ticker)
     return PageResult(
         message.job_id,
@@ -238,11 +217,7 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
 
 
 def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
-    """Return one final record of a report.
-
-    Raises:
-        InvalidRequest: The job_id is missing, or the status is unknown.
-    """
+    """Return one final record of a report; InvalidRequest if the job_id is missing or the status is unknown."""
     if not message.job_id or int(message.status) not in set(FinalStatus):
         raise InvalidRequest(f"final of job_id {message.job_id!r} has status {message.status}")
     return FinalResult(message.job_id, FinalStatus(message.status), message.error_message)
@@ -332,10 +307,6 @@ def decode_verification(series: Series, message: pb.VerifyResult) -> Verificatio
 
 def _encode_status(status: RequestStatus) -> ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType:
     return ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType(status.number)
-
-
-def _decode_status(number: int) -> RequestStatus:
-    return RequestStatus.from_number(number)
 
 
 def _fields(source: object, names: Iterable[str]) -> dict[str, Any]:

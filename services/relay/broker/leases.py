@@ -171,12 +171,11 @@ class Leases:
 
     def expired(self, *, now_ns: int) -> list[str]:
         """Return every dispatch whose lease has expired, oldest last, so that it becomes the first in the queue."""
-        late = [
+        return [
             dispatch_id
-            for dispatch_id, job in self._held.items()
+            for dispatch_id, job in reversed(self._held.items())
             if (deadline_ns := self._entries[job].deadline_ns) is not None and deadline_ns <= now_ns
         ]
-        return late[::-1]
 
     def is_queued(self, job: int) -> bool:
         """Return whether the job waits for a slot."""

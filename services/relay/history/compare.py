@@ -27,16 +27,7 @@ Times = NDArray[np.int64]
 class Comparison:
     """Differences between table and coverage in one range, or in several adjacent ones.
 
-    Attributes:
-        rows: Rows of the series.
-        row_periods: Periods that coverage claims as rows.
-        empty_periods: Periods that it claims as verified empty.
-        lost: Ranges claimed as rows that have no row.
-        unexpected: Ranges claimed as empty that have a row.
-        duplicates: Periods with more than one row.
-        surplus_rows: Rows beyond the first of a period.
-        off_grid_rows: Rows whose open time is not on the grid.
-        unclaimed_periods: Periods with a row that coverage does not claim.
+    ``VerificationResult`` describes the fields.
     """
 
     rows: int = 0
@@ -122,7 +113,6 @@ def repair_ranges(
     Args:
         lost: In time order.
         covered: Ranges that coverage claims, the lost ones included.
-        max_periods: Largest number of periods of one request.
     """
     ranges: list[TimeRange] = []
     for part in (piece for each in lost for piece in split_by_periods(each, period_seconds, max_periods)):

@@ -80,8 +80,7 @@ def page(
 ) -> Job | None:
     """Record a page that Kafka has acknowledged; return its job, or None if the dispatch is not current.
 
-    Raises:
-        InvalidRequest: The page is not inside the range of the dispatch.
+    InvalidRequest if the page is not inside the range of the dispatch.
     """
     job = state.current_job(dispatch_id)
     if job is None:
@@ -114,11 +113,13 @@ def report(
     landed: defaultdict[Series, list[TimeRange]] = defaultdict(list)
     for result in pages:
         landed[result.series].append(result.span)
+        job = state.job_of(result.dispatch_id)
         if result.refused is None:
-            fetched_ns = max(result.fetched_ns, _retracted_before_ns(state, result.dispatch_id))
+            # fetched after every retraction before its dispatch, even if the ingestor's clock is behind
+            fetched_ns = max(result.fetched_ns, job.dispatch_ids[result.dispatch_id] if job else 0)
             cover(state, result.series, result.span, result.empty, fetched_ns, batch)
-        else:
-            _refuse(state, result, batch)
+        elif job is not None:
+            _refuse(job, result, batch)
     for live in state.requests.values():
         if any(map(live.planned.intersect, landed.get(live.request.series, ()))):
             live.progress_ns = now_ns
@@ -130,19 +131,7 @@ def report(
                 batch.job(job)
 
 
-def _retracted_before_ns(state: HistoryState, dispatch_id: str) -> int:
-    """Return the time of the latest retraction before a known dispatch: its pages were fetched after that.
-
-    The time of the page's fetch alone would not do, as it is from the ingestor's clock, which may be behind.
-    """
-    job = state.job_of(dispatch_id)
-    return 0 if job is None else job.dispatch_ids[dispatch_id]
-
-
-def _refuse(state: HistoryState, result: PageResult, batch: Batch) -> None:
-    job = state.job_of(result.dispatch_id)
-    if job is None:
-        return
+def _refuse(job: Job, result: PageResult, batch: Batch) -> None:
     # ranges that an earlier dispatch did not report, or that the current one fetches again, are still to come
     again = [job.sent] if job.sent else []
     current = result.dispatch_id == job.dispatch_id

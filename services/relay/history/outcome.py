@@ -11,13 +11,7 @@ import asyncio
 from dataclasses import dataclass
 
 import structlog
-from tenacity import (
-    AsyncRetrying,
-    retry_if_exception_type,
-    retry_if_result,
-    stop_after_attempt,
-    wait_exponential,
-)
+from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from services.common.clock import Clock
 from services.common.lake.tables import OHLC

@@ -85,8 +85,9 @@ class RequestQueries:
                 await self._signals.wait(event)
 
     async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
-        """Yield a topic's notifications after a cursor, in order, without end."""
-        check_topic(topic)
+        """Yield a topic's notifications after a cursor, in order, without end; InvalidRequest for an invalid topic."""
+        if not any(topic.startswith(form) and topic != form for form in TOPIC_FORMS):
+            raise InvalidRequest(f"topic {topic[:64]!r} is neither HISTORY_READY:request_id nor RESPONSE:client_id")
         with self._signals.listen(f"topic:{topic}") as event, self._metrics.notification_streams.track_inprogress():
             while True:
                 found = await self._store.notifications(topic, after, NOTIFICATIONS_IN_A_READ)
@@ -110,11 +111,7 @@ class CoverageQueries:
         return known_ranges(coverage.covered.within(span), coverage.empty.within(span)) if coverage else []
 
     async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
-        """Return the pages that overlap ``span``, by start, with the parts of them that were retracted.
-
-        Raises:
-            Unavailable: The table cannot be read now.
-        """
+        """Return the pages that overlap ``span``, by start, with the parts of them that were retracted."""
         try:
             rows = await asyncio.to_thread(self._reader.pages, series, span)
         except Exception as error:  # catalog, object store and file system raise errors of their own
@@ -132,9 +129,3 @@ class CoverageQueries:
             )
             for row in rows
         ]
-
-
-def check_topic(topic: str) -> None:
-    """Raise InvalidRequest for a topic that no notification can have."""
-    if not any(topic.startswith(form) and topic != form for form in TOPIC_FORMS):
-        raise InvalidRequest(f"topic {topic[:64]!r} is neither HISTORY_READY:request_id nor RESPONSE:client_id")

@@ -34,11 +34,9 @@ class RetractionTable:
     def read(self) -> list[Retraction]:
         """Return all retractions; none if the table does not exist."""
         table = RETRACTIONS.load(self._catalog)
-        return (
-            []
-            if table is None
-            else list(map(decode_retraction, RETRACTIONS.rows(table.scan(selected_fields=RETRACTIONS.key).to_arrow())))
-        )
+        if table is None:
+            return []
+        return list(map(decode_retraction, RETRACTIONS.rows(table.scan(selected_fields=RETRACTIONS.key).to_arrow())))
 
     def append(self, retractions: Sequence[Retraction], reason: str) -> None:
         """Append retractions, all or none. A duplicate has no effect."""

@@ -33,12 +33,6 @@ class HistoryState:
     """The one owner of requests, jobs and coverage; single-threaded."""
 
     def __init__(self, leases: Leases, retry_policy: RetryPolicy, *, job_periods: int, page_periods: int) -> None:
-        """Start empty.
-
-        Args:
-            job_periods: Largest number of periods in a new job.
-            page_periods: Periods of a page, for the page counts of the progress.
-        """
         self.leases = leases
         self.retry_policy = retry_policy
         self.job_periods = job_periods
@@ -49,14 +43,14 @@ class HistoryState:
         self.retractions: defaultdict[Series, Retractions] = defaultdict(Retractions)
         self.snapshot_id: int | None = None
         self.next_job = 1
-        self._by_dispatch_id: dict[str, int] = {}
+        self._by_dispatch_id: dict[str, Job] = {}
         self._by_series: defaultdict[Series, dict[int, Job]] = defaultdict(dict)
 
     def add_job(self, job: Job) -> None:
         """Add a job that is new, or read from the database at start."""
         self.jobs[job.id] = job
         self._by_series[job.series][job.id] = job
-        self._by_dispatch_id.update(dict.fromkeys(job.dispatch_ids, job.id))
+        self._by_dispatch_id.update(dict.fromkeys(job.dispatch_ids, job))
 
     def drop_job(self, job: Job) -> None:
         """Forget a job and all its dispatches."""
@@ -67,13 +61,12 @@ class HistoryState:
 
     def add_dispatch(self, job: Job, dispatch_id: str) -> Dispatch:
         """Start a dispatch; its id stays known as long as the job, as late pages arrive under old ids."""
-        self._by_dispatch_id[dispatch_id] = job.id
+        self._by_dispatch_id[dispatch_id] = job
         return job.assign(dispatch_id, self.covered(job.series), retracted_ns=self.retractions[job.series].latest_ns)
 
     def job_of(self, dispatch_id: str) -> Job | None:
         """Return the job of a dispatch, which may be fenced."""
-        job_id = self._by_dispatch_id.get(dispatch_id)
-        return None if job_id is None else self.jobs[job_id]
+        return self._by_dispatch_id.get(dispatch_id)
 
     def current_job(self, dispatch_id: str) -> Job | None:
         """Return the job whose current dispatch this is."""

@@ -126,7 +126,9 @@ class Verifier:
             for index, window in enumerate(windows):
                 if found[index].suspect:
                     found[index] = await self._compare_window(series, window)
-            current = replace(current, found=_total(found))
+            current = replace(current, found=Comparison())
+            for each in found:
+                current.found.add(each)
             yield current
 
     async def repair(self, series: Series, lost: Sequence[TimeRange], caller: Caller | None) -> Repair:
@@ -171,16 +173,13 @@ class Verifier:
 
     async def _compare_window(self, series: Series, window: TimeRange) -> Comparison:
         covered, empty = self._covered(series, window)
-        return await self._read(self._compare, series, window, covered, empty)
+        return await self._read(
+            lambda: compare(self._reader.times(series, window), covered, empty, series.period_seconds)
+        )
 
     def _covered(self, series: Series, span: TimeRange) -> tuple[list[TimeRange], list[TimeRange]]:
         coverage = self._state.coverage.get(series)
         return (coverage.covered.within(span), coverage.empty.within(span)) if coverage else ([], [])
-
-    def _compare(
-        self, series: Series, window: TimeRange, covered: list[TimeRange], empty: list[TimeRange]
-    ) -> Comparison:
-        return compare(self._reader.times(series, window), covered, empty, series.period_seconds)
 
     async def _read(self, read: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         try:
@@ -188,10 +187,3 @@ class Verifier:
                 return await asyncio.to_thread(read, *arguments, **named)
         except Exception as error:  # catalog, object store and file system raise errors of their own
             raise Unavailable(f"{OHLC.name} can't be read: {error}") from error
-
-
-def _total(found: Sequence[Comparison]) -> Comparison:
-    total = Comparison()
-    for each in found:
-        total.add(each)
-    return total

@@ -74,22 +74,17 @@ class Store:
 
     def commit(self, batch: Batch) -> asyncio.Future[None]:
         """Write a batch; the future is done when it is on disk. The order of calls is the order on disk."""
-        statements = batch.statements
 
         def run(connection: sqlite3.Connection) -> None:
-            for sql, values in statements:
+            for sql, values in batch.statements:
                 connection.execute(sql, values)
 
         return self._give(run)
 
     def forget(self, completed_before_ns: int) -> asyncio.Future[int]:
         """Delete requests that ended before a time; return their number, at most FORGOTTEN_AT_ONCE."""
-
-        def run(connection: sqlite3.Connection) -> int:
-            counts = [connection.execute(sql, (completed_before_ns, FORGOTTEN_AT_ONCE)).rowcount for sql in FORGET]
-            return counts[-1]
-
-        return self._give(run)
+        values = (completed_before_ns, FORGOTTEN_AT_ONCE)
+        return self._give(lambda connection: [connection.execute(sql, values).rowcount for sql in FORGET][-1])
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run a query that changes nothing."""
