@@ -120,8 +120,6 @@ class Outcome:
 
     Attributes:
         end_ns: End of the answer, exclusive: that of the request or, where ``limit`` was reached, of the last candle.
-        empty_periods: Periods of the answer verified to have no candle.
-        missing: Ranges neither committed nor verified empty.
         snapshot_id: Snapshot of the table at which ``row_count`` was counted; None if the table has none.
     """
 
@@ -271,7 +269,6 @@ class Notification:
     """Announcement that a request has ended.
 
     Attributes:
-        topic: Topic on which it was sent.
         cursor: Position in the topic; 0 if it was made from the record because no notification came.
         request: Without limit and client on the receiver's side.
         outcome: Without missing ranges, empty periods and snapshot on the receiver's side.

@@ -109,12 +109,8 @@ class Dispatcher:
         return True
 
     def take_back_expired(self, *, now_ns: int, suspended: bool) -> None:
-        """Take back every dispatch whose lease has expired.
-
-        Args:
-            suspended: This process did not run for a while. No lease expires then, as heartbeats wait in the socket.
-        """
-        if suspended:
+        """Take back every dispatch whose lease has expired."""
+        if suspended:  # this process did not run for a while, so heartbeats wait in the socket
             self._leases.renew_all(now_ns=now_ns)
         for dispatch_id in self._leases.expired(now_ns=now_ns):
             self.give_back(dispatch_id, "its lease expired", kind="lease")

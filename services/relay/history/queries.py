@@ -42,12 +42,7 @@ class RequestQueries:
         return record
 
     async def outcome(self, request: HistoryRequest) -> Outcome:
-        """Wait until a request has ended and return its outcome.
-
-        Raises:
-            NotFound: It was never accepted, or is forgotten.
-            Unavailable: The relay is stopping.
-        """
+        """Wait until a request has ended and return its outcome; NotFound as ``record``, Unavailable at the stop."""
         with self._signals.listen(f"topic:{request.topics[0]}") as event:
             while (outcome := (await self.record(request.request_id)).outcome) is None:
                 await self._signals.wait(event)
@@ -111,7 +106,7 @@ class CoverageQueries:
         return known_ranges(coverage.covered.within(span), coverage.empty.within(span)) if coverage else []
 
     async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
-        """Return the pages that overlap ``span``, by start, with the parts of them that were retracted."""
+        """Return the pages that overlap ``span``, by start, with their retracted parts; Unavailable if unreadable."""
         try:
             rows = await asyncio.to_thread(self._reader.pages, series, span)
         except Exception as error:  # catalog, object store and file system raise errors of their own

@@ -95,7 +95,7 @@ def check_ticker(ticker: str, venues: Container[str]) -> None:
 
 
 def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
-    """Return a part of a series' history; an end that is None is the first or last time on the grid."""
+    """Return a checked part of a series' history; an end that is None is the first or last time on the grid."""
     check_ticker(series.ticker, venues)
     period = series.period_seconds
     check_period(period)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import HistoryRequest
 from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
+from services.common.rpc.streams import retrieved
 from services.relay.history import coverage, planner
 from services.relay.history.completion import Completion
 from services.relay.history.context import Context
@@ -62,7 +62,8 @@ class Submitter:
     ) -> None:
         """Retract coverage of ranges and accept checked requests that fetch them again; all of it, or nothing.
 
-        It is complete when this returns, and is completed even if the caller is cancelled meanwhile.
+        It runs in a task of the engine: it is complete when this returns, even if the caller is cancelled meanwhile. No
+        other caller can accept the ids until then.
 
         Args:
             spans: Ranges of the requests' series.
@@ -74,8 +75,30 @@ class Submitter:
             Unavailable: A table or the store cannot be written now.
         """
         self._enter(requests, caller)
-        work = self._refetch(spans, reason, requests)
-        await self._complete(work, [each.request_id for each in requests])
+        request_ids = [each.request_id for each in requests]
+        done = asyncio.get_running_loop().create_future()
+        self._refetches.update(dict.fromkeys(request_ids, done))
+
+        def ended(_: object) -> None:
+            for request_id in request_ids:
+                del self._refetches[request_id]
+
+        done.add_done_callback(ended)
+        done.add_done_callback(retrieved)  # even if the caller is gone
+
+        async def run() -> None:
+            try:
+                await self._refetch(spans, reason, requests)
+            except Exception as error:
+                done.set_exception(error)
+            except BaseException:
+                done.cancel()
+                raise
+            else:
+                done.set_result(None)
+
+        self._context.start(run())  # calls are served only while the engine runs
+        await asyncio.shield(done)
 
     async def _refetch(self, spans: Sequence[TimeRange], reason: str, requests: Sequence[HistoryRequest]) -> None:
         series = requests[0].series
@@ -118,36 +141,6 @@ class Submitter:
 
     def _saved(self, request_id: str, _: object) -> None:
         del self._unsaved[request_id]
-
-    async def _complete(self, work: Coroutine[Any, Any, None], request_ids: Sequence[str]) -> None:
-        """Run ``work`` in a task of the engine, whatever becomes of the caller, which receives its errors.
-
-        Args:
-            request_ids: Ids of the requests that it accepts; no other caller may accept them meanwhile.
-        """
-        done = asyncio.get_running_loop().create_future()
-        self._refetches.update(dict.fromkeys(request_ids, done))
-
-        def ended(_: object) -> None:
-            for request_id in request_ids:
-                del self._refetches[request_id]
-            done.cancelled() or done.exception()  # retrieved, even if the caller is gone
-
-        done.add_done_callback(ended)
-
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:
-                done.set_exception(error)
-            except BaseException:
-                done.cancel()
-                raise
-            else:
-                done.set_result(None)
-
-        self._context.start(run())  # calls are served only while the engine runs
-        await asyncio.shield(done)
 
     async def _known(self, request_id: str) -> HistoryRequest | None:
         """Return a durable request; if None, no other can appear under the id before the caller's next await."""

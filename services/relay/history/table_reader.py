@@ -72,11 +72,7 @@ class TableReader:
         return sorted(rows, key=lambda row: (row.span, row.fetched_ns))
 
     def count(self, series: Series, span: TimeRange, snapshot_id: int | None, limit: int | None) -> RowCount:
-        """Count the rows that open in ``span``, or the first ``limit`` of them.
-
-        Args:
-            snapshot_id: Snapshot to count at; the current one if it is None or no longer kept.
-        """
+        """Count rows that open in ``span``, at most ``limit``, at the snapshot if it is kept, else the current one."""
         table = OHLC.load(self._catalog)
         snapshot_id = _kept(table, snapshot_id)
         rows, candles, opens = 0, list[TimeRange](), list[NDArray[np.int64]]()

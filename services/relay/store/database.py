@@ -157,12 +157,12 @@ class Store:
         self, client_id: str, state: RequestState | None, before: int | None, size: int
     ) -> list[tuple[int, str, RequestRecord | None]]:
         """Return requests newest first: sequence, request_id, and the record of those that have ended."""
-        where, values = ["sequence < ?"], [before if before is not None else 2**63 - 1]
+        where: dict[str, Any] = {"sequence < ?": 2**63 - 1 if before is None else before}
         if client_id:
-            where, values = [*where, "client_id = ?"], [*values, client_id]  # type: ignore[list-item]
+            where["client_id = ?"] = client_id
         if state is not None:
-            where, values = [*where, "state = ?"], [*values, state.number]
-        rows = await self._records(" AND ".join(where), tuple(values), size)
+            where["state = ?"] = state.number
+        rows = await self._records(" AND ".join(where), tuple(where.values()), size)
         return [(row[0], row[1], read_record(row) if row[10] == _FINISHED else None) for row in rows]
 
     def _records(self, where: str, values: tuple[Any, ...], size: int) -> asyncio.Future[list[tuple[Any, ...]]]:

@@ -109,23 +109,26 @@ class Batch:
     def _add(self, sql: str, *values: Any) -> None:
         self.statements.append((sql, values))
 
+    def _insert(self, into: str, **values: Any) -> None:
+        columns, marks = ", ".join(values), ", ".join("?" * len(values))
+        self._add(f"INSERT {into} ({columns}) VALUES ({marks})", *values.values())  # noqa: S608 - names from below
+
     def accept(self, live: LiveRequest) -> None:
         """Add a new request."""
         request = live.request
-        self._add(
-            "INSERT INTO requests (request_id, ticker, start_ns, end_ns, period_seconds, most, client_id,"
-            " refresh, submitted_ns, planned_end_ns, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            request.request_id,
-            request.ticker,
-            request.start_ns,
-            request.end_ns,
-            request.period_seconds,
-            request.limit,
-            request.client_id or None,
-            request.refresh,
-            live.submitted_ns,
-            live.planned_end_ns,
-            live.state.number,
+        self._insert(
+            "INTO requests",
+            request_id=request.request_id,
+            ticker=request.ticker,
+            start_ns=request.start_ns,
+            end_ns=request.end_ns,
+            period_seconds=request.period_seconds,
+            most=request.limit,
+            client_id=request.client_id or None,
+            refresh=request.refresh,
+            submitted_ns=live.submitted_ns,
+            planned_end_ns=live.planned_end_ns,
+            state=live.state.number,
         )
 
     def request(self, live: LiveRequest) -> None:
@@ -157,45 +160,39 @@ class Batch:
             request.request_id,
         )
         for topic in request.topics:
-            self._add("INSERT INTO notifications (topic, request_id) VALUES (?, ?)", topic, request.request_id)
+            self._insert("INTO notifications", topic=topic, request_id=request.request_id)
         self._add("DELETE FROM attachments WHERE request_id = ?", request.request_id)
 
     def job(self, job: Job) -> None:
         """Store a new or changed job."""
         sent = job.sent
-        self._add(
-            "INSERT OR REPLACE INTO jobs (job, request_id, client_id, ticker, period_seconds, start_ns, end_ns, phase,"
-            " error, fruitless, job_id, produced, sent_start_ns, sent_end_ns)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            job.id,
-            job.request_id,
-            job.client_id or None,
-            *job.series,
-            job.span.start_ns,
-            job.span.end_ns,
-            job.phase,
-            job.error,
-            job.failures_in_a_row,
-            job.dispatch_id,
-            job.produced,
-            sent and sent.start_ns,
-            sent and sent.end_ns,
+        self._insert(
+            "OR REPLACE INTO jobs",
+            job=job.id,
+            request_id=job.request_id,
+            client_id=job.client_id or None,
+            **job.series._asdict(),
+            start_ns=job.span.start_ns,
+            end_ns=job.span.end_ns,
+            phase=job.phase,
+            error=job.error,
+            fruitless=job.failures_in_a_row,
+            job_id=job.dispatch_id,
+            produced=job.produced,
+            sent_start_ns=sent and sent.start_ns,
+            sent_end_ns=sent and sent.end_ns,
         )
 
     def dispatch(self, job: Job) -> None:
         """Store a job and its new dispatch."""
         assert job.dispatch_id is not None
-        self._add(
-            "INSERT INTO dispatches (job_id, job, retracted_ns) VALUES (?, ?, ?)",
-            job.dispatch_id,
-            job.id,
-            job.dispatch_ids[job.dispatch_id],
-        )
+        retracted_ns = job.dispatch_ids[job.dispatch_id]
+        self._insert("INTO dispatches", job_id=job.dispatch_id, job=job.id, retracted_ns=retracted_ns)
         self.job(job)
 
     def attach(self, request_id: str, job_id: int) -> None:
         """Store that a request waits for a job."""
-        self._add("INSERT OR IGNORE INTO attachments (request_id, job) VALUES (?, ?)", request_id, job_id)
+        self._insert("OR IGNORE INTO attachments", request_id=request_id, job=job_id)
 
     def forget(self, job_id: int) -> None:
         """Delete a job that no request waits for."""
@@ -208,28 +205,21 @@ class Batch:
         for part in diff.removed:
             self._add("DELETE FROM ranges WHERE owner = ? AND kind = ? AND start_ns = ?", owner, kind, part.start_ns)
         for part in diff.added:
-            self._add(
-                "INSERT INTO ranges (owner, kind, start_ns, end_ns) VALUES (?, ?, ?, ?)",
-                owner,
-                kind,
-                part.start_ns,
-                part.end_ns,
-            )
+            self._insert("INTO ranges", owner=owner, kind=kind, start_ns=part.start_ns, end_ns=part.end_ns)
 
     def retraction(self, made: Retraction) -> None:
         """Store a retraction that coverage and jobs reflect."""
-        self._add(
-            "INSERT OR IGNORE INTO retractions (ticker, period_seconds, start_ns, end_ns, retracted_ns)"
-            " VALUES (?, ?, ?, ?, ?)",
-            *made.series,
-            made.span.start_ns,
-            made.span.end_ns,
-            made.retracted_ns,
+        self._insert(
+            "OR IGNORE INTO retractions",
+            **made.series._asdict(),
+            start_ns=made.span.start_ns,
+            end_ns=made.span.end_ns,
+            retracted_ns=made.retracted_ns,
         )
 
     def snapshot(self, snapshot_id: int) -> None:
         """Store the newest snapshot that the pipeline reported."""
-        self._add("INSERT OR REPLACE INTO meta (name, value) VALUES ('snapshot_id', ?)", snapshot_id)
+        self._insert("OR REPLACE INTO meta", name="snapshot_id", value=snapshot_id)
 
     def instruments(self, listed: InstrumentList) -> None:
         """Store the instruments of a venue, unless the stored ones are newer."""
