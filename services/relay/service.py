@@ -27,9 +27,9 @@ from services.gen.dexorder.relay.v1 import (
     ingestor_service_pb2_grpc,
     pipeline_service_pb2,
     pipeline_service_pb2_grpc,
-    relay_service_pb2,
     relay_service_pb2_grpc,
 )
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.relay import access
 from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
@@ -65,9 +65,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         """Accept a request; an invalid field is status INVALID in the answer, not a gRPC error."""
         return await self._submit(messages.decode_request(request))
 
-    async def RefreshHistorical(  # noqa: N802
-        self, request: relay_service_pb2.RefreshHistoricalRequest, context: Context
-    ) -> ingest.SubmitResponse:
+    async def RefreshHistorical(self, request: pb.RefreshHistoricalRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
         """Accept a request that fetches its whole range again."""
         return await self._submit(messages.decode_request(request.request, refresh=True))
 
@@ -86,9 +84,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         self.metrics.submitted.labels(ingest.SubmitResponse.SubmitStatus.Name(answer.status)).inc()
         return answer
 
-    async def FetchOhlc(  # noqa: N802
-        self, request: ingest.OHLCRequest, context: Context
-    ) -> AsyncIterator[ingest.Response]:
+    async def FetchOhlc(self, request: ingest.OHLCRequest, context: Context) -> AsyncIterator[ingest.Response]:  # noqa: N802
         """Submit a request in its older form and stream the rows once it has ended."""
         caller = current_caller()
         submitted = access.signed(caller, messages.decode_request(request))
@@ -97,16 +93,12 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
                 async for page in pages:
                     yield page
 
-    async def GetRequest(  # noqa: N802
-        self, request: relay_service_pb2.GetRequestRequest, context: Context
-    ) -> relay_service_pb2.GetRequestResponse:
+    async def GetRequest(self, request: pb.GetRequestRequest, context: Context) -> pb.GetRequestResponse:  # noqa: N802
         """Return one record."""
         record = access.seen(current_caller(), await self.engine.queries.record(request.request_id))
-        return relay_service_pb2.GetRequestResponse(record=messages.encode_record(record))
+        return pb.GetRequestResponse(record=messages.encode_record(record))
 
-    async def ListRequests(  # noqa: N802
-        self, request: relay_service_pb2.ListRequestsRequest, context: Context
-    ) -> relay_service_pb2.ListRequestsResponse:
+    async def ListRequests(self, request: pb.ListRequestsRequest, context: Context) -> pb.ListRequestsResponse:  # noqa: N802
         """Return a page of records; the token is the sequence number of its last one."""
         size = request.page_size or PAGE_SIZE
         if size > MAX_PAGE_SIZE:
@@ -117,34 +109,30 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         client_id = access.listed(current_caller(), request.client_id)
         records = await self.engine.queries.records(client_id, state, _token(request.page_token), size)
         token = str(records[-1].sequence) if len(records) == size else ""
-        return relay_service_pb2.ListRequestsResponse(
-            records=map(messages.encode_record, records), next_page_token=token
-        )
+        return pb.ListRequestsResponse(records=map(messages.encode_record, records), next_page_token=token)
 
-    async def CancelRequest(  # noqa: N802
-        self, request: relay_service_pb2.CancelRequestRequest, context: Context
-    ) -> relay_service_pb2.CancelRequestResponse:
+    async def CancelRequest(self, request: pb.CancelRequestRequest, context: Context) -> pb.CancelRequestResponse:  # noqa: N802
         """End a request; one that has ended keeps its status."""
         await self._check_seen(request.request_id)
         await self.engine.completion.cancel(request.request_id)
         record = await self.engine.queries.record(request.request_id)
-        return relay_service_pb2.CancelRequestResponse(record=messages.encode_record(record))
+        return pb.CancelRequestResponse(record=messages.encode_record(record))
 
     async def WatchProgress(  # noqa: N802
-        self, request: relay_service_pb2.WatchProgressRequest, context: Context
-    ) -> AsyncIterator[relay_service_pb2.WatchProgressResponse]:
+        self, request: pb.WatchProgressRequest, context: Context
+    ) -> AsyncIterator[pb.WatchProgressResponse]:
         """Stream state and progress until FINISHED."""
         await self._check_seen(request.request_id)
         with self.engine.quotas.stream(current_caller()):
             async with aclosing(self.engine.queries.watch(request.request_id)) as changes:
                 async for progress in changes:
-                    yield relay_service_pb2.WatchProgressResponse(
+                    yield pb.WatchProgressResponse(
                         state=messages.encode_state(progress.state), progress=messages.encode_progress(progress)
                     )
 
     async def SubscribeNotifications(  # noqa: N802
-        self, request: relay_service_pb2.SubscribeNotificationsRequest, context: Context
-    ) -> AsyncIterator[relay_service_pb2.SubscribeNotificationsResponse]:
+        self, request: pb.SubscribeNotificationsRequest, context: Context
+    ) -> AsyncIterator[pb.SubscribeNotificationsResponse]:
         """Stream a topic's notifications after a cursor, without end."""
         after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's largest integer; cursors stay far below
         caller = current_caller()
@@ -164,36 +152,32 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         if (caller := current_caller()) is not None:
             access.seen(caller, await self.engine.queries.record(request_id))
 
-    async def GetCatalog(  # noqa: N802
-        self, request: relay_service_pb2.GetCatalogRequest, context: Context
-    ) -> relay_service_pb2.GetCatalogResponse:
+    async def GetCatalog(self, request: pb.GetCatalogRequest, context: Context) -> pb.GetCatalogResponse:  # noqa: N802
         """Return name and properties of the Iceberg catalog."""
-        return relay_service_pb2.GetCatalogResponse(name=self.catalog.name, properties=self.catalog.public_properties())
+        return pb.GetCatalogResponse(name=self.catalog.name, properties=self.catalog.public_properties())
 
-    async def ListMarkets(  # noqa: N802
-        self, request: relay_service_pb2.ListMarketsRequest, context: Context
-    ) -> relay_service_pb2.ListMarketsResponse:
+    async def ListMarkets(self, request: pb.ListMarketsRequest, context: Context) -> pb.ListMarketsResponse:  # noqa: N802
         """Return the instruments of an exchange."""
         return messages.encode_instruments(await self.instruments.listed(request.exchange))
 
     async def GetCoverage(  # noqa: N802
-        self, request: relay_service_pb2.GetCoverageRequest, context: Context
-    ) -> AsyncIterator[relay_service_pb2.GetCoverageResponse]:
+        self, request: pb.GetCoverageRequest, context: Context
+    ) -> AsyncIterator[pb.GetCoverageResponse]:
         """Stream the coverage of a series, which is the same for every caller."""
         series, span = self._part(request)
         with self.engine.quotas.stream(current_caller()):
             found = list(map(messages.encode_coverage_range, self.coverage.known(series, span)))
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
-                yield relay_service_pb2.GetCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
+                yield pb.GetCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
             pages = await self.coverage.pages(series, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
-                yield relay_service_pb2.GetCoverageResponse(
+                yield pb.GetCoverageResponse(
                     pages=map(messages.encode_coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
                 )
 
     async def VerifyCoverage(  # noqa: N802
-        self, request: relay_service_pb2.VerifyCoverageRequest, context: Context
-    ) -> AsyncIterator[relay_service_pb2.VerifyCoverageResponse]:
+        self, request: pb.VerifyCoverageRequest, context: Context
+    ) -> AsyncIterator[pb.VerifyCoverageResponse]:
         """Stream the progress of a verification, then its result."""
         caller, (series, span) = current_caller(), self._part(request)
         current = VerificationState(series)
@@ -204,9 +188,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
             repair = await self.verifier.repair(series, current.found.lost if request.repair else [], caller)
         yield messages.encode_verification(current.result(repair))
 
-    def _part(
-        self, request: relay_service_pb2.GetCoverageRequest | relay_service_pb2.VerifyCoverageRequest
-    ) -> tuple[Series, TimeRange]:
+    def _part(self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest) -> tuple[Series, TimeRange]:
         series = Series(request.ticker, request.period_seconds)
         start_ns = request.start_time if request.HasField("start_time") else None
         end_ns = request.end_time if request.HasField("end_time") else None

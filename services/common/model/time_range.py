@@ -85,9 +85,6 @@ class Diff:
     removed: tuple[TimeRange, ...] = ()
     added: tuple[TimeRange, ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.removed or self.added)
-
 
 class RangeSet:
     """Mutable set of times, kept as sorted ranges that neither overlap nor touch."""
