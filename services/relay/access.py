@@ -99,8 +99,7 @@ class Quotas:
     def submit(self, caller: Caller | None, *, now_ns: int) -> None:
         """Count a submission; each uses its part of a minute, and a minute's worth may come at once.
 
-        Raises:
-            Exhausted: Too many; the message says when the next one is accepted.
+        Exhausted says when the next one is accepted.
         """
         if caller is None:
             return

@@ -39,7 +39,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 MAX_UINT32 = 2**32 - 1
 _PROGRESS, _WINDOWS, _LISTED = (tuple(m.DESCRIPTOR.fields_by_name) for m in (pb.Progress, pb.VerifyProgress, pb.Market))
 _RANGES = ("lost", "unexpected", "duplicates")
-_COUNTS = tuple(pb.VerifyResult.DESCRIPTOR.fields_by_name.keys() - {"checked", "repair_request_ids", *_RANGES})
+_COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES}
 
 
 def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
@@ -157,17 +157,12 @@ def encode_notification(notification: Notification) -> pb.SubscribeNotifications
 def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) -> Notification:
     """Return one entry of a topic."""
     note = message.notification
+    status = RequestStatus.from_number(note.status)
     return Notification(
         topic,
         message.cursor,
         HistoryRequest(note.request_id, note.ticker, note.start_time, note.end_time, note.period_seconds),
-        Outcome(
-            RequestStatus.from_number(note.status),
-            note.error_message,
-            note.end_time,
-            note.completed_at,
-            note.row_count,
-        ),
+        Outcome(status, note.error_message, note.end_time, note.completed_at, note.row_count),
         f"{note.iceberg_namespace}.{note.iceberg_table}",
     )
 

@@ -53,11 +53,7 @@ class Signals:
             event.set()
 
     async def wait(self, event: asyncio.Event) -> None:
-        """Wait for the event and clear it.
-
-        Raises:
-            Unavailable: The relay is stopping; the stream resumes from its cursor after the restart.
-        """
+        """Wait for the event and clear it; Unavailable if the relay is stopping, for the stream to resume later."""
         if not self._closed:
             await event.wait()
         if self._closed:

@@ -10,7 +10,8 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ParamSpec, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import structlog
 
@@ -28,7 +29,6 @@ from services.relay.history.engine import Engine
 from services.relay.history.state import HistoryState
 from services.relay.history.table_reader import TableReader
 
-P = ParamSpec("P")
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 WINDOW_PERIODS = 500_000
@@ -166,7 +166,7 @@ class Verifier:
             [TimeRange(requested.start_ns, min(ends)), TimeRange(max(ends), requested.end_ns)] if ends else [requested]
         )
         for part in filter(None, around):
-            if (extent := await self._read(self._reader.extent, series, part)) is not None:
+            if (extent := await self._read(partial(self._reader.extent, series, part))) is not None:
                 first_ns, last_ns = (floor_to_grid(time, series.period_seconds) for time in extent)
                 ends += [first_ns, next_open(last_ns, series.period_seconds)]
         return TimeRange(min(ends), max(ends)) if ends else None
@@ -181,9 +181,9 @@ class Verifier:
         coverage = self._state.coverage.get(series)
         return (coverage.covered.within(span), coverage.empty.within(span)) if coverage else ([], [])
 
-    async def _read(self, read: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    async def _read(self, read: Callable[[], T]) -> T:
         try:
             async with self._one_window:
-                return await asyncio.to_thread(read, *arguments, **named)
+                return await asyncio.to_thread(read)
         except Exception as error:  # catalog, object store and file system raise errors of their own
             raise Unavailable(f"{OHLC.name} can't be read: {error}") from error
