@@ -17,18 +17,15 @@ MAX_INFORMATIONAL = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PublishCommand:
-    """Command to send an event.
-
-    Attributes:
-        frame: Event with its type byte.
-        written: Completed when the event is in the outbox; None for an event that is not written there.
-    """
+    """Command to send an event."""
 
     event_id: str
     user_id: str
     priority: Priority
     frame: bytes
+    """Event with its type byte."""
     written: Future[str] | None
+    """Completed when the event is in the outbox; None for an event that is not written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,7 @@ class CommandQueue:
     def take(self) -> tuple[list[Command], bool]:
         """Return the commands since the last call, and whether the queue is still open."""
         with self._lock:
-            commands = self._commands
-            self._commands = []
+            commands, self._commands = self._commands, []
             return commands, self._open
 
     def clear_wakeup(self) -> None:

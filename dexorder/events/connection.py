@@ -26,6 +26,7 @@ class Connection:
         socket: Present socket; `poll` may replace it.
         address: Address that it is bound or connected to.
         connected: Whether the handshake with the gateway is complete; with ``bind``, with the latest peer.
+        due_ns: Latest time for the next `poll`; None for no limit.
     """
 
     def __init__(self, context: zmq.Context[Any], kind: int, address: str, settings: PublisherSettings) -> None:
@@ -34,7 +35,7 @@ class Connection:
         self.address = address
         self._settings = settings
         self.connected = False
-        self._reopen_ns: int | None = None
+        self.due_ns: int | None = None
         self._log_again_ns = 0
         self._open()
 
@@ -59,10 +60,8 @@ class Connection:
         for option, value in (
             (zmq.IMMEDIATE, 1),  # no queue without a gateway, and XPUB learns when subscriptions end
             (zmq.SNDHWM, _SEND_LIMIT),
-            (
-                zmq.RCVHWM,
-                0,
-            ),  # acks of our own events only; a full pipe with heartbeats would abort the process: decision 0017
+            # acks of our own events only; a full pipe with heartbeats would abort the process: decision 0017
+            (zmq.RCVHWM, 0),
             (zmq.MAXMSGSIZE, self._settings.max_frame_bytes),
             (zmq.RECONNECT_IVL, 100),
             (zmq.RECONNECT_IVL_MAX, 2_000),
@@ -86,31 +85,22 @@ class Connection:
             event = parse_monitor_message(self.monitor.recv_multipart())["event"]
             if event & _REFUSED:
                 if now_ns >= self._log_again_ns:  # libzmq repeats some refused handshakes ten times a second
-                    log.error(
-                        "the handshake with the gateway failed; check the CURVE keys on both sides",
-                        address=self.address,
-                    )
+                    problem = "the handshake with the gateway failed; check the CURVE keys on both sides"
+                    log.error(problem, address=self.address)
                     self._log_again_ns = now_ns + _REOPEN_NS
-                self._reopen_ns = None if self._settings.bind else self._reopen_ns or now_ns + _REOPEN_NS
+                self.due_ns = None if self._settings.bind else self.due_ns or now_ns + _REOPEN_NS
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             if self.connected:
                 reconnected = True
-                self._reopen_ns = None
-        if self._reopen_ns is not None and now_ns >= self._reopen_ns:  # libzmq does not retry after a refusal
-            self._reopen_ns = None
-            self._close(linger_ms=0)
+                self.due_ns = None
+        if self.due_ns is not None and now_ns >= self.due_ns:  # libzmq does not retry after a refusal
+            self.due_ns = None
+            self.close(linger_ms=0)
             self._open()
         return reconnected
 
-    def next_due_ns(self) -> int | None:
-        """Return the latest time for the next `poll`; None for no limit."""
-        return self._reopen_ns
-
-    def close(self) -> None:
-        """Close the socket; an XPUB sends its queued events within a second."""
-        self._close(linger_ms=None)
-
-    def _close(self, linger_ms: int | None) -> None:
+    def close(self, *, linger_ms: int | None = None) -> None:
+        """Close the socket; by default an XPUB sends its queued events within a second."""
         self.socket.disable_monitor()
         self.monitor.close(linger=0)
         self.socket.close(linger=linger_ms)

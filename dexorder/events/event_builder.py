@@ -46,17 +46,14 @@ def build_event(
     Raises:
         EventRefused: The gateway would refuse the event, or it can't be serialized.
     """
-    for problem in (id_problem("user_id", user_id), id_problem("event_id", event_id)):
-        if problem:
-            raise EventRefused(problem)
+    if problem := id_problem("user_id", user_id) or id_problem("event_id", event_id):
+        raise EventRefused(problem)
     if not 0 <= timestamp_ms <= _MAX_TIMESTAMP_MS:
         raise EventRefused(f"timestamp_ms {timestamp_ms} is not a time in milliseconds since the epoch")
     body = payload_json(payload)
     if len(body) > max_payload_bytes:
         raise EventRefused(f"payload has {len(body):,} bytes; at most {max_payload_bytes:,} are allowed")
-    preferences = [
-        each if isinstance(each, Preference) else Preference(_member(Channel, "channel", each)) for each in channels
-    ]
+    preferences = [each if isinstance(each, Preference) else Preference(_member(Channel, each)) for each in channels]
     return pb.UserEvent(
         user_id=user_id,
         event_id=event_id,
@@ -64,7 +61,7 @@ def build_event(
         event_type=_event_type(event_type),
         payload=body,
         delivery=pb.DeliverySpec(
-            priority=int(_member(Priority, "priority", priority)),  # type: ignore[arg-type]
+            priority=int(_member(Priority, priority)),  # type: ignore[arg-type]
             channels=[
                 pb.ChannelPreference(channel=int(each.channel), only_if_active=each.only_if_active)  # type: ignore[arg-type]
                 for each in preferences
@@ -118,8 +115,8 @@ def _event_type(value: int | str) -> Any:
     return value
 
 
-def _member(kind: Any, name: str, value: Any) -> Any:
+def _member(kind: Any, value: Any) -> Any:
     try:
         return kind[value] if isinstance(value, str) else kind(value)
     except (KeyError, ValueError):
-        raise EventRefused(f"{name} {value!r} is not one of {', '.join(kind.__members__)}") from None
+        raise EventRefused(f"{kind.__name__.lower()} {value!r} is not one of {', '.join(kind.__members__)}") from None

@@ -127,25 +127,24 @@ async def follow(
     Raises:
         GatewayRefused: A new token is not accepted, or the session is refused.
     """
-    place = cursor
     pause = FIRST_PAUSE_SECONDS
     opened = False
     while True:
         try:
             async with _channel(address, token()) as channel:
                 stub: Any = rpc.EventServiceStub(channel)
-                async for message in stub.Subscribe(pb.SubscribeRequest(cursor=place, client_name=client_name)):
-                    place = _cursor_after(message, place)
+                async for message in stub.Subscribe(pb.SubscribeRequest(cursor=cursor, client_name=client_name)):
+                    cursor = _cursor_after(message, cursor)
                     opened = True
                     pause = FIRST_PAUSE_SECONDS
-                    more = handle(message, place)
+                    more = handle(message, cursor)
                     if receive and message.event.sequence:
-                        ack = pb.AckRequest(place=place, kind=pb.ACK_KIND_RECEIVED)
+                        ack = pb.AckRequest(place=cursor, kind=pb.ACK_KIND_RECEIVED)
                         await stub.Ack(ack, timeout=CALL_SECONDS)
                     if not more:
                         return
                 on_note("the session has ended")
-        except (GatewayUnreachable, GatewayRefused) as error:
+        except GatewayRefused as error:
             # A session ends with its token, so one that was open continues with a new token.
             expired = opened and error.code is Code.UNAUTHENTICATED
             if failure_of(error.code) not in (Failure.UNANSWERED, Failure.OVERLOADED) and not expired:
@@ -156,11 +155,11 @@ async def follow(
         pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
-def _cursor_after(message: pb.SubscribeResponse, place: pb.Cursor | None) -> pb.Cursor:
+def _cursor_after(message: pb.SubscribeResponse, cursor: pb.Cursor | None) -> pb.Cursor:
     """Return the cursor after a message; an event of the fast path has no sequence and leaves the cursor as it is."""
     if message.HasField("opened"):
         return message.opened.cursor
     if message.HasField("reset"):
         return message.reset.cursor
-    assert place is not None, "a session begins with opened or reset"
-    return pb.Cursor(epoch=place.epoch, sequence=message.event.sequence or place.sequence)
+    assert cursor is not None, "a session begins with opened or reset"
+    return pb.Cursor(epoch=cursor.epoch, sequence=message.event.sequence or cursor.sequence)

@@ -20,14 +20,13 @@ _NEWER = "it has version {}; this publisher supports up to version {}"
 
 
 class Outbox:
-    """Open outbox, for the publisher's thread."""
+    """Open outbox, for the publisher's thread.
+
+    Raises:
+        OutboxFailed: Another process uses the file, it is not an outbox, or it can't be written.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file.
-
-        Raises:
-            OutboxFailed: Another process uses the file, it is not an outbox, or it can't be written.
-        """
         self._path = path
         try:  # private: events show the users' actions
             self._connection = open_durable(path, _STEPS, newer=_NEWER, private=True, exclusive=True)
@@ -39,11 +38,7 @@ class Outbox:
             raise OutboxFailed(f"the outbox {path} {why}") from None
 
     def write(self, added: Sequence[tuple[str, bytes]], settled: Sequence[str]) -> None:
-        """Add events (id and frame) and remove settled ones in one transaction.
-
-        Raises:
-            OutboxFailed: Nothing was written.
-        """
+        """Add events (id and frame) and remove settled ones in one transaction; after OutboxFailed none of it."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("DELETE FROM events WHERE event_id = ?", [(each,) for each in settled])
@@ -55,11 +50,7 @@ class Outbox:
             raise OutboxFailed(f"the outbox {self._path} can't be written: {error}") from None
 
     def frame(self, event_id: str) -> bytes:
-        """Return an event as it is sent, with its type byte.
-
-        Raises:
-            OutboxFailed: The event can't be read or is missing.
-        """
+        """Return an event as it is sent, with its type byte; OutboxFailed if it is missing or can't be read."""
         try:
             row = self._connection.execute("SELECT frame FROM events WHERE event_id = ?", (event_id,)).fetchone()
         except sqlite3.Error as error:

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from dexorder.errors import DexorderError
@@ -140,9 +141,8 @@ class Publisher:
         """Publish an event that is already built; see `submit`."""
         frame = encode_event(event)[1]
         if len(frame) > self._settings.max_frame_bytes:
-            raise EventRefused(
-                f"the event has {len(frame):,} bytes; a frame may have {self._settings.max_frame_bytes:,}"
-            )
+            limit = self._settings.max_frame_bytes
+            raise EventRefused(f"the event has {len(frame):,} bytes; a frame may have {limit:,}")
         future: Future[str] = Future()
         priority = Priority(event.delivery.priority)
         written = None if priority is Priority.INFORMATIONAL else future
@@ -215,17 +215,12 @@ class AsyncPublisher:
         """Open a `Publisher`; callbacks are called in the loop's thread."""
         loop = asyncio.get_running_loop()
 
-        def in_loop(callback: Callable[[T], None] | None) -> Callable[[T], None]:
-            def call(value: T) -> None:
-                if callback and not loop.is_closed():
-                    loop.call_soon_threadsafe(callback, value)
+        def in_loop(callback: Callable[[T], None] | None, value: T) -> None:
+            if callback and not loop.is_closed():
+                loop.call_soon_threadsafe(callback, value)
 
-            return call
-
-        def make() -> Publisher:
-            return Publisher(settings, on_outcome=in_loop(on_outcome), on_queued=in_loop(on_queued), **overrides)
-
-        return cls(await asyncio.to_thread(make))
+        callbacks = {"on_outcome": partial(in_loop, on_outcome), "on_queued": partial(in_loop, on_queued)}
+        return cls(await asyncio.to_thread(Publisher, settings, **callbacks, **overrides))
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,23 +16,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class RetransmitPolicy:
-    """Intervals in nanoseconds, and the window.
-
-    Attributes:
-        base_ns: Interval between the first transmission and the second if there is no answer; doubled each time.
-        max_ns: Limit of that interval.
-        query_ns: Interval between an answer QUEUED and the next transmission, which asks for the state.
-        window: Limit of open events.
-    """
-
-    base_ns: int
-    max_ns: int
-    query_ns: int
-    window: int
-
-
 @dataclass(slots=True)
 class _Entry:
     attempts: int = 0
@@ -41,11 +24,21 @@ class _Entry:
 
 
 class RetransmitQueue:
-    """Events that have no final answer yet."""
+    """Events that have no final answer yet.
 
-    def __init__(self, policy: RetransmitPolicy, jitter: Callable[[], float]) -> None:
-        """Create an empty queue; ``jitter`` returns a factor about 1 for each interval, to spread the load."""
-        self._policy = policy
+    Args:
+        base_ns: Interval between the first transmission and the second if there is no answer; doubled each time.
+        max_ns: Limit of that interval.
+        query_ns: Interval between an answer QUEUED and the next transmission, which asks for the state.
+        window: Limit of open events.
+        jitter: Returns a factor about 1 for each interval, to spread the load.
+    """
+
+    def __init__(self, base_ns: int, max_ns: int, query_ns: int, window: int, jitter: Callable[[], float]) -> None:
+        self._base_ns = base_ns
+        self._max_ns = max_ns
+        self._query_ns = query_ns
+        self._window = window
         self._jitter = jitter
         self._entries: dict[str, _Entry] = {}
         self._waiting: deque[str] = deque()
@@ -66,10 +59,7 @@ class RetransmitQueue:
             self._waiting.append(event_id)
 
     def next(self, *, now_ns: int) -> str | None:
-        """Return the next event to transmit; None if the window is full or no event is due.
-
-        The caller confirms the transmission with `sent`.
-        """
+        """Return the next event to transmit, to be confirmed with `sent`; None if the window is full or none is due."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, _, event_id = heapq.heappop(self._due)
             entry = self._entries.get(event_id)
@@ -79,29 +69,25 @@ class RetransmitQueue:
                 self._waiting.append(event_id)
         while self._waiting and not ((entry := self._entries.get(self._waiting[0])) and entry.waiting):
             self._waiting.popleft()  # settled while it waited
-        return self._waiting[0] if self._waiting and len(self._open) < self._policy.window else None
+        return self._waiting[0] if self._waiting and len(self._open) < self._window else None
 
     def sent(self, event_id: str, *, now_ns: int) -> None:
         """Record the transmission of the event that `next` returned; without an answer it is repeated."""
         entry = self._entries[event_id]
         self._waiting.popleft()
-        wait_ns = min(self._policy.base_ns << min(entry.attempts, 32), self._policy.max_ns)
+        wait_ns = min(self._base_ns << min(entry.attempts, 32), self._max_ns)
         entry.attempts += 1
         self._open.add(event_id)
         self._schedule(event_id, entry, now_ns, wait_ns)
 
     def queued(self, event_id: str, *, now_ns: int) -> bool:
-        """Record the answer QUEUED; later the event is sent again in case its final answer is lost.
-
-        Returns:
-            False if the event is not open.
-        """
+        """Record the answer QUEUED; False if the event is not open. Later it is sent again: an answer may get lost."""
         entry = self._entries.get(event_id)
         if entry is None or event_id not in self._open:
             return False
         self._open.discard(event_id)
         entry.attempts = 0
-        self._schedule(event_id, entry, now_ns, self._policy.query_ns)
+        self._schedule(event_id, entry, now_ns, self._query_ns)
         return True
 
     def settled(self, event_id: str) -> bool:

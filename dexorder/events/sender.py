@@ -22,7 +22,7 @@ from dexorder.events.connection import Connection
 from dexorder.events.errors import EventRefused, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.outbox import Outbox
 from dexorder.events.outcomes import FinalStatus, Outcome, OutcomeTracker, complete, fail
-from dexorder.events.retransmit import RetransmitPolicy, RetransmitQueue
+from dexorder.events.retransmit import RetransmitQueue
 from services.common.messaging.frames import VERSION, BadFrame, decode_ack, topic
 from services.common.model.user_events import Channel, Priority
 from services.gen.dexorder.events.v1 import user_events_pb2 as pb
@@ -43,13 +43,13 @@ class Sender:
         self.commands = CommandQueue()
         self._max_events = settings.max_events
         self._outcomes = OutcomeTracker(on_outcome, on_queued)
-        policy = RetransmitPolicy(
+        self._pending = RetransmitQueue(
             int(settings.retransmit_base_seconds * _SECOND_NS),
             int(settings.retransmit_max_seconds * _SECOND_NS),
             int(settings.query_seconds * _SECOND_NS),
             settings.window,
+            lambda: random.uniform(0.9, 1.1),  # noqa: S311 - not a secret
         )
-        self._pending = RetransmitQueue(policy, lambda: random.uniform(0.9, 1.1))  # noqa: S311 - not a secret
         self._subscribed: set[bytes] = set()
         self._settled: list[str] = []
         self._cleanup_ns: int | None = None
@@ -73,8 +73,6 @@ class Sender:
     def subscribed(self, user_id: str) -> bool:
         """Return whether the gateway has a session of this user open; for any thread."""
         return topic(user_id) in self._subscribed
-
-    # ---- thread
 
     def _run(self) -> None:
         with self._closing:
@@ -110,18 +108,17 @@ class Sender:
 
     def _wait(self) -> None:
         now_ns = time.monotonic_ns()
-        dues = [self._cleanup_ns, self.fast.next_due_ns(), self.guaranteed.next_due_ns()]
+        dues = [self._cleanup_ns, self.fast.due_ns, self.guaranteed.due_ns]
         if self._can_send():
             more = self._pending.next(now_ns=now_ns) is not None
             dues.append(now_ns if more else self._pending.next_due_ns())
         due_ns = min((due for due in dues if due is not None), default=None)
         poller = zmq.Poller()
-        poller.register(self.commands.wakeup, zmq.POLLIN)
-        for each in (self.fast.socket, self.fast.monitor, self.guaranteed.socket, self.guaranteed.monitor):
+        for each in (self.commands.wakeup, self.fast.socket, self.fast.monitor, self.guaranteed.monitor):
             poller.register(each, zmq.POLLIN)
-        if self._blocked:
-            poller.register(self.guaranteed.socket, zmq.POLLIN | zmq.POLLOUT)
-        ready: dict[Any, int] = dict(poller.poll(None if due_ns is None else _milliseconds(due_ns - now_ns)))
+        poller.register(self.guaranteed.socket, zmq.POLLIN | zmq.POLLOUT if self._blocked else zmq.POLLIN)
+        timeout_ms = None if due_ns is None else max(0, -(-(due_ns - now_ns) // 1_000_000))
+        ready: dict[Any, int] = dict(poller.poll(timeout_ms))
         if self.commands.wakeup.fileno() in ready:
             self.commands.clear_wakeup()
         if ready.get(self.guaranteed.socket, 0) & zmq.POLLOUT:
@@ -150,8 +147,6 @@ class Sender:
                     self._outcomes.queued(ack.event_id)
             elif ack.status in (pb.DELIVERED, pb.ACK_ERROR) and self._pending.settled(ack.event_id):
                 self._settle(_outcome(ack), now_ns)
-
-    # ---- commands
 
     def _execute(self, commands: Iterable[Command]) -> None:
         added: dict[str, PublishCommand] = {}
@@ -202,8 +197,6 @@ class Sender:
             _answer(command)
         except (EventRefused, OutboxFailed) as error:
             _answer(command, error)
-
-    # ---- sending and settlement
 
     def _send_fast(self, command: PublishCommand) -> bool:
         to = topic(command.user_id)
@@ -269,10 +262,5 @@ def _answer(command: PublishCommand, error: Exception | None = None) -> None:
 def _outcome(ack: pb.EventAck) -> Outcome:
     if ack.status == pb.ACK_ERROR:
         return Outcome(ack.event_id, FinalStatus.ERROR, error=ack.error_message or "no reason given")
-    known = int(ack.delivered_via) in set(map(int, Channel))
-    via = Channel(ack.delivered_via) if known else None
+    via = next((channel for channel in Channel if channel == int(ack.delivered_via)), None)
     return Outcome(ack.event_id, FinalStatus.DELIVERED, via)
-
-
-def _milliseconds(ns: int) -> int:
-    return max(0, -(-ns // 1_000_000))

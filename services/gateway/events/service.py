@@ -57,13 +57,13 @@ class EventService(rpc.EventServiceServicer):
             cursor = place_of(request.cursor) if request.HasField("cursor") else None
             session = await self._backend.sessions.open(user, cursor, "grpc")
         except SuiteError as error:
-            self._backend.metrics.refused("grpc", error.code.name)
+            self._backend.metrics.refused.labels("grpc", error.code.name).inc()
             raise
         try:
             while frames := await session.next():
                 max_events = request.most_events
                 yield list(join_frames(frames, max_events)) if max_events else [frame.wire for frame in frames]
-                self._backend.metrics.shown("grpc", len(frames))
+                self._backend.metrics.shown["grpc"].inc(len(frames))
         finally:
             session.close()
 

@@ -29,39 +29,22 @@ class SessionMetrics:
         sessions = Gauge(f"{PREFIX}_sessions", "Open sessions.", ["kind"], registry=registry)
         shown = Counter(f"{PREFIX}s_shown", "Frames given to sessions.", ["kind"], registry=registry)
         kinds: tuple[Kind, ...] = get_args(Kind)
-        self._open = {kind: sessions.labels(kind) for kind in kinds}
-        self._shown = {kind: shown.labels(kind) for kind in kinds}
-        self._ended = Counter(
+        self.open = {kind: sessions.labels(kind) for kind in kinds}
+        self.shown = {kind: shown.labels(kind) for kind in kinds}
+        self.ended = Counter(
             f"{PREFIX}_sessions_ended",
             "Sessions that ended, by reason: CLOSED by the client, or a status.",
             ["kind", "reason"],
             registry=registry,
         )
         self._acks = Counter(f"{PREFIX}_session_acks", "Acks of sessions.", ["kind", "state"], registry=registry)
-        self._refused = Counter(
+        self.refused = Counter(
             f"{PREFIX}_sessions_refused", "Sessions refused, by status.", ["kind", "reason"], registry=registry
         )
-
-    def opened(self, kind: Kind) -> None:
-        """Count a session that was opened."""
-        self._open[kind].inc()
-
-    def ended(self, kind: Kind, reason: str) -> None:
-        """Count a session that ended."""
-        self._open[kind].dec()
-        self._ended.labels(kind, reason).inc()
-
-    def shown(self, kind: Kind, count: int) -> None:
-        """Count frames that were taken to be sent."""
-        self._shown[kind].inc(count)
 
     def acked(self, kind: Kind, *, seen: bool) -> None:
         """Count an ack: the client received an event, or its user saw it."""
         self._acks.labels(kind, "seen" if seen else "received").inc()
-
-    def refused(self, kind: Kind, reason: str) -> None:
-        """Count a session that was refused."""
-        self._refused.labels(kind, reason).inc()
 
 
 class SessionRegistry:
@@ -100,7 +83,7 @@ class SessionRegistry:
             raise Exhausted(f"{len(sessions)} sessions of this user are open, the maximum; close one first")
         session = Session(user, kind, self._settings.session_queue, self._clock, self._remove)
         sessions.append(session)
-        self._metrics.opened(kind)
+        self._metrics.open[kind].inc()
         try:
             if len(sessions) == 1:
                 self._dispatcher.session_opened(user.user_id)
@@ -118,7 +101,7 @@ class SessionRegistry:
 
     def show_transient(self, events: Sequence[TransientEvent]) -> None:
         """Show events that are not stored."""
-        self._put((event.user_id, EventFrame.transient(event, self._render)) for event in events)
+        self._put((event.user_id, EventFrame(event.container, event.body, self._render)) for event in events)
 
     def stop(self) -> None:
         """End all sessions and open no more."""
@@ -138,7 +121,8 @@ class SessionRegistry:
     def _remove(self, session: Session) -> None:
         sessions = self._sessions[session.user_id]
         sessions.remove(session)
-        self._metrics.ended(session.kind, session.reason)
+        self._metrics.open[session.kind].dec()
+        self._metrics.ended.labels(session.kind, session.reason).inc()
         if not sessions:
             del self._sessions[session.user_id]
             self._dispatcher.session_closed(session.user_id)

@@ -66,7 +66,7 @@ class Session:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
-        self._timer = self._loop.call_later(self._seconds_left(), self._check_expiry)
+        self._timer: asyncio.Handle = self._loop.call_soon(self._check_expiry)
 
     async def next(self) -> list[SessionFrame]:
         """Return the next frames, at least one; none after the client has disconnected. For one task at a time.
@@ -80,10 +80,13 @@ class Session:
             if self._read_more and (frames := self._take()):
                 return frames
             if self._read_more and self._catching_up:
-                await self._catch_up(self._read_more)
-                continue
-            self._changed.clear()
-            await self._changed.wait()
+                noted = self._noted
+                batch = await self._read_more()
+                if not self._ended:
+                    self._add(batch, noted)
+            else:
+                self._changed.clear()
+                await self._changed.wait()
         if self._failure:
             raise self._failure
         return []
@@ -113,8 +116,6 @@ class Session:
     def reason(self) -> str:
         """Reason of the end for the metrics: a status, or CLOSED by the client."""
         return self._failure.code.name if self._failure else "CLOSED"
-
-    # ---- for the registry
 
     def begin(self, replay: Replay, render: Render, read_more: ReadMore) -> None:
         """Start with the beginning of the log."""
@@ -148,10 +149,9 @@ class Session:
             return
         self._failure = error
         self._timer.cancel()
-        self._timer = self._loop.call_later(CLOSE_SECONDS, self._cancel_task)
+        if self._task:
+            self._timer = self._loop.call_later(CLOSE_SECONDS, self._task.cancel)
         self._leave()
-
-    # ---- catching up
 
     def _is_new(self, frame: SessionFrame) -> bool:
         if not frame.sequence:
@@ -162,12 +162,6 @@ class Session:
         if not self._catching_up:
             self._newest = frame.sequence
         return not self._catching_up
-
-    async def _catch_up(self, read_more: Callable[[], Awaitable[ReplayBatch]]) -> None:
-        noted = self._noted
-        batch = await read_more()
-        if not self._ended:
-            self._add(batch, noted)
 
     def _add(self, batch: ReplayBatch, noted: int) -> None:
         """Add a batch of the log, which held everything up to ``noted`` when it was read."""
@@ -185,8 +179,6 @@ class Session:
                     self._live_bytes -= frames[-1].size
         return frames
 
-    # ---- end
-
     def _leave(self) -> None:
         if not self._ended:
             self._ended = True
@@ -196,17 +188,10 @@ class Session:
             self._changed.set()
             self._on_end(self)
 
-    def _cancel_task(self) -> None:
-        if self._task:
-            self._task.cancel()
-
-    def _seconds_left(self) -> float:
-        return max(0.0, (self._expires_ns - self._clock.wall_ns()) / 1e9)
-
     def _check_expiry(self) -> None:
         """End the session if its token has expired, else set the timer for the expiry."""
         self._timer.cancel()
-        if (left := self._seconds_left()) > 0:
-            self._timer = self._loop.call_later(left, self._check_expiry)
+        if (left_ns := self._expires_ns - self._clock.wall_ns()) > 0:
+            self._timer = self._loop.call_later(left_ns / 1e9, self._check_expiry)
         else:
             self.end(Unauthenticated("the token has expired"))

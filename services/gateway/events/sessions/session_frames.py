@@ -19,7 +19,7 @@ from services.common.model.user_events import Priority
 from services.gateway.events.delivery.changes import SessionEvent
 from services.gateway.events.ingress.validation import for_sessions
 from services.gateway.events.model import Event, EventKey, Message
-from services.gateway.events.store.records import Replay, TransientEvent
+from services.gateway.events.store.records import Replay
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as given
 
@@ -102,14 +102,7 @@ class EventFrame:
         """Return the frame of an event in the log."""
         event = stored.event
         body = for_sessions(event.body, event.payload)
-        return EventFrame(
-            event.key.container, body, render, event=event, sequence=stored.sequence, settled=stored.settled
-        )
-
-    @staticmethod
-    def transient(event: TransientEvent, render: Render) -> EventFrame:
-        """Return the frame of an event of the fast path."""
-        return EventFrame(event.container, event.body, render)
+        return EventFrame(event.key.container, body, render, event, stored.sequence, stored.settled)
 
     @property
     def wire(self) -> bytes:
@@ -125,8 +118,7 @@ class EventFrame:
     def part(self) -> bytes:
         """See `OpenedFrame`."""
         if not self._part:
-            body = self.body
-            self._part = _prefix(self.sequence, self.container, self.settled, len(body)) + body
+            self._part = _prefix(self.sequence, self.container, self.settled, len(self.body)) + self.body
         return self._part
 
     @property
@@ -135,18 +127,15 @@ class EventFrame:
         if not self._text:
             event = given.UserEvent.FromString(self.body)
             message = self._rendered(event)
-            self._text = orjson.dumps(
-                {
-                    "event": {
-                        "sequence": str(self.sequence),
-                        "container": self.container,
-                        "event": _json_event(event),
-                        "title": message.title,
-                        "body": message.body,
-                        "settled": self.settled,
-                    }
-                }
-            )
+            shown = {
+                "sequence": str(self.sequence),
+                "container": self.container,
+                "event": _json_event(event),
+                "title": message.title,
+                "body": message.body,
+                "settled": self.settled,
+            }
+            self._text = orjson.dumps({"event": shown})
         return self._text
 
     def _rendered(self, event: given.UserEvent) -> Message:
@@ -173,8 +162,7 @@ def _place(sequence: int, container: str, settled: bool) -> bytes:
 
 def _json_event(event: given.UserEvent) -> dict[str, Any]:
     """Return an event as protobuf's JSON mapping has it."""
-    event_type, delivery = event.event_type, event.delivery
-    priority = delivery.priority
+    event_type, priority = event.event_type, event.delivery.priority
     return {
         "userId": event.user_id,
         "eventId": event.event_id,
@@ -185,7 +173,7 @@ def _json_event(event: given.UserEvent) -> dict[str, Any]:
             "priority": _PRIORITIES.get(priority, priority),
             "channels": [
                 {"channel": _CHANNELS.get(each.channel, each.channel), "onlyIfActive": each.only_if_active}
-                for each in delivery.channels
+                for each in event.delivery.channels
             ],
         },
     }

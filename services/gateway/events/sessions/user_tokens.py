@@ -83,11 +83,7 @@ class TokenVerifier:
 
     @staticmethod
     def of(settings: EventsSettings) -> TokenVerifier:
-        """Return a verifier by the settings.
-
-        Raises:
-            BadSettings: The folder can't be read.
-        """
+        """Return a verifier by the settings; raises as the constructor."""
         return TokenVerifier(settings.jwt_keys, settings.jwt_audience, settings.jwt_max_seconds)
 
     def user(self, token: str) -> User:
@@ -102,7 +98,9 @@ class TokenVerifier:
             raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARACTERS} characters")
         self._refresh()
         try:
-            key = self._key(jwt.get_unverified_header(token).get("kid"))
+            kid = jwt.get_unverified_header(token).get("kid")
+            if not isinstance(kid, str) or (key := self._keys.get(kid)) is None:
+                raise Unauthenticated("the token's kid is not the name of a known key")
             claims = jwt.decode(token, key, [_algorithm(key)], _OPTIONS, audience=self._audience)
         except jwt.PyJWTError as error:
             raise Unauthenticated(_reason(error)) from None
@@ -121,12 +119,6 @@ class TokenVerifier:
         if expires - issued > self._max_seconds:
             raise Unauthenticated(f"the token is valid for more than {self._max_seconds:g} s from iat to exp")
         return int(expires * 1e9)
-
-    def _key(self, kid: Any) -> PublicKey:
-        key = self._keys.get(kid) if isinstance(kid, str) else None
-        if key is None:
-            raise Unauthenticated("the token's kid is not the name of a known key")
-        return key
 
     def _refresh(self) -> None:
         """Read the keys again if a file was added, removed or changed. An unusable file is logged once and skipped."""
@@ -197,9 +189,6 @@ def _reason(error: jwt.PyJWTError) -> str:
     if isinstance(error, jwt.MissingRequiredClaimError):
         return f"the token lacks one of {', '.join(_CLAIMS)}"
     return next((text for kind, text in reasons.items() if isinstance(error, kind)), "the token is not a JWT")
-
-
-# ---- for development
 
 
 def make_keys(folder: Path, name: str) -> tuple[Path, Path]:

@@ -13,19 +13,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from services.common.config import BadSettings, split_address
 from services.common.model.errors import SuiteError
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.sessions.session import CLOSE_SECONDS
-from services.gateway.events.sessions.websocket import (
-    MAX_MESSAGE_BYTES,
-    SessionBackend,
-    WebSocketConnection,
-    close_code,
-    error_text,
-)
+from services.gateway.events.sessions.websocket import MAX_MESSAGE_BYTES, SessionBackend, WebSocketConnection
 
 log = structlog.get_logger(__name__)
 PAGE = Path(__file__).parents[1] / "page"
@@ -154,26 +148,21 @@ class Web:
         try:
             await connection.authorize()
         except SuiteError as error:
-            self._backend.metrics.refused("websocket", error.code.name)
-            await _close(socket, error)
+            self._backend.metrics.refused.labels("websocket", error.code.name).inc()
+            await connection.refuse(error)
             return
         finally:
             self._unauthorized -= 1
         try:
             await connection.run()
         except SuiteError as error:
-            await _close(socket, error)
+            await connection.refuse(error)
         finally:
             connection.close()
 
     def _allows_origin(self, origin: str | None, host: str) -> bool:
         """Return whether a request may open a session. Browsers always send the page's origin, other clients do not."""
         return origin is None or origin in self._origins or urlsplit(origin).netloc == host
-
-
-async def _close(socket: web.WebSocketResponse, error: SuiteError) -> None:
-    await socket.send_frame(error_text(error), WSMsgType.TEXT)
-    await socket.close(code=close_code(error))
 
 
 def _files(page: Path) -> dict[str, tuple[bytes, str]]:

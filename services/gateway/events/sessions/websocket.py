@@ -69,17 +69,8 @@ CLOSE_CODES: Mapping[type[SuiteError], int] = {
     Exhausted: 4429,
     Unavailable: 1013,
 }
-_INTERNAL = 1011
-
-
-def close_code(error: SuiteError) -> int:
-    """Return the close code for an error."""
-    return CLOSE_CODES.get(type(error), _INTERNAL)
-
-
-def error_text(error: SuiteError) -> bytes:
-    """Return the message that tells the client of an error."""
-    return orjson.dumps({"error": {"code": error.code.name, "message": str(error)}})
+"""Close code by error; `INTERNAL` for all others."""
+INTERNAL = 1011
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +124,18 @@ class WebSocketConnection:
             while frames := await session.next():
                 for frame in frames:
                     await self._send(frame.text)
-                self._backend.metrics.shown("websocket", len(frames))
+                self._backend.metrics.shown["websocket"].inc(len(frames))
                 await asyncio.sleep(0)  # sending to a client that reads never waits, and other tasks must run
+
+    async def refuse(self, error: SuiteError) -> None:
+        """Tell the client of an error and close the socket."""
+        await self._send(orjson.dumps({"error": {"code": error.code.name, "message": str(error)}}))
+        await self._socket.close(code=CLOSE_CODES.get(type(error), INTERNAL))
 
     def close(self) -> None:
         """Close the session."""
         if self._session:
             self._session.close()
-
-    # ---- messages of the client
 
     async def _receive_all(self, session: Session) -> None:
         """Handle messages until the client sends no more; the reason ends the session."""

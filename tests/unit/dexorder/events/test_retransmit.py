@@ -3,9 +3,14 @@
 from hypothesis import settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder.events.retransmit import RetransmitPolicy, RetransmitQueue
+from dexorder.events.retransmit import RetransmitQueue
 
-POLICY = RetransmitPolicy(base_ns=100, max_ns=1_000, query_ns=5_000, window=3)
+QUERY_NS = 5_000
+WINDOW = 3
+
+
+def new_queue() -> RetransmitQueue:
+    return RetransmitQueue(base_ns=100, max_ns=1_000, query_ns=QUERY_NS, window=WINDOW, jitter=lambda: 1.0)
 
 
 class Machine(RuleBasedStateMachine):
@@ -13,7 +18,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = RetransmitQueue(POLICY, lambda: 1.0)
+        self.queue = new_queue()
         self.now = 0
         self.alive: list[str] = []
         self.open: set[str] = set()
@@ -53,7 +58,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def everything_comes_again(self) -> None:
         """Given time and a gateway that answers Q, every live event goes out."""
-        self.now += POLICY.query_ns
+        self.now += QUERY_NS
         left = set(self.alive)
         while (event_id := self.queue.next(now_ns=self.now)) is not None:
             self.queue.sent(event_id, now_ns=self.now)
@@ -64,7 +69,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def as_many_as_live(self) -> None:
         assert len(self.queue) == len(self.alive) and all(each in self.queue for each in self.alive)
-        assert len(self.queue._open) <= POLICY.window
+        assert len(self.queue._open) <= WINDOW
 
 
 TestResends = Machine.TestCase
@@ -80,7 +85,7 @@ def sent(queue: RetransmitQueue, now_ns: int) -> list[str]:
 
 
 def test_intervals_double_up_to_the_limit() -> None:
-    queue, now, waits = RetransmitQueue(POLICY, lambda: 1.0), 0, []
+    queue, now, waits = new_queue(), 0, []
     queue.add(["e"])
     for _ in range(6):
         assert sent(queue, now) == ["e"]
@@ -92,7 +97,7 @@ def test_intervals_double_up_to_the_limit() -> None:
 
 
 def test_a_queued_event_frees_the_window_and_is_queried_later() -> None:
-    queue = RetransmitQueue(POLICY, lambda: 1.0)
+    queue = new_queue()
     queue.add(["a", "b", "c", "d"])
     assert sent(queue, 0) == ["a", "b", "c"]
     assert queue.queued("b", now_ns=10) and not queue.queued("b", now_ns=11) and not queue.queued("x", now_ns=11)

@@ -21,7 +21,7 @@ from services.gateway.events.sessions.session_frames import (
     join_frames,
     serialized_field,
 )
-from services.gateway.events.store.records import Replay, TransientEvent
+from services.gateway.events.store.records import Replay
 from services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
 
@@ -117,7 +117,7 @@ def test_sessions_receive_the_bytes_that_were_sent_and_always_a_payload(fast: bo
     if fast:
         published = read_published(event.SerializeToString())
         assert isinstance(published, Published) and published.payload == (payload or b"{}")
-        shown, sequence = EventFrame.transient(TransientEvent("alice", "box", published.body), render), 0
+        shown, sequence = EventFrame("box", published.body, render), 0
     else:
         shown, sequence = EventFrame.stored(kept(event), render), 1
     event.payload = payload or b"{}"
