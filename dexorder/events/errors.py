@@ -27,11 +27,7 @@ class PublisherClosed(DexorderError):
 
 
 class GatewayRefused(DexorderError):
-    """The gateway refused the call.
-
-    Attributes:
-        code: Status code of the answer.
-    """
+    """The gateway refused the call."""
 
     def __init__(self, message: str, code: Code) -> None:
         super().__init__(message)

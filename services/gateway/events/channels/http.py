@@ -8,20 +8,17 @@ from asyncio import IncompleteReadError
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from types import TracebackType
+from http import HTTPStatus
 from typing import Any, Self
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
 from yarl import URL
 
 from services.gateway.events.channels.adapter import NO_CONNECTION, PROVIDER_ERROR, TIMEOUT, TOO_MANY_REQUESTS
-from services.gateway.events.model import Later
+from services.gateway.events.model import Later, Sent
 
 _MAX_ANSWER_BYTES = 64 * 1024
 _MAX_WAIT_SECONDS = 24 * 3600.0
-_REQUEST_TIMEOUT = 408
-_TOO_MANY = 429
-_SERVER_ERROR = 500
 
 
 class AllowedHosts:
@@ -43,13 +40,8 @@ class AllowedHosts:
             host, port = url.raw_host, url.port
         except ValueError:
             return None
-        if (
-            not host
-            or "*" in host
-            or url.scheme not in self._schemes
-            or url.raw_user is not None
-            or url.raw_password is not None
-        ):
+        with_credentials = url.raw_user is not None or url.raw_password is not None
+        if not host or "*" in host or url.scheme not in self._schemes or with_credentials:
             return None
         suffix = "" if url.is_default_port() else f":{port}"
         labels = host.split(".")
@@ -59,16 +51,11 @@ class AllowedHosts:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A provider's answer; ``body`` holds at most the first 64 KiB."""
+    """A provider's answer other than 2xx; ``body`` holds at most the first 64 KiB."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
-
-    @property
-    def ok(self) -> bool:
-        """True if the provider accepted the message."""
-        return 200 <= self.status < 300
 
     def json(self) -> dict[str, Any]:
         """Return the JSON object in the body; an empty one if there is none."""
@@ -84,32 +71,32 @@ class Answer:
         Args:
             wait: Seconds to wait as given in the body, if any; else Retry-After counts.
         """
-        if self.status not in (_REQUEST_TIMEOUT, _TOO_MANY) and self.status < _SERVER_ERROR:
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            reason = TOO_MANY_REQUESTS
+        elif self.status == HTTPStatus.REQUEST_TIMEOUT or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            reason = PROVIDER_ERROR
+        else:
             return None
-        reason = TOO_MANY_REQUESTS if self.status == _TOO_MANY else PROVIDER_ERROR
         wait_ms = _milliseconds(wait)
         return Later(reason, wait_ms if wait_ms is not None else _milliseconds(self.headers.get("Retry-After")))
 
 
 class Http:
-    """One client session for all channels, open within its context.
-
-    Args:
-        timeout_seconds: Limit of one call, from the first byte to the last.
-    """
+    """One client session for all channels, open within its context. The timeout limits a whole call."""
 
     def __init__(self, timeout_seconds: float) -> None:
         self._timeout = ClientTimeout(total=timeout_seconds)
 
     async def post(
         self, url: URL | str, *, json: Any = None, data: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer | Later:
+    ) -> Sent | Later | Answer:
         """Post once. A failure below HTTP is `Later`: the provider may never have seen the request."""
         try:
             async with self._session.post(
                 url, json=json, data=data, headers=headers, allow_redirects=False
             ) as response:
-                return Answer(response.status, response.headers, await _beginning(response.content))
+                answer = Answer(response.status, response.headers, await _beginning(response.content))
+                return Sent() if 200 <= answer.status < 300 else answer
         except TimeoutError:
             return Later(TIMEOUT)
         except (ClientError, OSError, ValueError):
@@ -121,9 +108,7 @@ class Http:
         self._session = ClientSession(connector=connector, timeout=self._timeout, cookie_jar=DummyCookieJar())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
 

@@ -23,7 +23,7 @@ from services.gateway.events.channels.adapter import (
     utf8_bytes,
 )
 from services.gateway.events.channels.http import Answer, Http
-from services.gateway.events.model import Later, Message, Refused, Result, Sent
+from services.gateway.events.model import Later, Message, Refused, Result
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1000  # the limit of a whole message is 4096
@@ -45,12 +45,8 @@ class MobilePush:
     firebase-admin reads the account, obtains tokens and builds the messages. They are not sent by its own client, which
     sleeps and retries by itself on 429, 500 and 503 and hides Retry-After.
 
-    Args:
-        credentials_file: Google's service account file.
-        base_url: Base URL of FCM.
-
     Raises:
-        BadSettings: The file can't be used.
+        BadSettings: ``credentials_file`` is not Google's service account file.
     """
 
     def __init__(self, http: Http, credentials_file: Path, base_url: str, timeout_seconds: float) -> None:
@@ -82,7 +78,11 @@ class MobilePush:
             return Later(NO_CONNECTION)
         except GoogleAuthError as error:
             return Later(NO_CONNECTION) if error.retryable else Refused("our FCM account is refused")
-        return answer if isinstance(answer, Later) else _result(answer, token)
+        if not isinstance(answer, Answer):
+            return answer
+        code = _error_code(answer)
+        gone = (token,) if code == _UNREGISTERED else ()
+        return answer.later() or Refused(_REASONS.get(code, NOT_ACCEPTED), gone)
 
     async def _ensure_access(self) -> None:
         """Wait for an access token. One thread obtains it, whatever the number of waiting sends."""
@@ -91,9 +91,8 @@ class MobilePush:
         if self._refresh is None or self._refresh.done():
             loop = asyncio.get_running_loop()
             self._refresh = loop.run_in_executor(None, self._credential.refresh, self._request)
-            self._refresh.add_done_callback(
-                lambda done: done.cancelled() or done.exception()
-            )  # retrieved even if no send waits any more
+            # retrieved even if no send waits any more
+            self._refresh.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(self._refresh)
 
 
@@ -117,14 +116,6 @@ def _data(message: Message, token: str) -> bytes:
     )
     written.token = token  # the constructor would warn: FCM prefers installation ids to tokens
     return json.dumps({"message": json.loads(str(written))}, ensure_ascii=False).encode()
-
-
-def _result(answer: Answer, token: str) -> Result:
-    if answer.ok:
-        return Sent()
-    code = _error_code(answer)
-    gone = (token,) if code == _UNREGISTERED else ()
-    return answer.later() or Refused(_REASONS.get(code, NOT_ACCEPTED), gone)
 
 
 def _error_code(answer: Answer) -> str:

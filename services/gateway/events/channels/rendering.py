@@ -42,7 +42,7 @@ class _Form:
 
     title: tuple[str, ...]
     lines: tuple[tuple[str, str], ...]
-    omitted: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ("timestamp",)
     names: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,7 +72,6 @@ _ORDER: Final = _Form(
         ("Strategy", "strategy_id"),
         ("Order", "order_id"),
     ),
-    ("timestamp",),
 )
 _ALERT: Final = _Form(
     ("symbol", "condition"),
@@ -82,7 +81,6 @@ _ALERT: Final = _Form(
         ("Price", "triggered_price"),
         ("Alert", "alert_id"),
     ),
-    ("timestamp",),
 )
 _POSITION: Final = _Form(
     ("side", "size", "symbol"),
@@ -99,7 +97,6 @@ _POSITION: Final = _Form(
         ("Liquidation at", "liquidation_price"),
         ("Position", "position_id"),
     ),
-    ("timestamp",),
 )
 _WORKSPACE: Final = _Form(
     ("symbol", "timeframe"),
@@ -124,7 +121,6 @@ _STRATEGY: Final = _Form(
         ("Name", "strategy_name"),
         ("Strategy", "strategy_id"),
     ),
-    ("timestamp",),
 )
 _BACKTEST: Final = _Form(
     ("strategy_name", "symbol", "timeframe"),
@@ -146,7 +142,7 @@ _BACKTEST: Final = _Form(
     ),
     ("strategy_id", "completed_at", "timestamp"),
 )
-_ANY: Final = _Form((), ())
+_ANY: Final = _Form((), (), ())
 
 _TYPES: Final[Mapping[int, tuple[str, _Form]]] = {
     0: ("Order placed", _ORDER),
@@ -205,9 +201,6 @@ def _title(what: str, form: _Form, values: Mapping[str, str]) -> str:
 def _reference(event: Event) -> str:
     key = f"{event.key.container}\0{event.key.event_id}"
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:32]
-
-
-# ---- payload
 
 
 def _read_payload(payload: bytes, names: Mapping[str, str]) -> tuple[dict[str, str], Sequence[str]]:

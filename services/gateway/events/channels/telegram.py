@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from http import HTTPStatus
 from typing import Final
 
 from pydantic import SecretStr
@@ -10,12 +11,10 @@ from pydantic import SecretStr
 from services.common.model.user_events import Channel
 from services.gateway.events.channels.adapter import NO_CONTACT, NOT_ACCEPTED, truncate
 from services.gateway.events.channels.http import Answer, Http
-from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
+from services.gateway.events.model import Contacts, Later, Message, Refused, Result
 
 _MAX_TITLE = 256  # UTF-16 units, after the markup is parsed
 _MAX_TEXT = 4096
-_UNAUTHORIZED = 401
-_NOT_FOUND = 404
 _REASONS: Final = {
     "blocked by the user": "blocked by the user",
     "user is deactivated": "the user's account is deactivated",
@@ -31,11 +30,7 @@ _REASONS: Final = {
 
 
 class Telegram:
-    """Channel of one bot.
-
-    Args:
-        base_url: Base URL of the Bot API.
-    """
+    """Channel of one bot."""
 
     channel = Channel.TELEGRAM
 
@@ -60,7 +55,7 @@ class Telegram:
         }
         url = f"{self._base}/bot{self._token.get_secret_value()}/sendMessage"
         answer = await self._http.post(url, json=body)
-        return answer if isinstance(answer, Later) else _result(answer)
+        return _refusal(answer) if isinstance(answer, Answer) else answer
 
 
 def _markup(message: Message) -> str:
@@ -69,15 +64,13 @@ def _markup(message: Message) -> str:
     return f"<b>{html.escape(title, quote=False)}</b>\n{html.escape(body, quote=False)}"
 
 
-def _result(answer: Answer) -> Result:
-    if answer.ok:
-        return Sent()
+def _refusal(answer: Answer) -> Later | Refused:
     body = answer.json()
     parameters = body.get("parameters")
     if later := answer.later(parameters.get("retry_after") if isinstance(parameters, dict) else None):
         return later
     # 404 answers a token that does not have the form of one
-    if answer.status in (_UNAUTHORIZED, _NOT_FOUND):
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND):
         return Refused("our bot's token is refused")
     description = str(body.get("description")).lower()
     return Refused(next((reason for words, reason in _REASONS.items() if words in description), NOT_ACCEPTED))

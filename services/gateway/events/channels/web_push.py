@@ -24,7 +24,7 @@ from services.gateway.events.channels.adapter import (
     utf8_bytes,
 )
 from services.gateway.events.channels.http import AllowedHosts, Answer, Http
-from services.gateway.events.model import Later, Message, Refused, Result, Sent, WebPushSubscription
+from services.gateway.events.model import Message, Refused, Result, WebPushSubscription
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1500  # quoted and encrypted, title and body stay below the 4096 that services accept
@@ -45,7 +45,6 @@ class WebPush:
     """Client of push services that sends to one browser at a time.
 
     pywebpush encrypts and `Http` posts, as pywebpush itself would follow redirects.
-
 
     Args:
         key_file: PEM of the private key, P-256.
@@ -76,7 +75,10 @@ class WebPush:
         except (WebPushException, ValueError, IndexError):
             return Refused("no valid subscription")
         answer = await self._http.post(url, data=data, headers=headers)
-        return answer if isinstance(answer, Later) else _result(answer, subscription)
+        if not isinstance(answer, Answer):
+            return answer
+        gone = (subscription.endpoint,) if answer.status in _GONE else ()
+        return answer.later() or Refused(_REASONS.get(answer.status, NOT_ACCEPTED), gone)
 
     def _encrypt(self, message: Message, to: WebPushSubscription, url: URL) -> tuple[bytes, dict[str, str]]:
         """Return the encrypted message and its headers."""
@@ -112,10 +114,3 @@ def _read_key(path: Path) -> EllipticCurvePrivateKey:
     if not isinstance(key, EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
         raise BadSettings(f"DEXORDER_EVENTS_VAPID_KEY: {str(path)!r} is not a PEM file of a P-256 private key")
     return key
-
-
-def _result(answer: Answer, subscription: WebPushSubscription) -> Result:
-    if answer.ok:
-        return Sent()
-    gone = (subscription.endpoint,) if answer.status in _GONE else ()
-    return answer.later() or Refused(_REASONS.get(answer.status, NOT_ACCEPTED), gone)

@@ -9,15 +9,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from services.common.model.user_events import Channel
-from services.gateway.events.channels.adapter import (
-    HOST_NOT_ALLOWED,
-    NO_CONTACT,
-    NOT_ACCEPTED,
-    truncate,
-    utf16_units,
-)
+from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED, NO_CONTACT, NOT_ACCEPTED, truncate, utf16_units
 from services.gateway.events.channels.http import AllowedHosts, Answer, Http
-from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
+from services.gateway.events.model import Contacts, Message, Refused, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +56,8 @@ class Webhook:
         if self._provider.query:
             url = url.update_query(self._provider.query)
         answer = await self._http.post(url, json=self._provider.body(message))
-        return answer if isinstance(answer, Later) else self._result(answer)
-
-    def _result(self, answer: Answer) -> Result:
-        if answer.ok:
-            return Sent()
+        if not isinstance(answer, Answer):
+            return answer
         # Discord's body has the exact wait, its header is rounded up; Slack's body is text.
         if later := answer.later(answer.json().get("retry_after")):
             return later
@@ -74,8 +65,6 @@ class Webhook:
         reasons = self._provider.reasons
         return Refused(reasons.get(answer.status) or reasons.get(text, NOT_ACCEPTED))
 
-
-# ---- Discord
 
 _MAX_DISCORD_TITLE = 256
 _MAX_DISCORD_TEXT = 2000
@@ -113,8 +102,6 @@ DISCORD: Final = WebhookProvider(
     {"wait": "true"},  # answer only once the message is stored
 )
 
-
-# ---- Slack
 
 _MAX_SLACK_TEXT = 4000
 _SLACK_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

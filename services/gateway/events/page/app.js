@@ -23,7 +23,7 @@ const feed = new Feed((event) => {
   if (event.epoch !== cursor?.epoch) return true; // the log was replaced, so it can't be acknowledged
   return connection.ack(event, "SEEN");
 });
-const connection = new Connection({ cursor: () => cursor, state, opened, event: received, renewed, notRenewed });
+const connection = new Connection({ cursor: () => cursor, state, opened, event: received, renewed: welcome, notRenewed });
 const log = new Log((size, token) => connection.list(size, token), (key, at) => feed.seenElsewhere(key, at));
 const signIn = new SignIn(given, signOut);
 const store = new Store(() =>
@@ -51,10 +51,6 @@ function opened({ cursor: place, expiresAt }, reset) {
   welcome(expiresAt);
   feed.retell();
   log.refresh();
-}
-
-function renewed(expiresAt) {
-  welcome(expiresAt);
 }
 
 function welcome(expiresAt) {

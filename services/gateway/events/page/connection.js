@@ -31,10 +31,6 @@ export class Connection {
     document.addEventListener("visibilitychange", () => document.hidden || this.retry());
   }
 
-  get live() {
-    return this.#open;
-  }
-
   get token() {
     return this.#token;
   }
@@ -64,7 +60,7 @@ export class Connection {
       return;
     }
     this.#newToken = token;
-    this.#send({ authorize: { token, cursor: this.#hooks.cursor(), clientName: "web" } });
+    this.#authorize(token);
   }
 
   /** Acknowledge an event; false if there is no connection. */
@@ -88,9 +84,7 @@ export class Connection {
     const url = new URL("v1/events", document.baseURI);
     url.protocol = url.protocol.replace("http", "ws");
     const socket = (this.#socket = new WebSocket(url));
-    socket.onopen = () => {
-      this.#send({ authorize: { token: this.#token, cursor: this.#hooks.cursor(), clientName: "web" } });
-    };
+    socket.onopen = () => this.#authorize(this.#token);
     socket.onmessage = (message) => this.#take(JSON.parse(message.data));
     socket.onclose = (closed) => this.#lost(closed.code);
     this.#expectAnswer();
@@ -147,6 +141,10 @@ export class Connection {
     this.#open = false;
     this.#newToken = "";
     for (const asker of this.#lists.splice(0)) asker.reject(new Error(why));
+  }
+
+  #authorize(token) {
+    this.#send({ authorize: { token, cursor: this.#hooks.cursor(), clientName: "web" } });
   }
 
   #send(message) {

@@ -26,8 +26,6 @@ from services.gateway.events.store.records import Replay, ReplayBatch
 
 Kind = Literal["grpc", "websocket"]
 """Protocol of a client."""
-ReadMore = Callable[[int, int], Awaitable[ReplayBatch]]
-"""Reads the log after a place, see `DispatcherPort.replay_more`."""
 MAX_BATCH = 256
 """Limit of frames that one `next` returns, so that a backlog does not keep other sessions waiting."""
 MAX_WAITING_BYTES = 16 << 20
@@ -117,8 +115,8 @@ class Session:
         """Reason of the end for the metrics: a status, or CLOSED by the client."""
         return self._failure.code.name if self._failure else "CLOSED"
 
-    def begin(self, replay: Replay, render: Render, read_more: ReadMore) -> None:
-        """Start with the beginning of the log."""
+    def begin(self, replay: Replay, render: Render, read_more: Callable[[int, int], Awaitable[ReplayBatch]]) -> None:
+        """Start with the beginning of the log; ``read_more`` is `DispatcherPort.replay_more` for this user."""
         if self._ended:
             return
         opened = OpenedFrame.of(replay, self._expires_ns)

@@ -60,17 +60,15 @@ class User:
 
 
 class TokenVerifier:
-    """Verifier of tokens. It looks at the folder for each token, so a key is added or withdrawn at once."""
+    """Verifier of tokens. It looks at the folder for each token, so a key is added or withdrawn at once.
+
+    Without a folder every token is refused.
+
+    Raises:
+        BadSettings: The folder can't be read.
+    """
 
     def __init__(self, folder: Path | None, audience: str, max_seconds: float, clock: Clock | None = None) -> None:
-        """Read the keys.
-
-        Args:
-            folder: Folder of the keys; None refuses every token.
-
-        Raises:
-            BadSettings: The folder can't be read.
-        """
         if folder and not folder.is_dir():
             raise BadSettings(f"DEXORDER_EVENTS_JWT_KEYS: {folder} is not a readable folder")
         self._folder = folder
@@ -79,7 +77,8 @@ class TokenVerifier:
         self._clock = clock or SystemClock()
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._keys: dict[str, PublicKey] = {}
-        self._refresh()
+        if folder:
+            self._refresh(folder)
 
     @staticmethod
     def of(settings: EventsSettings) -> TokenVerifier:
@@ -96,7 +95,7 @@ class TokenVerifier:
             raise Unauthenticated("this gateway serves no sessions: DEXORDER_EVENTS_JWT_KEYS is not set")
         if len(token) > MAX_TOKEN_CHARACTERS:
             raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARACTERS} characters")
-        self._refresh()
+        self._refresh(self._folder)
         try:
             kid = jwt.get_unverified_header(token).get("kid")
             if not isinstance(kid, str) or (key := self._keys.get(kid)) is None:
@@ -120,20 +119,19 @@ class TokenVerifier:
             raise Unauthenticated(f"the token is valid for more than {self._max_seconds:g} s from iat to exp")
         return int(expires * 1e9)
 
-    def _refresh(self) -> None:
+    def _refresh(self, folder: Path) -> None:
         """Read the keys again if a file was added, removed or changed. An unusable file is logged once and skipped."""
-        assert self._folder or not self._keys
-        stamps = _stamps(self._folder) if self._folder else {}
+        stamps = _stamps(folder)
         if stamps == self._stamps:
             return
         self._stamps = stamps
         self._keys = {}
         for name in stamps:
             try:
-                self._keys[name.removesuffix(".pem")] = read_public_key(Path(self._folder or "", name))
+                self._keys[name.removesuffix(".pem")] = read_public_key(folder / name)
             except (OSError, ValueError) as error:
                 log.error("unusable key for users' tokens", file=name, problem=str(error))
-        log.info("keys for users' tokens read", folder=str(self._folder), keys=len(self._keys))
+        log.info("keys for users' tokens read", folder=str(folder), keys=len(self._keys))
 
 
 def _stamps(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -149,12 +147,7 @@ def _stamps(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def read_public_key(path: Path) -> PublicKey:
-    """Read an Ed25519 or RSA public key.
-
-    Raises:
-        OSError: The file can't be read.
-        ValueError: The file is not such a key, or the key is too short.
-    """
+    """Read an Ed25519 or RSA public key; ValueError if the file is not such a key or the key is too short."""
     try:
         key = load_pem_public_key(path.read_bytes())
     except ValueError:
@@ -196,7 +189,6 @@ def make_keys(folder: Path, name: str) -> tuple[Path, Path]:
 
     Raises:
         FileExistsError: One of them exists; a key is never overwritten.
-        OSError: The folder can't be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     public, secret = folder / f"{name}.pem", folder / f"{name}.key"
@@ -216,7 +208,6 @@ def sign(secret: Path, user_id: str, *, audience: str = "dexorder", seconds: int
     """Return a token for a user that is valid from now; its `kid` is the key file's name without the suffix.
 
     Raises:
-        OSError: The key can't be read.
         ValueError: The file is not a private key.
     """
     try:

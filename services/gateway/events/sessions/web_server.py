@@ -119,9 +119,8 @@ class Web:
         found = self._files.get(request.match_info["name"] or "index.html")
         if found is None:
             raise web.HTTPNotFound
-        body, content_type = found
-        charset = "utf-8" if content_type.startswith("text/") else None
-        return web.Response(body=body, content_type=content_type, charset=charset)
+        body, kind = found
+        return web.Response(body=body, content_type=kind, charset="utf-8" if kind.startswith("text/") else None)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if not self._allows_origin(request.headers.get("Origin"), request.host):
