@@ -50,7 +50,7 @@ class CommandQueue:
     """Queue of commands. ``put`` and ``close`` are for any thread, the rest for the publisher's.
 
     Attributes:
-        wakeup: Socket that is readable while commands wait; for a poller.
+        wakeup: Socket for a poller, readable when commands wait; whoever takes them reads its bytes before.
     """
 
     def __init__(self) -> None:
@@ -87,10 +87,6 @@ class CommandQueue:
         with self._lock:
             commands, self._commands = self._commands, []
             return commands, self._open
-
-    def clear_wakeup(self) -> None:
-        """Read the wake-up bytes."""
-        self.wakeup.recv(4096)
 
     def shut_down(self) -> None:
         """Close the queue, fail the commands that were not taken, and close the sockets."""

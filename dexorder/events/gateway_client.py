@@ -25,7 +25,6 @@ DEFAULT_GATEWAY = "127.0.0.1:50053"
 CALL_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 5.0
-Handler = Callable[[pb.SubscribeResponse, pb.Cursor], bool]
 
 
 def gateway_address(address: str | None) -> str:
@@ -109,7 +108,7 @@ async def follow(
     address: str,
     token: Callable[[], str],
     cursor: pb.Cursor | None,
-    handle: Handler,
+    handle: Callable[[pb.SubscribeResponse, pb.Cursor], bool],
     *,
     client_name: str,
     receive: bool,

@@ -120,7 +120,7 @@ class Sender:
         timeout_ms = None if due_ns is None else max(0, -(-(due_ns - now_ns) // 1_000_000))
         ready: dict[Any, int] = dict(poller.poll(timeout_ms))
         if self.commands.wakeup.fileno() in ready:
-            self.commands.clear_wakeup()
+            self.commands.wakeup.recv(4096)
         if ready.get(self.guaranteed.socket, 0) & zmq.POLLOUT:
             self._blocked = False
 

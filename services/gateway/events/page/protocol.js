@@ -56,14 +56,13 @@ export function sessionEvent(json) {
   };
 }
 
-export const keyOf = (container, eventId) => JSON.stringify([container, eventId]);
-
-export function cursor(json = {}) {
-  return { epoch: json.epoch ?? "", sequence: Number(json.sequence ?? 0) };
-}
+const keyOf = (container, eventId) => JSON.stringify([container, eventId]);
 
 /** Opened: cursor of the session, and its expiry in milliseconds since the epoch. */
-export const opened = (json) => ({ cursor: cursor(json.cursor), expiresAt: Number(json.expiresAt ?? 0) });
+export function opened({ cursor, expiresAt }) {
+  const place = { epoch: cursor?.epoch ?? "", sequence: Number(cursor?.sequence ?? 0) };
+  return { cursor: place, expiresAt: Number(expiresAt ?? 0) };
+}
 
 /** ListEventsResponse. `via` is null unless the event was delivered. */
 export function records(json) {

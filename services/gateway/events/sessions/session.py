@@ -35,12 +35,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Session:
-    """One session, opened by `SessionRegistry.open`; the task that serves it is cancelled if it does not end in time.
-
-    Attributes:
-        user_id: Owner of the session.
-        kind: Protocol of the client.
-    """
+    """One session, opened by `SessionRegistry.open`; the task that serves it is cancelled if it does not end in time."""
 
     def __init__(
         self, user: User, kind: Kind, max_waiting: int, clock: Clock, on_end: Callable[[Session], None]

@@ -102,12 +102,9 @@ class WebSocketConnection:
         """Read the client's first message and open its session."""
         try:
             async with asyncio.timeout(AUTHORIZE_SECONDS):
-                message = await self._read()
+                kind, fields = await self._read()
         except TimeoutError:
             raise AuthorizeTimeout(f"no authorize within {AUTHORIZE_SECONDS:g} s") from None
-        if message is None:
-            raise ConnectionResetError
-        kind, fields = message
         if kind != "authorize":
             raise Unauthenticated("the first message must be authorize")
         user = self._user(fields)
@@ -138,10 +135,10 @@ class WebSocketConnection:
             self._session.close()
 
     async def _receive_all(self, session: Session) -> None:
-        """Handle messages until the client sends no more; the reason ends the session."""
+        """Handle messages until the client disconnects or sends an invalid one; the reason ends the session."""
         try:
-            while (message := await self._read()) is not None:
-                await self._handle(session, *message)
+            while True:
+                await self._handle(session, *await self._read())
         except SuiteError as error:
             session.end(error)
         except ConnectionError:
@@ -149,8 +146,6 @@ class WebSocketConnection:
         except Exception as error:
             log.error("WebSocket failed", exc_info=error)
             session.end(SuiteError("internal error; the server's log has the details"))
-        else:
-            session.end(None)
 
     async def _handle(self, session: Session, kind: str, fields: dict[str, Any]) -> None:
         if kind == "ack":
@@ -189,12 +184,12 @@ class WebSocketConnection:
             raise InvalidRequest(f"authorize.clientName is not a string of at most {MAX_NAME_CHARACTERS} characters")
         return self._backend.tokens.user(token)
 
-    async def _read(self) -> tuple[str, dict[str, Any]] | None:
-        """Return the next message, None after a disconnect. Errors show nothing of it: it may hold a token."""
+    async def _read(self) -> tuple[str, dict[str, Any]]:
+        """Return the next message. Errors show nothing of it: it may hold a token."""
         await self._limit.acquire()
         message: WSMessage = await self._socket.receive()
         if message.type in (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR):
-            return None
+            raise ConnectionResetError
         if message.type is not WSMsgType.TEXT:
             raise InvalidRequest("the message is not text")
         try:
