@@ -41,7 +41,7 @@ class Sender:
     ) -> None:
         """Open the outbox and the sockets; see `Publisher`."""
         self.commands = CommandQueue()
-        self._max_events = settings.max_events
+        self._settings = settings
         self._outcomes = OutcomeTracker(on_outcome, on_queued)
         self._pending = RetransmitQueue(
             int(settings.retransmit_base_seconds * _SECOND_NS),
@@ -54,7 +54,6 @@ class Sender:
         self._settled: list[str] = []
         self._cleanup_ns: int | None = None
         self._flushes: list[FlushCommand] = []
-        self._bound = settings.bind
         self._blocked = False
         with ExitStack() as closing:
             closing.callback(self.commands.shut_down)
@@ -162,8 +161,8 @@ class Sender:
                 self._outcomes.notify(Outcome(command.event_id, status))
             elif command.event_id in added or command.event_id in self._pending:
                 duplicates.append(command)
-            elif len(self._pending) + len(added) >= self._max_events:
-                fail(command.written, OutboxFull(f"the outbox has {self._max_events:,} events, its maximum"))
+            elif len(self._pending) + len(added) >= self._settings.max_events:
+                fail(command.written, OutboxFull(f"the outbox has {self._settings.max_events:,} events, its maximum"))
             else:
                 added[command.event_id] = command
         if added:
@@ -216,7 +215,7 @@ class Sender:
 
     def _can_send(self) -> bool:
         # Events sent before the connection is up would be sent again by `reconnected`. A bound socket can't tell.
-        return not self._blocked and (self.guaranteed.connected or self._bound)
+        return not self._blocked and (self.guaranteed.connected or self._settings.bind)
 
     def _settle(self, outcome: Outcome, now_ns: int) -> None:
         self._settled.append(outcome.event_id)

@@ -14,8 +14,6 @@ HOST_NOT_ALLOWED = "host not allowed"
 NOT_ACCEPTED = "not accepted"
 NO_CONNECTION = "no connection"
 TIMEOUT = "timeout"
-TOO_MANY_REQUESTS = "too many requests"
-PROVIDER_ERROR = "the provider has an error"
 PUSH_TTL_SECONDS: Final = {Priority.INFORMATIONAL: 0, Priority.NORMAL: 3600, Priority.CRITICAL: 24 * 3600}
 """Time for which a push service keeps a message for a device that is offline."""
 _ELLIPSIS = "…"

@@ -14,7 +14,7 @@ from typing import Any, Self
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
 from yarl import URL
 
-from services.gateway.events.channels.adapter import NO_CONNECTION, PROVIDER_ERROR, TIMEOUT, TOO_MANY_REQUESTS
+from services.gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT
 from services.gateway.events.model import Later, Sent
 
 _MAX_ANSWER_BYTES = 64 * 1024
@@ -72,9 +72,9 @@ class Answer:
             wait: Seconds to wait as given in the body, if any; else Retry-After counts.
         """
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
-            reason = TOO_MANY_REQUESTS
+            reason = "too many requests"
         elif self.status == HTTPStatus.REQUEST_TIMEOUT or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            reason = PROVIDER_ERROR
+            reason = "the provider has an error"
         else:
             return None
         wait_ms = _milliseconds(wait)

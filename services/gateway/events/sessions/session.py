@@ -35,7 +35,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Session:
-    """One session, opened by `SessionRegistry.open`; the task that serves it is cancelled if it does not end in time."""
+    """Session opened by `SessionRegistry.open`; the task that serves it is cancelled if it does not end in time."""
 
     def __init__(
         self, user: User, kind: Kind, max_waiting: int, clock: Clock, on_end: Callable[[Session], None]
