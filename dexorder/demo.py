@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -26,7 +26,7 @@ import pyarrow as pa
 from dexorder.aio import new_request_id
 from dexorder.cli import history, output
 from dexorder.client import Client
-from dexorder.demo_exchange import FAULT_SHARE, Comparison, DemoExchange, FaultCounts, Values, compare
+from dexorder.demo_exchange import FAULT_SHARE, Comparison, DemoExchange, FaultCounts, compare
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.runs import OutputOptions, RunStore
 from dexorder.supervisor.orphan_guard import guarded
@@ -97,14 +97,9 @@ def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str)
     with Client(options.address("relay")) as client:
         ended = client.wait(request_id, timeout=30)
         rows = client.read(ended)
-    return compare(values_of(rows), exchange.candles(MARKET_ID, PERIOD, ended.record.span))
-
-
-def values_of(rows: pa.Table) -> Iterator[tuple[int, Values]]:
-    """Return rows of ``trading.ohlc`` as open time in ns and values."""
-    opens: list[Any] = rows["open_time"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    opens_ns: list[Any] = rows["open_time"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_pylist()
     values = zip(*(rows[name].to_pylist() for name in ("open", "high", "low", "close", "volume")), strict=True)
-    return ((micros * 1_000, row) for micros, row in zip(opens, values, strict=True))
+    return compare(zip(opens_ns, values, strict=True), exchange.candles(MARKET_ID, PERIOD, ended.record.span))
 
 
 def show_verdict(faults: FaultCounts, compared: Comparison) -> None:
@@ -154,12 +149,12 @@ def wait_ready(suite: subprocess.Popen[bytes], options: SuiteOptions) -> None:
             raise SuiteFailed(f"{', '.join(failing)} can't run: {parts[failing[0]].detail}")
         time.sleep(0.1)
     late = {name: part for name, part in parts.items() if part.state != "ready"}
-    show_logs(options, tuple(late))
+    show_logs(options, late)
     reasons = "; ".join(f"{name}: {part.detail or part.state}" for name, part in late.items())
     raise SuiteFailed(f"not ready after {READY_SECONDS:g} s: {reasons}")
 
 
-def show_logs(options: SuiteOptions, parts: tuple[str, ...] | list[str]) -> None:
+def show_logs(options: SuiteOptions, parts: Iterable[str]) -> None:
     """Show the last lines of the parts' logs on stderr."""
     for name in parts:
         with suppress(FileNotFoundError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 KID = "test"
 
 
-@dataclass
 class Keys:
-    """Keys below one folder.
-
-    Attributes:
-        pairs: Container -> public and secret CURVE key.
-        entries: Container -> its entry of the containers file.
+    """Keys below one folder: of CURVE as ``pairs`` (public, secret), and the containers file's ``entries``, both by
+    container.
     """
 
-    folder: Path
-    pairs: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
-    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.jwt_folder = self.folder / "jwt"
-        self.containers_file = self.folder / "containers.yaml"
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.pairs: dict[str, tuple[bytes, bytes]] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
+        self.jwt_folder = folder / "jwt"
+        self.containers_file = folder / "containers.yaml"
         self.jwt_folder.mkdir(exist_ok=True)
         _, secret_file = zmq.auth.create_certificates(self.folder, "gateway")
         self.gateway_file = Path(secret_file)
@@ -62,7 +56,7 @@ class Keys:
         return file
 
     def local(self, **entry: Any) -> None:
-        """Return the entry of all peers without CURVE."""
+        """Add the entry of all peers without CURVE; call `write` afterwards."""
         self.entries["local"] = {"container": "local", "users": "*", **entry}
 
     def write(self) -> None:

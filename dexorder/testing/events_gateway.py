@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any, Self
 
 from dexorder.testing.event_keys import Keys
-from dexorder.testing.processes import ForkedGateway, ServiceProcess, free_ports
-
-NO_KAFKA = ""
+from dexorder.testing.processes import ForkedGateway, ServiceProcess, free_ports, metric_at, scrape
 
 
 class EventsGateway:
@@ -60,7 +57,7 @@ class EventsGateway:
         self.environment = {f"DEXORDER_EVENTS_{name.upper()}": str(value) for name, value in values.items()} | {
             "DEXORDER_GATEWAY_LISTEN": self.address,
             "DEXORDER_GATEWAY_METRICS_LISTEN": self.metrics,
-            "DEXORDER_GATEWAY_KAFKA": NO_KAFKA,
+            "DEXORDER_GATEWAY_KAFKA": "",
             "DEXORDER_GATEWAY_TOPICS": "",
             "DEXORDER_GATEWAY_DRAIN_SECONDS": "1",
             "DEXORDER_LOG_LEVEL": log_level,
@@ -115,19 +112,12 @@ class EventsGateway:
         return self.logs()[-3000:]
 
     def metric(self, name: str) -> float:
-        """Return the sum of a metric over its labels, or the value of a series with labels; 0 if absent."""
-        labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
-        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", self.scrape(), re.M))
-
-    def scrape(self) -> str:
-        """Return the metrics as text."""
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=20) as answer:
-            text: str = answer.read().decode()
-        return text
+        """Return a metric; see `metric_at`."""
+        return metric_at(self.metrics, name)
 
     def dropped(self) -> float:
         """Return the number of dropped and refused messages."""
-        found = re.findall(r"^dexorder_\w+_(?:dropped|refused)_total(?:\{[^}]*\})? (\S+)$", self.scrape(), re.M)
+        found = re.findall(r"^dexorder_\w+_(?:dropped|refused)_total(?:\{[^}]*\})? (\S+)$", scrape(self.metrics), re.M)
         return sum(map(float, found))
 
     def rss_bytes(self) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import runpy
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -60,6 +62,18 @@ def free_block(size: int) -> int:
                 continue
         return base
     raise AssertionError("no free ports")
+
+
+def scrape(address: str) -> str:
+    """Return the text of the Prometheus endpoint at ``host:port``."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def metric_at(address: str, name: str) -> float:
+    """Return a metric of a Prometheus endpoint: that with the labels in ``name``, else the sum; 0 if absent."""
+    labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
+    return sum(float(value) for value in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", scrape(address), re.M))
 
 
 class ServiceProcess:

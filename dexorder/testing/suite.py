@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +20,11 @@ from pyiceberg.catalog import load_catalog
 
 from dexorder.demo import MARKER, processes_marked
 from dexorder.setup.config import PROJECT_ROOT
-from dexorder.testing.processes import free_block, until
+from dexorder.supervisor.plan import Ports
+from dexorder.testing.processes import free_block, metric_at, until
 from services.common.model.history import RequestRecord
 from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
+from services.common.model.times import iso_microseconds
 from services.common.rpc.channel import open_sync_channel
 from services.common.rpc.history_messages import decode_record
 from services.gen.dexorder.ingest.v1 import ingest_pb2
@@ -34,7 +32,6 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 
 READY_SECONDS = 180
-METRICS_PORT = {"relay": 10, "ingestor": 11, "gateway": 12, "udsource": 13, "spark": 14}
 
 
 @dataclass
@@ -72,10 +69,7 @@ class Suite:
 
     def status(self) -> dict[str, Any]:
         """Return the output of `dexorder status --json`."""
-        status: dict[str, Any] = json.loads(
-            self.dexorder("status", "--json", "--dir", str(self.directory)).stdout or "{}"
-        )
-        return status
+        return dict(json.loads(self.dexorder("status", "--json", "--dir", str(self.directory)).stdout or "{}"))
 
     def pid(self, part: str) -> int:
         """Return the id of the part's process; wait while it is being restarted."""
@@ -119,8 +113,7 @@ class Suite:
         return sorted(seen)
 
     def _part(self, name: str) -> dict[str, Any]:
-        part: dict[str, Any] = json.loads((self.directory / "suite.json").read_text())["parts"][name]
-        return part
+        return dict(json.loads((self.directory / "suite.json").read_text())["parts"][name])
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
         """Wait until every part is ready."""
@@ -135,7 +128,8 @@ class Suite:
 
     def metric(self, part: str, name: str) -> float:
         """Return a metric of the part; see `metric_at`."""
-        return metric_at(self.base_port + METRICS_PORT[part], name)
+        port = getattr(Ports.from_base(self.base_port), f"{part}_metrics")
+        return metric_at(f"127.0.0.1:{port}", name)
 
     def rows(self, ticker: str, period_seconds: int, span: TimeRange) -> pa.Table:
         """Return the rows of a range as pyiceberg reads them, in time order."""
@@ -146,21 +140,12 @@ class Suite:
             warehouse=f"file://{self.directory}/warehouse",
         )
         table = catalog.load_table("trading.ohlc")
-        since, until = (datetime.fromtimestamp(ns / SECOND_NS, UTC).isoformat() for ns in (span.start_ns, span.end_ns))
         found = table.scan(
             f"ticker = '{ticker}' and period_seconds = {period_seconds}"
-            f" and open_time >= '{since}' and open_time < '{until}'"
+            f" and open_time >= '{iso_microseconds(span.start_ns)}' and open_time < '{iso_microseconds(span.end_ns)}'"
         ).to_arrow()
         rows: pa.Table = found.sort_by("open_time")
         return rows
-
-
-def metric_at(port: int, name: str) -> float:
-    """Return a metric of a Prometheus endpoint: that with the labels in ``name``, else the sum; 0 if absent."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
-    labels = "" if name.endswith("}") else r"(?:\{[^}]*\})?"
-    return sum(float(v) for v in re.findall(rf"^{re.escape(name)}{labels} (\S+)$", text, re.M))
 
 
 @contextmanager
@@ -184,15 +169,8 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
             yield suite
             process.send_signal(signal.SIGTERM)
             assert process.wait(90) == 0, (directory / "up.log").read_text()[-3000:]
-            assert left_over(marker) == []
+            assert [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_marked(marker)] == []
         finally:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-
-
-def left_over(marker: str) -> list[str]:
-    """Return the command lines of processes whose environment has the marker, which every descendant inherits."""
-    return [
-        Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ") for pid in processes_marked(marker)
-    ]

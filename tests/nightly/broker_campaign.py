@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dexorder.testing.processes import free_ports, until
+from dexorder.testing.processes import free_ports, scrape, until
 from tests.nightly import relay_life
 from tests.nightly.honest_workers import JOB_PERIODS, JOBS
 from tests.paths import ROOT
@@ -60,20 +59,15 @@ class Relay:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
 
-    def scrape(self) -> str:
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=20) as answer:
-            text: str = answer.read().decode()
-        return text
-
     def is_up(self) -> bool:
         try:
-            return bool(self.scrape())
+            return bool(scrape(self.metrics))
         except OSError:
             return False
 
     def dropped(self) -> dict[str, int]:
-        lines = (line for line in self.scrape().splitlines() if line.startswith("dexorder_relay_frames_dropped_total{"))
-        return {line.split('"')[1]: int(float(line.split()[-1])) for line in lines}
+        counts = (x for x in scrape(self.metrics).splitlines() if x.startswith("dexorder_relay_frames_dropped_total{"))
+        return {line.split('"')[1]: int(float(line.split()[-1])) for line in counts}
 
 
 @contextmanager

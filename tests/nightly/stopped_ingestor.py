@@ -16,8 +16,8 @@ from pathlib import Path
 import zmq
 
 from dexorder.testing.oracle import assert_equal, minutes, oracle
-from dexorder.testing.processes import free_ports, until
-from dexorder.testing.suite import Suite, metric_at
+from dexorder.testing.processes import free_ports, metric_at, until
+from dexorder.testing.suite import Suite
 from services.common.kafka.page_record import final_value, page_value
 from services.common.messaging.frames import encode_work
 from services.common.model.history import RequestRecord, RequestState, RequestStatus
@@ -116,7 +116,7 @@ class Second:
     metrics_port: int
 
     def metric(self, name: str) -> float:
-        return metric_at(self.metrics_port, name)
+        return metric_at(f"127.0.0.1:{self.metrics_port}", name)
 
     def jobs_given_up(self) -> float:
         """Return the dispatches that the ingestor dropped without finishing them."""

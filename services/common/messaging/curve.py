@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -90,25 +90,18 @@ def _read(path: Path) -> tuple[bytes, bytes | None]:
     return public, secret
 
 
-def _checked_pair(path: Path) -> Path:
-    read_key_pair(path)
-    return path
+def _readable_by(read: Callable[[Path], object]) -> AfterValidator:
+    def check(path: Path) -> Path:
+        read(path)
+        return path
 
-
-def _checked_public(path: Path) -> Path:
-    read_public_key(path)
-    return path
-
-
-def _checked_folder(folder: Path) -> Path:
-    read_folder(folder)
-    return folder
+    return AfterValidator(check)
 
 
 # Types for settings: an invalid file is an error at start that names its variable.
-SecretKeyFile = Annotated[Path, AfterValidator(_checked_pair)]
-PublicKeyFile = Annotated[Path, AfterValidator(_checked_public)]
-KeyFolder = Annotated[Path, AfterValidator(_checked_folder)]
+SecretKeyFile = Annotated[Path, _readable_by(read_key_pair)]
+PublicKeyFile = Annotated[Path, _readable_by(read_public_key)]
+KeyFolder = Annotated[Path, _readable_by(read_folder)]
 
 
 class KeyCheck(Protocol):
@@ -129,7 +122,8 @@ class AllowedKeys:
     def callback(self, domain: str, key: bytes) -> bool:
         """Return whether a client with this public key may connect; ``zmq.auth`` calls it at each handshake."""
         try:
-            seen = [(path.name, *_identity(path)) for path in sorted(self._folder.glob("*.key"))]
+            files = [(path.name, path.stat()) for path in sorted(self._folder.glob("*.key"))]
+            seen = [(name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in files]
             if seen != self._seen:
                 self._keys = read_folder(self._folder)
                 self._seen = seen
@@ -140,11 +134,6 @@ class AllowedKeys:
         return key in self._keys
 
 
-def _identity(path: Path) -> tuple[int, int, int]:
-    stat = path.stat()
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
-
-
 @contextmanager
 def curve_server(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, key: Path, clients: Path) -> Iterator[None]:
     """Accept only clients with an allowed key on ``socket``, which is not bound yet; needs a running event loop.
@@ -152,21 +141,20 @@ def curve_server(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, key: 
     Raises:
         ValueError: As ``read_key_pair``.
     """
-    pair = read_key_pair(key)
-    authenticator = zmq.auth.asyncio.AsyncioAuthenticator(context)
-    authenticator.start()
-    try:
-        authenticator.configure_curve_callback(_DOMAIN, AllowedKeys(clients))
-        _serve(socket, pair)
+    with _authenticating(zmq.auth.asyncio.AsyncioAuthenticator(context), AllowedKeys(clients)):
+        curve_socket(socket, key)
         yield
-    finally:
-        authenticator.stop()
+
+
+def curve_authentication(context: zmq.Context[zmq.Socket[bytes]], allowed: KeyCheck) -> AbstractContextManager[None]:
+    """Authenticate clients of a context's ``curve_socket`` sockets in a thread of its own."""
+    return _authenticating(zmq.auth.thread.ThreadAuthenticator(context), allowed)
 
 
 @contextmanager
-def curve_authentication(context: zmq.Context[zmq.Socket[bytes]], allowed: KeyCheck) -> Iterator[None]:
-    """Authenticate clients of a context's ``curve_socket`` sockets in a thread of its own."""
-    authenticator = zmq.auth.thread.ThreadAuthenticator(context)
+def _authenticating(
+    authenticator: zmq.auth.asyncio.AsyncioAuthenticator | zmq.auth.thread.ThreadAuthenticator, allowed: KeyCheck
+) -> Iterator[None]:
     authenticator.start()
     try:
         authenticator.configure_curve_callback(_DOMAIN, allowed)  # '*' does not match this domain
@@ -175,7 +163,7 @@ def curve_authentication(context: zmq.Context[zmq.Socket[bytes]], allowed: KeyCh
         authenticator.stop()
 
 
-def curve_socket(socket: zmq.Socket[bytes], key: Path) -> None:
+def curve_socket(socket: zmq.Socket[Any], key: Path) -> None:
     """Accept only clients with an allowed key on ``socket``, which is neither bound nor connected yet.
 
     The metadata ``User-Id`` of a message is the sender's key, whatever routing id the sender claims.
@@ -183,12 +171,9 @@ def curve_socket(socket: zmq.Socket[bytes], key: Path) -> None:
     Raises:
         ValueError: As ``read_key_pair``.
     """
-    _serve(socket, read_key_pair(key))
-
-
-def _serve(socket: zmq.Socket[Any], pair: KeyPair) -> None:
+    secret = read_key_pair(key).secret
     socket.setsockopt(zmq.CURVE_SERVER, 1)
-    socket.setsockopt(zmq.CURVE_SECRETKEY, pair.secret)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, secret)
     socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN.encode())
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # refuse connections when there is no authenticator
 

@@ -84,17 +84,11 @@ WorkFrame = (
     | ingest_pb2.DataRequest
     | ingest_pb2.WorkStop
 )
-FROM_INGESTOR = (
-    ingest_pb2.WorkerReady,
-    ingest_pb2.WorkComplete,
-    ingest_pb2.WorkHeartbeat,
-    ingest_pb2.WorkReject,
-)
+FROM_INGESTOR = (ingest_pb2.WorkerReady, ingest_pb2.WorkComplete, ingest_pb2.WorkHeartbeat, ingest_pb2.WorkReject)
 FROM_RELAY = (ingest_pb2.DataRequest, ingest_pb2.WorkStop)
 _WORK: FrameCodec[WorkFrame] = FrameCodec(dict(enumerate((*FROM_INGESTOR, *FROM_RELAY), start=0x20)))
 _EVENTS: FrameCodec[user_events_pb2.UserEvent] = FrameCodec({0x20: user_events_pb2.UserEvent})
 _ACKS: FrameCodec[user_events_pb2.EventAck] = FrameCodec({0x21: user_events_pb2.EventAck})
-_TOPIC, _END = b"USER:", b"\x00"
 
 encode_work = _WORK.encode
 decode_work = _WORK.decode
@@ -105,7 +99,7 @@ decode_ack = _ACKS.decode
 
 def topic(user_id: str) -> bytes:
     """Return the topic of a user's events, which no other user's topic begins with."""
-    return _TOPIC + user_id.encode() + _END
+    return b"USER:" + user_id.encode() + b"\x00"
 
 
 def encode_published(event: user_events_pb2.UserEvent) -> list[bytes]:

@@ -12,8 +12,8 @@ import asyncio
 import socket
 import threading
 from asyncio import Transport
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import structlog
@@ -100,14 +100,9 @@ class ZmqTcpProxy:
         await asyncio.sleep(0)
 
 
-@contextmanager
-def zmq_tcp_proxy() -> Iterator[ZmqTcpProxy]:
+def zmq_tcp_proxy() -> closing[ZmqTcpProxy]:
     """Run a proxy until the block ends; its sockets and their context are closed inside the block."""
-    proxy = ZmqTcpProxy()
-    try:
-        yield proxy
-    finally:
-        proxy.close()
+    return closing(ZmqTcpProxy())
 
 
 def _listening(listen: str) -> socket.socket:

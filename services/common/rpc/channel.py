@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import grpc
-from grpc.aio import ClientCallDetails, Metadata
+from grpc.aio import Metadata
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -138,12 +138,9 @@ class _Token:
 
 
 class _AioToken(_Token):
-    async def _intercept(self, continuation: Any, details: ClientCallDetails, request: Any) -> Any:
+    async def _intercept(self, continuation: Any, details: Any, request: Any) -> Any:
         metadata = Metadata(*(details.metadata or ()), self._entry)
-        with_token = ClientCallDetails(
-            details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
-        )
-        return await continuation(with_token, request)
+        return await continuation(details._replace(metadata=metadata), request)
 
 
 # grpc.aio uses an interceptor for the first of its classes only, so each call type has its own

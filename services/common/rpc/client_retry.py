@@ -62,9 +62,7 @@ def is_failure(error: BaseException, *kinds: Failure) -> bool:
 
 def is_too_large(error: BaseException) -> bool:
     """Return whether a message exceeded a size limit: the same call fails again, though its code means overload."""
-    if code_of(error) is not Code.RESOURCE_EXHAUSTED:
-        return False
-    return "larger than max" in details_of(error)
+    return code_of(error) is Code.RESOURCE_EXHAUSTED and "larger than max" in details_of(error)
 
 
 def details_of(error: BaseException) -> str:

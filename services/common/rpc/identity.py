@@ -148,37 +148,17 @@ def read_callers(path: Path) -> Callers:
     return Callers(read_yaml(path, _File).callers)
 
 
-class CallersFile(WatchedFile[Callers]):
-    """Callers file that may change while the process runs."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, "callers", read_callers)
-
-    def callers(self) -> Callers:
-        """Return the callers of the current file."""
-        return self.current()
-
-
+@dataclass(frozen=True, slots=True)
 class Admission:
-    """Admission of calls: identifies the caller and checks that its role may call the service."""
+    """Admission of calls: identifies the caller and checks that its role may call the service.
 
-    def __init__(
-        self,
-        mode: Literal["token", "certificate"],
-        file: CallersFile,
-        roles: Mapping[str, Collection[Role]],
-        own_identity: Collection[str] = (),
-    ) -> None:
-        """Set up by ``lifecycle.grpc_server``.
+    ``lifecycle.grpc_server`` creates it; ``roles`` and ``own_identity`` are its arguments of the same names.
+    """
 
-        Args:
-            roles: Roles that may call a service, by full service name; other services accept STAFF.
-            own_identity: Full names of services that check their callers themselves.
-        """
-        self._mode = mode
-        self._file = file
-        self._roles = roles
-        self._own_identity = frozenset(own_identity)
+    mode: Literal["token", "certificate"]
+    file: WatchedFile[Callers]
+    roles: Mapping[str, Collection[Role]]
+    own_identity: Collection[str]
 
     def admit(self, service: str, context: Any) -> None:
         """Admit one call and make its caller the task's ``current_caller``.
@@ -191,12 +171,12 @@ class Admission:
         """
         if service in OPEN_SERVICES or trusted_socket(context):
             return
-        if service in self._own_identity:
+        if service in self.own_identity:
             with suppress(Unauthenticated):
                 _caller.set(self._find(context))
             return
         caller = self._find(context)
-        allowed = self._roles.get(service, STAFF)
+        allowed = self.roles.get(service, STAFF)
         if caller.role not in allowed:
             raise NotAllowed(
                 f"client_id {caller.client_id!r} has the role {caller.role}; "
@@ -205,8 +185,15 @@ class Admission:
         _caller.set(caller)
 
     def _find(self, context: Any) -> Caller:
-        callers = self._file.callers()
-        return _by_token(callers, context) if self._mode == "token" else _by_certificate(callers, context)
+        callers = self.file.current()
+        if self.mode == "token":
+            caller, unknown = callers.by_token(bearer_token(context)), "the token"
+        else:
+            name = certificate_name(context.auth_context())
+            caller, unknown = callers.by_name(name), f"the certificate's name {name[:64]!r}"
+        if caller is None:
+            raise Unauthenticated(f"{unknown} is not known")
+        return caller
 
 
 def trusted_socket(context: Any) -> bool:
@@ -227,19 +214,6 @@ def bearer_token(context: Any) -> str:
     if scheme.lower() != "bearer" or not token:
         raise Unauthenticated(f"the metadata '{AUTHORIZATION}' is not of the form 'Bearer TOKEN'")
     return token.strip()
-
-
-def _by_token(callers: Callers, context: Any) -> Caller:
-    if (caller := callers.by_token(bearer_token(context))) is None:
-        raise Unauthenticated("the token is not known")
-    return caller
-
-
-def _by_certificate(callers: Callers, context: Any) -> Caller:
-    name = certificate_name(context.auth_context())
-    if (caller := callers.by_name(name)) is None:
-        raise Unauthenticated(f"the certificate's name {name[:64]!r} is not known")
-    return caller
 
 
 def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:

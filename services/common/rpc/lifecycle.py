@@ -28,9 +28,10 @@ from prometheus_client import CollectorRegistry
 from services.common import logs
 from services.common.config import BadSettings, ServiceSettings, split_address
 from services.common.metrics import CallMetrics, metrics_endpoint
-from services.common.rpc.identity import Admission, CallersFile, Role
+from services.common.rpc.identity import Admission, Role, read_callers
 from services.common.rpc.policy import InternalText
 from services.common.rpc.server_interceptor import PolicyInterceptor
+from services.common.storage.watched_file import WatchedFile
 
 log = structlog.get_logger(__name__)
 
@@ -46,11 +47,7 @@ _PROBE_SECONDS = 1.0
 
 @dataclass
 class RunningServer:
-    """Server that accepts calls.
-
-    Attributes:
-        address: host:port that it is bound to, with the real port if the settings say port 0.
-    """
+    """Server that accepts calls at ``address``, host:port with the real port if the settings say port 0."""
 
     address: str
     server: grpc.aio.Server
@@ -93,13 +90,10 @@ async def grpc_server(
     Args:
         register: Adds the servicers and returns their full service names, for reflection and health.
         registry: Metrics of this process, served at ``metrics_listen``; metrics of calls are added to it.
-        extra_addresses: Further plaintext addresses, for example ``unix:/path``, where file permissions replace
-            identity.
+        extra_addresses: Further plaintext addresses such as ``unix:/path``, where file permissions replace identity.
         roles: Roles that may call a service, by full service name; other services accept identity.STAFF.
         own_identity: Services that check their callers in another way than by the callers file. They receive every
             call; `identity.current_caller` is set if that file knows the caller.
-        options: Additional gRPC options of the server.
-        internal_text: See `policy.InternalText`.
     Yields:
         The bound server; its health is NOT_SERVING until ``set_serving``.
     Raises:
@@ -109,7 +103,8 @@ async def grpc_server(
     size = settings.max_message_bytes
     admission = None
     if settings.identity != "none" and settings.tokens:
-        admission = Admission(settings.identity, CallersFile(settings.tokens), roles or {}, own_identity)
+        callers = WatchedFile(settings.tokens, "callers", read_callers)
+        admission = Admission(settings.identity, callers, roles or {}, own_identity)
     server = grpc.aio.server(
         interceptors=[PolicyInterceptor(CallMetrics(registry), admission.admit if admission else None, internal_text)],
         options=[

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from types import CoroutineType
 from typing import Any, NoReturn, TypeAlias
 
@@ -33,19 +32,14 @@ _TYPES = {
 """By (request streaming, response streaming): the label in metrics and the factory of a handler."""
 
 
-@dataclass(frozen=True)
-class _Undecodable:
-    """Stands in for a request that is not a message of its type."""
-
-    reason: str
-
-
 def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a decoder whose result is the error if the bytes are not a message; `_checked` raises it in the call."""
+
     def decode(data: bytes) -> Any:
         try:
             return deserialize(data)
         except Exception as error:  # whatever the parser raises, the caller sent the bytes
-            return _Undecodable(f"request of {len(data)} bytes does not parse: {error}")
+            return InvalidRequest(f"request of {len(data)} bytes does not parse: {error}")
 
     return decode
 
@@ -55,8 +49,8 @@ def _unless_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def _checked(request: Any) -> Any:
-    if isinstance(request, _Undecodable):
-        raise InvalidRequest(request.reason)
+    if isinstance(request, InvalidRequest):
+        raise request
     return request
 
 

@@ -21,8 +21,9 @@ from services.common.config import ServiceSettings, load_settings
 from services.common.model.errors import Unauthenticated
 from services.common.rpc import identity
 from services.common.rpc.channel import ChannelSettings, open_channel
-from services.common.rpc.identity import CallersFile, Role, certificate_name, current_caller, read_callers, token_hash
+from services.common.rpc.identity import Role, certificate_name, current_caller, read_callers, token_hash
 from services.common.rpc.lifecycle import RunningServer, grpc_server
+from services.common.storage.watched_file import WatchedFile
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.fixtures_tls import Authority, Pair
@@ -113,21 +114,21 @@ def test_caller_may_have_two_tokens_during_rotation(tmp_path: Path) -> None:
 
 def test_changed_file_takes_effect_at_once_and_an_invalid_one_changes_nothing(tmp_path: Path) -> None:
     path = write_callers(tmp_path / "callers.yaml", {"client_id": "a", "token": "first"})
-    file = CallersFile(path)
-    assert file.callers().by_token("first")
+    file = WatchedFile(path, "callers", read_callers)
+    assert file.current().by_token("first")
     write_callers(path, {"client_id": "a", "token": "second"})
-    assert file.callers().by_token("second")
-    assert not file.callers().by_token("first")
+    assert file.current().by_token("second")
+    assert not file.current().by_token("first")
     with structlog.testing.capture_logs() as logs:
         path.write_text("callers: [")
         for _ in range(3):
-            assert file.callers().by_token("second")
+            assert file.current().by_token("second")
         path.unlink()
         for _ in range(3):
-            assert file.callers().by_token("second")
+            assert file.current().by_token("second")
     assert [entry["log_level"] for entry in logs] == ["error", "error"]  # one per change, not per call
     write_callers(path, {"client_id": "a", "token": "third"})
-    assert file.callers().by_token("third")
+    assert file.current().by_token("third")
 
 
 def test_command_prints_a_token_and_its_entry(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
