@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any, Self
@@ -84,19 +83,11 @@ class EventsGateway:
         if self.process is not None:
             self.process.kill()
 
-    def stop(self) -> int:
-        """Send SIGTERM; return the exit status."""
-        return self.running.stop()
-
     @property
     def running(self) -> ServiceProcess | ForkedGateway:
         """Return the present process."""
         assert self.process is not None
         return self.process
-
-    def signal(self, number: int) -> None:
-        """Send a signal."""
-        os.kill(self.running.process.pid or 0, number)
 
     @property
     def pid(self) -> int:

@@ -77,11 +77,9 @@ def metric_at(address: str, name: str) -> float:
 
 
 class ServiceProcess:
-    """Process ``python -m MODULE`` that dies with this one; a context manager that kills it. For the main thread.
+    """Process ``python -m MODULE`` that dies with this one and logs to a folder that no other process uses.
 
-    Args:
-        folder: Gets its log; nobody else's.
-        environment: Variables beside our own.
+    A context manager that kills it. For the main thread.
     """
 
     def __init__(self, module: str, folder: Path, environment: Mapping[str, str]) -> None:

@@ -7,11 +7,10 @@ import statistics
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One measurement beside its limit; ``ratio`` and ``aim`` are text, because their form differs."""
 
     what: str
@@ -30,7 +29,7 @@ def heading(title: str) -> str:
 def table(title: str, rows: Iterable[Row]) -> str:
     """Return a heading and the table of a benchmark."""
     columns = ("what", "ours", "limit, same run", "ratio", "aim")
-    return f"## {title}\n\n" + _markdown(columns, ((r.what, r.ours, r.limit, r.ratio, r.aim) for r in rows))
+    return f"## {title}\n\n" + _markdown(columns, rows)
 
 
 def print_campaign(title: str, header: Sequence[str], *rows: Sequence[object], since_s: float) -> None:

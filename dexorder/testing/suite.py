@@ -16,12 +16,12 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
 
 from dexorder.demo import MARKER, processes_marked
 from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.plan import Ports
 from dexorder.testing.processes import free_block, metric_at, until
+from services.common.lake.catalog import CatalogSettings
 from services.common.model.history import RequestRecord
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso_microseconds
@@ -54,13 +54,10 @@ class Suite:
 
     def dexorder(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """Run one command against this suite."""
-        environment = (
-            os.environ | self.environment | {"DEXORDER_RELAY": self.relay, "DEXORDER_DIR": str(self.directory)}
-        )
         return subprocess.run(
             [sys.executable, "-m", "dexorder", *arguments],
             cwd=PROJECT_ROOT,
-            env=environment,
+            env=os.environ | self.environment | {"DEXORDER_RELAY": self.relay, "DEXORDER_DIR": str(self.directory)},
             text=True,
             capture_output=True,
             timeout=timeout,
@@ -121,10 +118,8 @@ class Suite:
 
     def logs(self) -> str:
         """Return the last lines of every part's log, for the message of a failure."""
-        tails = [
-            f"== {p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in sorted(self.directory.glob("logs/*.log"))
-        ]
-        return "\n".join(tails)
+        files = sorted(self.directory.glob("logs/*.log"))
+        return "\n".join(f"== {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in files)
 
     def metric(self, part: str, name: str) -> float:
         """Return a metric of the part; see `metric_at`."""
@@ -133,19 +128,12 @@ class Suite:
 
     def rows(self, ticker: str, period_seconds: int, span: TimeRange) -> pa.Table:
         """Return the rows of a range as pyiceberg reads them, in time order."""
-        catalog = load_catalog(
-            "dexorder",
-            type="sql",
-            uri=f"sqlite:///{self.directory}/catalog.db",
-            warehouse=f"file://{self.directory}/warehouse",
-        )
-        table = catalog.load_table("trading.ohlc")
+        table = CatalogSettings.local(self.directory).load().load_table("trading.ohlc")
         found = table.scan(
             f"ticker = '{ticker}' and period_seconds = {period_seconds}"
             f" and open_time >= '{iso_microseconds(span.start_ns)}' and open_time < '{iso_microseconds(span.end_ns)}'"
         ).to_arrow()
-        rows: pa.Table = found.sort_by("open_time")
-        return rows
+        return found.sort_by("open_time")
 
 
 @contextmanager

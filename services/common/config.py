@@ -109,11 +109,8 @@ class ServiceSettings(BaseSettings):
 
 
 def state_folder() -> Path:
-    """Return the folder of this user's own files, which may not exist: ``dexorder`` below ``XDG_STATE_HOME`` or
-    ``~/.local/state``.
-    """
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(home) / "dexorder"
+    """Return ``dexorder`` below ``XDG_STATE_HOME`` or ``~/.local/state``, this user's own folder; it may not exist."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "dexorder")
 
 
 class BadSettings(ValueError):

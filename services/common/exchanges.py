@@ -9,7 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
+
+from services.common.storage.watched_file import FileModel
 
 
 def _ccxt_has(exchange: str) -> bool:
@@ -20,19 +22,15 @@ def _ccxt_has(exchange: str) -> bool:
     return named and any((Path(folder) / "async_support" / f"{exchange}.py").is_file() for folder in folders or ())
 
 
-class Slots(BaseModel):
+class Slots(FileModel):
     """Number of jobs of each type that one ingestor runs at once for a venue."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     historical: int = Field(default=4, ge=0)
     realtime: int = Field(default=16, ge=0)
 
 
-class Exchange(BaseModel):
+class Exchange(FileModel):
     """Settings of one venue."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ccxt: str
     """Id of the exchange in ccxt."""
@@ -56,10 +54,8 @@ class Exchange(BaseModel):
         return value
 
 
-class Exchanges(BaseModel):
+class Exchanges(FileModel):
     """Content of the file, by venue."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     exchanges: dict[str, Exchange] = Field(min_length=1)
 

@@ -19,19 +19,14 @@ _LE = [*(str(bound) for bound in _BOUNDS[:-1]), "+Inf"]
 
 
 class CallTally:
-    """Counts of the calls of one method: plain numbers, for speed. For the server's event loop.
-
-    Attributes:
-        handled: Ended calls by status code.
-        buckets: Ended calls by the smallest bound that their seconds do not exceed.
-    """
+    """Counts of the calls of one method: plain numbers, for speed. For the server's event loop."""
 
     __slots__ = ("buckets", "handled", "received", "seconds", "sent", "started")
 
     def __init__(self) -> None:
         self.started = self.received = self.sent = 0
         self.handled: dict[Code, int] = {}
-        self.buckets = [0] * len(_BOUNDS)
+        self.buckets = [0] * len(_BOUNDS)  # ended calls by the smallest bound that their seconds do not exceed
         self.seconds = 0.0
 
     def end(self, code: Code, seconds: float) -> None:

@@ -82,7 +82,7 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
         finally:
             fuzzer.kill()
             fuzzer.communicate()
-        assert gateway.stop() == 0, gateway.tail()
+        assert gateway.running.stop() == 0, gateway.tail()
     return seen
 
 

@@ -138,11 +138,7 @@ class _Side(asyncio.Protocol):
 
 
 class _PeerSide(_Side):
-    """The connection that a peer has opened.
-
-    Args:
-        inner_port: Returns the port on which libzmq listens.
-    """
+    """The connection that a peer has opened; ``inner_port`` returns the port on which libzmq listens."""
 
     def __init__(self, peers: set[_PeerSide], inner_port: Callable[[], int]) -> None:
         self._peers = peers

@@ -84,10 +84,10 @@ def open_channel(
         ValueError: A setting is invalid, or a token would leave this machine without TLS.
         OSError: A file that the settings name can't be read.
     """
-    security = _security(address, settings)
-    if security.credentials:
-        return grpc.aio.secure_channel(address, security.credentials, options=_merged(options))
-    interceptors = [kind(security.token) for kind in _AIO_INTERCEPTORS] if security.token else None
+    credentials, token = _security(address, settings)
+    if credentials:
+        return grpc.aio.secure_channel(address, credentials, options=_merged(options))
+    interceptors = [kind(token) for kind in _AIO_INTERCEPTORS] if token else None
     return grpc.aio.insecure_channel(address, options=_merged(options), interceptors=interceptors)
 
 
@@ -95,21 +95,15 @@ def open_sync_channel(
     address: str, settings: ChannelSettings | None = None, *, options: Sequence[Option] = ()
 ) -> grpc.Channel:
     """Return a blocking channel; see `open_channel`."""
-    security = _security(address, settings)
-    if security.credentials:
-        return grpc.secure_channel(address, security.credentials, options=_merged(options))
+    credentials, token = _security(address, settings)
+    if credentials:
+        return grpc.secure_channel(address, credentials, options=_merged(options))
     channel = grpc.insecure_channel(address, options=_merged(options))
-    return grpc.intercept_channel(channel, _SyncToken(security.token)) if security.token else channel
+    return grpc.intercept_channel(channel, _SyncToken(token)) if token else channel
 
 
-class _Security(NamedTuple):
-    """TLS credentials, which carry the token, or None for plaintext with or without a token."""
-
-    credentials: grpc.ChannelCredentials | None
-    token: str
-
-
-def _security(address: str, settings: ChannelSettings | None) -> _Security:
+def _security(address: str, settings: ChannelSettings | None) -> tuple[grpc.ChannelCredentials | None, str]:
+    """Return TLS credentials, which carry the token, or None and the token to send in plaintext, if any."""
     settings = settings or read_settings(ChannelSettings)
     token = settings.token.get_secret_value() if settings.token else ""
     if not settings.tls_ca or address.startswith("unix:"):
@@ -117,7 +111,7 @@ def _security(address: str, settings: ChannelSettings | None) -> _Security:
             raise ValueError(
                 f"the token would go to {address} without TLS; set DEXORDER_CHANNEL_TLS_CA or DEXORDER_ALLOW_INSECURE=1"
             )
-        return _Security(None, token)
+        return None, token
     credentials = grpc.ssl_channel_credentials(
         root_certificates=settings.tls_ca.read_bytes(),
         private_key=settings.tls_key.read_bytes() if settings.tls_key else None,
@@ -125,7 +119,7 @@ def _security(address: str, settings: ChannelSettings | None) -> _Security:
     )
     if token:
         credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    return _Security(credentials, "")
+    return credentials, ""
 
 
 def _merged(options: Sequence[Option]) -> list[Option]:

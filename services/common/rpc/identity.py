@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from services.common.model.errors import NotAllowed, Unauthenticated
-from services.common.storage.watched_file import WatchedFile, read_yaml
+from services.common.storage.watched_file import FileModel, WatchedFile, read_yaml
 
 AUTHORIZATION = "authorization"
 """Metadata key of a token; its value is ``Bearer TOKEN``."""
@@ -50,10 +50,8 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
-class Quota(BaseModel):
+class Quota(FileModel):
     """Limits of one caller; None takes the service's limit. docs/security.md defines each."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     unfinished_requests: int | None = Field(default=None, ge=0)
     submissions_per_minute: int | None = Field(default=None, ge=1)
@@ -83,9 +81,7 @@ def current_caller() -> Caller | None:
     return _caller.get()
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
+class _Entry(FileModel):
     client_id: str = Field(min_length=1, max_length=256)
     sha256: Annotated[
         tuple[Annotated[str, StringConstraints(to_lower=True, pattern=r"^[0-9a-fA-F]{64}$")], ...],
@@ -95,9 +91,7 @@ class _Entry(BaseModel):
     quota: Quota = NO_QUOTA
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
+class _File(FileModel):
     callers: tuple[_Entry, ...]
 
 

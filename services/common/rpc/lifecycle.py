@@ -140,11 +140,7 @@ async def grpc_server(
 
 
 def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:
-    """Bind one address, with TLS if the settings have it, and return the port.
-
-    Raises:
-        OSError: It can't be bound.
-    """
+    """Bind one address, with TLS if the settings have it, and return the port; OSError if it can't be bound."""
     if address.startswith("unix:"):
         refuse_if_served(Path(address.removeprefix("unix:")))
     try:

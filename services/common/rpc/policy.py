@@ -86,7 +86,6 @@ class Call:
         """Return the answer to a call whose handler raised this; None for a cancelled call, which gets no answer.
 
         Args:
-            error: The error as it was raised.
             of_transport: The transport raised it, not the handler, so `InternalText` does not apply.
         """
         status = self._status(error, of_transport=of_transport)

@@ -8,11 +8,17 @@ from typing import Generic, TypeVar
 
 import structlog
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T", bound=Sized)
 M = TypeVar("M", bound=BaseModel)
+
+
+class FileModel(BaseModel):
+    """Base of the models of YAML files: immutable, without unknown keys; its errors show no value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def read_yaml(path: Path, model: type[M]) -> M:
