@@ -10,9 +10,10 @@ from typing import Any
 import jwt
 import yaml
 import zmq
-import zmq.auth
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from services.common.messaging.curve import make_keys, read_public_key
 
 KID = "test"
 
@@ -30,10 +31,8 @@ class Keys:
         self.jwt_folder = folder / "jwt"
         self.containers_file = folder / "containers.yaml"
         self.jwt_folder.mkdir(exist_ok=True)
-        _, secret_file = zmq.auth.create_certificates(self.folder, "gateway")
-        self.gateway_file = Path(secret_file)
-        self.gateway_file.chmod(0o600)
-        self.gateway_key = zmq.auth.load_certificate(secret_file)[0]
+        public_file, self.gateway_file = make_keys(folder, "gateway")
+        self.gateway_key = read_public_key(public_file)
         self._jwt_key = Ed25519PrivateKey.generate()
         (self.jwt_folder / f"{KID}.pem").write_bytes(
             self._jwt_key.public_key().public_bytes(
