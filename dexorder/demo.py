@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -149,12 +149,12 @@ def wait_ready(suite: subprocess.Popen[bytes], options: SuiteOptions) -> None:
             raise SuiteFailed(f"{', '.join(failing)} can't run: {parts[failing[0]].detail}")
         time.sleep(0.1)
     late = {name: part for name, part in parts.items() if part.state != "ready"}
-    show_logs(options, late)
+    show_logs(options, tuple(late))
     reasons = "; ".join(f"{name}: {part.detail or part.state}" for name, part in late.items())
     raise SuiteFailed(f"not ready after {READY_SECONDS:g} s: {reasons}")
 
 
-def show_logs(options: SuiteOptions, parts: Iterable[str]) -> None:
+def show_logs(options: SuiteOptions, parts: tuple[str, ...] | list[str]) -> None:
     """Show the last lines of the parts' logs on stderr."""
     for name in parts:
         with suppress(FileNotFoundError):
