@@ -1,7 +1,7 @@
 """Rows of the coverage and retraction tables, and the rule that combines them. Pure.
 
 Rows are only ever added to either table. A claim of coverage holds where no retraction that was made after the claim's
-data were fetched overlaps it, so both tables together say what is covered.
+data were fetched overlaps it, so both tables together determine coverage.
 
 Rows are encoded to and decoded from dictionaries whose times are integers in microseconds, as ``IcebergTable.rows``
 returns them.

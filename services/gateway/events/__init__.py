@@ -1,1 +1,1 @@
-"""User events: containers reach their users; what is CRITICAL always."""
+"""User events: containers notify their users; CRITICAL events until one channel delivers them."""

@@ -1,4 +1,4 @@
-"""State machine of a request: what is accepted, its states, its one outcome. Pure.
+"""State machine of a request: acceptance, states, and its one outcome. Pure.
 
 =========  ======================================================  =====================================
 State      Event                                                   Next

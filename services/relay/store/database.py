@@ -100,7 +100,7 @@ class Store:
         return done
 
     async def close(self) -> None:
-        """Write what was given, then close the file."""
+        """Write the remaining batches, then close the file."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)

@@ -27,7 +27,7 @@ class _Work:
     action: Callable[[Any, Decision], None]
 
     def continue_in(self, decision: Decision) -> None:
-        """Continue at the time at which the work began: what is sent together is due together later."""
+        """Continue at the time at which the work began: events sent together are due together later."""
         decision.now_ns = self.now_ns
         while self.things and decision.left > 0:
             decision.left -= 1

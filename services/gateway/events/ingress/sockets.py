@@ -42,7 +42,7 @@ class EventSockets:
     """Both sockets; `open_sockets` opens them.
 
     When a key is removed from the containers file, all connections are closed, as ZMQ can't close a single one. The
-    others reconnect at once and resend what was not acked; messages in transit on the fast path are lost. Where we
+    others reconnect at once and resend unacked events; messages in transit on the fast path are lost. Where we
     connect, ROUTER's connections are closed when one is lost: acks for one container must not go to the next.
     """
 
