@@ -6,7 +6,6 @@ import asyncio
 import base64
 import itertools
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ import aiohttp
 import pytest
 
 from dexorder.supervisor.orphan_guard import guarded
+from tests.debian import ensure_installed
 
 WAIT_SECONDS = 30.0
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -47,19 +47,10 @@ IN_VIEW = (
 
 def chromium() -> Path:
     """Return the browser's path; install Debian's package if it is missing, else fail."""
-    if not _installed() and shutil.which("apt-get") and os.geteuid() == 0:
-        install_debian_package("chromium")
-    found = _installed()
+    found = ensure_installed("chromium", _installed)
     if found is None:
         pytest.fail("Chromium is not installed, and only root can install it: apt-get install chromium")
     return found
-
-
-def install_debian_package(name: str) -> None:
-    """Run a command as root, non-interactively."""
-    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", name]):
-        subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
 
 
 def _installed() -> Path | None:

@@ -23,6 +23,7 @@ from pyarrow.fs import S3FileSystem
 from dexorder.setup import jars, java
 from dexorder.supervisor.orphan_guard import guarded
 from dexorder.testing.processes import free_ports
+from tests.debian import ensure_installed
 from tests.fixtures_tls import Authority
 from tests.paths import ROOT
 
@@ -168,17 +169,13 @@ def _listens(port: int) -> bool:
 def _postgres_tools() -> Path:
     """Return the folder of initdb and postgres; install Debian's package if it is missing."""
 
-    def found() -> list[Path]:
-        return [path.parent.resolve() for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    def newest() -> Path | None:
+        return max((path.parent.resolve() for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")), default=None)
 
-    if not found() and shutil.which("apt-get") and os.geteuid() == 0:
-        # a run level in which the package does not start its own server
-        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-        for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]):
-            subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
-    if not found():
+    found = ensure_installed("postgresql", newest)
+    if found is None:
         pytest.skip("PostgreSQL is not installed, and only root can install it with apt-get")
-    return max(found())
+    return found
 
 
 def _give_to_postgres(folder: Path) -> list[str]:
