@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,6 +20,12 @@ from dexorder.testing.processes import free_ports
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy
 from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.paths import ROOT
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+JobT = TypeVar("JobT", bound="DataclassInstance")
+MeasuredT = TypeVar("MeasuredT")
 
 _START_SECONDS = 60.0
 _MAX_POLLS = 20
@@ -89,17 +95,18 @@ def join(gateway: Server, topic: str, group: str) -> None:
     raise AssertionError(f"no record of {topic} was delivered")
 
 
-class Load:
-    """Client process."""
+class Client(Generic[JobT, MeasuredT]):
+    """Client process that reads jobs from stdin and answers each with its measurement."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], measured: Callable[..., MeasuredT]) -> None:
         self._process = process
+        self._measured = measured
 
-    def run(self, job: Job) -> Measured:
+    def run(self, job: JobT) -> MeasuredT:
         """Run a job.
 
         Raises:
-            AssertionError: It failed; the reason is on stderr.
+            AssertionError: The job failed; stderr has the reason.
         """
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(json.dumps(asdict(job)) + "\n")
@@ -107,14 +114,17 @@ class Load:
         answer = self._process.stdout.readline()
         if not answer:
             raise AssertionError(f"the client failed at {job}")
-        return Measured(**json.loads(answer))
+        return self._measured(**json.loads(answer))
+
+
+Load = Client[Job, Measured]
 
 
 @contextmanager
 def load() -> Iterator[Load]:
     """Start a client that waits for jobs."""
     with running("-m", "bench.parts.pixy_load") as process:
-        yield Load(process)
+        yield Client(process, Measured)
 
 
 @contextmanager

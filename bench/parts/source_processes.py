@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from bench.parts.pixy_processes import Server, running
+from bench.parts.pixy_processes import Client, Server, running
 from bench.parts.source_load import Job, Measured
 from dexorder.testing.processes import free_ports
 from services.gen.source.v1.source_pb2_grpc import SourceStub
@@ -79,9 +77,8 @@ def wait_ready(address: str, process: subprocess.Popen[str]) -> None:
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise AssertionError(f"the server at {address} ended with {process.returncode}")
-        with grpc.insecure_channel(
-            address
-        ) as channel:  # a new channel, as one that failed waits before it connects again
+        # A channel that failed waits before it reconnects, so each attempt opens a new one.
+        with grpc.insecure_channel(address) as channel:
             try:
                 if SourceStub(channel).IsReady(Empty(), timeout=5).ready:
                     return
@@ -93,29 +90,11 @@ def wait_ready(address: str, process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"no server is ready at {address}")
 
 
-class Load:
-    """Handle of the client process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def run(self, job: Job) -> Measured:
-        """Run a job.
-
-        Raises:
-            AssertionError: The job failed; stderr has the reason.
-        """
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(asdict(job)) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise AssertionError(f"the client failed at {job}")
-        return Measured(**json.loads(answer))
+Load = Client[Job, Measured]
 
 
 @contextmanager
 def load() -> Iterator[Load]:
     """Run a client that waits for jobs."""
     with running("-m", "bench.parts.source_load") as process:
-        yield Load(process)
+        yield Client(process, Measured)
