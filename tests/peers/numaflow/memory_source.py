@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000)
     parser.add_argument("--payload-bytes", type=int, default=0, help="at least so many; default no filling")
     parser.add_argument("--partitions", type=int, default=1)
-    parser.add_argument("--redeliver", action="store_true", help="a new ReadFn gets what is in flight again")
+    parser.add_argument("--redeliver", action="store_true", help="deliver unacked records again to a new ReadFn")
     parser.add_argument("--report", type=Path, help="file that counts acks and nacks; slows down a bench")
     given = parser.parse_args()
     source = MemorySource(given.records, given.payload_bytes, given.partitions, given.report)

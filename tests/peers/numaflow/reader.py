@@ -8,7 +8,7 @@ of JSON on standard input is a command and each is answered by one line on stand
     ack {places, wait, pad_bytes}            one AckRequest; waits for its one AckResponse
     nack {places, each}                      NackFn; ``each``: a request for each offset, as 1.8.3 sends it
     pending, partitions, ready               the unary calls
-    open {read, ack}                         new streams with their handshakes, as a dataplane that starts anew
+    open {read, ack}                         new streams with their handshakes, as a dataplane that restarts
     vanish                                   SIGKILL to itself
     close                                    no more requests, wait for the streams' ends, exit
 
@@ -54,7 +54,7 @@ def require(holds: bool, what: str) -> None:
 
 
 def wait_for_info(path: Path) -> dict[str, Any]:
-    """The server-info file, once it is not empty; the marker must follow soon."""
+    """Wait until the server-info file has content and return it; the marker must follow soon."""
     while not path.exists() or not path.stat().st_size:
         time.sleep(PAUSE_S)
     for _ in range(MARKER_READS):
@@ -66,7 +66,7 @@ def wait_for_info(path: Path) -> dict[str, Any]:
 
 
 def accepts(path: Path) -> bool:
-    """Whether somebody listens on the socket at this moment."""
+    """Return whether a server listens on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
