@@ -1,4 +1,4 @@
-"""Reports to the relay: one per micro-batch, repeated until the relay answers OK."""
+"""Reports to the relay: a micro-batch in parts below the message limit, each repeated until the relay answers OK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tenacity
 from services.common.model.errors import SuiteError
 from services.common.model.history import PageResult
 from services.common.rpc.channel import open_sync_channel
-from services.common.rpc.client_retry import code_of, details_of
+from services.common.rpc.client_retry import Failure, code_of, details_of, error_text, is_failure, is_too_large
 from services.common.rpc.history_messages import encode_page_result
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
@@ -22,6 +22,8 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 log = structlog.get_logger(__name__)
 _CALL_TIMEOUT_S = 30.0
 _MAX_WAIT_S = 2.0
+MAX_REPORT_BYTES = 1024 * 1024
+"""Largest size of one message; the relay accepts four times as much by default."""
 
 
 class Stopped(SuiteError):
@@ -63,10 +65,27 @@ class RelayReporter:
         self._stub = rpc.PipelineServiceStub(self._channel)
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
-        """Repeat the call until the answer is OK; Stopped if ``stop`` is set first."""
-        request = to_request(snapshot_id, pages, finals)
+        """Send every part until it is answered OK; Stopped if ``stop`` is set first.
+
+        A part that the relay refuses for good is halved, so that only the page or final at fault is lost, with an error
+        in the log.
+        """
+        waiting = [*reversed(split_report(to_request(snapshot_id, pages, finals), MAX_REPORT_BYTES))]
+        while waiting:
+            part = waiting.pop()
+            try:
+                self._send(part)
+            except grpc.RpcError as error:
+                halves = halve(part)
+                waiting += reversed(halves)
+                if not halves:
+                    log.error("part of a report refused", part=str(part)[:500], error=error_text(error))
+                    self._on_attempt(1, code_of(error).name)
+        self._on_attempt(0, "OK")
+
+    def _send(self, request: pb.ReportJobsRequest) -> None:
         attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(grpc.RpcError),
+            retry=tenacity.retry_if_exception(_may_succeed),
             wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=_MAX_WAIT_S, jitter=0.2),
             stop=tenacity.stop_when_event_set(self._stop),
             sleep=tenacity.sleep_using_event(self._stop),
@@ -76,7 +95,6 @@ class RelayReporter:
             attempts(self._stub.ReportJobs, request, timeout=_CALL_TIMEOUT_S)
         except tenacity.RetryError as error:
             raise Stopped("stopping before the relay has answered the report") from error
-        self._on_attempt(0, "OK")
 
     def _note_failure(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -106,4 +124,34 @@ def to_request(
             )
             for f in finals
         ],
+    )
+
+
+def _may_succeed(error: BaseException) -> bool:
+    """Return whether the relay may accept the same message later."""
+    return isinstance(error, grpc.RpcError) and not (is_too_large(error) or is_failure(error, Failure.REJECTED))
+
+
+def split_report(report: pb.ReportJobsRequest, max_bytes: int) -> list[pb.ReportJobsRequest]:
+    """Return parts of at most ``max_bytes``, or of one page or final; pages before finals, all in order.
+
+    There is at least one part, as also a report without pages names a snapshot.
+    """
+    if report.ByteSize() <= max_bytes:
+        return [report]
+    return [each for half in halve(report) for each in split_report(half, max_bytes)] or [report]
+
+
+def halve(report: pb.ReportJobsRequest) -> list[pb.ReportJobsRequest]:
+    """Return two reports with the same pages and finals in the same order; none if there is at most one of them."""
+    parts: list[pb.PageResult | pb.FinalResult] = [*report.pages, *report.finals]
+    middle = len(parts) // 2
+    return [_part(report, half) for half in (parts[:middle], parts[middle:])] if middle else []
+
+
+def _part(report: pb.ReportJobsRequest, parts: Sequence[pb.PageResult | pb.FinalResult]) -> pb.ReportJobsRequest:
+    return pb.ReportJobsRequest(
+        snapshot_id=report.snapshot_id if report.HasField("snapshot_id") else None,
+        pages=[part for part in parts if isinstance(part, pb.PageResult)],
+        finals=[part for part in parts if isinstance(part, pb.FinalResult)],
     )

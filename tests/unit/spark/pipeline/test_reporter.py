@@ -4,6 +4,8 @@ from concurrent import futures
 
 import grpc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
@@ -11,7 +13,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
-from spark.pipeline.reporter import FinalReport, RelayReporter, Stopped
+from spark.pipeline.reporter import MAX_REPORT_BYTES, FinalReport, RelayReporter, Stopped, split_report, to_request
 from tests.fakes.pages import TICKER, span
 
 PAGES = [
@@ -21,8 +23,12 @@ PAGES = [
 FINALS = [FinalReport("job-1", ingest_pb2.DataResponse.ERROR, "gone", 7)]
 
 
+REFUSED_TICKER = "REFUSED/USDT.SIM"
+MAX_MESSAGE_BYTES = 64 * 1024
+
+
 class Relay(rpc.PipelineServiceServicer):
-    """Fails so many calls, then answers."""
+    """Fails so many calls, then answers, but refuses every message with a page of ``REFUSED_TICKER``."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -34,6 +40,8 @@ class Relay(rpc.PipelineServiceServicer):
         if self.failures:
             self.failures -= 1
             context.abort(grpc.StatusCode.INTERNAL if self.failures % 2 else grpc.StatusCode.UNAVAILABLE, "not now")
+        if any(page.ticker == REFUSED_TICKER for page in request.pages):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "ticker")
         self.requests.append(request)
         return pb.ReportJobsResponse()
 
@@ -41,7 +49,8 @@ class Relay(rpc.PipelineServiceServicer):
 @pytest.fixture
 def relay() -> Iterator[tuple[Relay, str]]:
     servicer = Relay(failures=2)
-    server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
+    limit = [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=2), options=limit)
     rpc.add_PipelineServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -83,6 +92,53 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
         ],
     )
     assert not second.HasField("snapshot_id")
+
+
+def thin_pages(number: int) -> list[PageResult]:
+    holes = tuple(span(minute, 1) for minute in range(0, 500, 2))
+    return [
+        PageResult(f"job-{n}", Series(TICKER, 60), span(0, 500), holes, fetched_ns=1, rows=250) for n in range(number)
+    ]
+
+
+@given(pages=st.integers(0, 5), finals=st.integers(0, 5), max_bytes=st.integers(1, 20_000))
+def test_parts_keep_everything_in_order_with_pages_before_finals(pages: int, finals: int, max_bytes: int) -> None:
+    whole = to_request(7, thin_pages(pages), FINALS * finals)
+    parts = split_report(whole, max_bytes)
+    joined = pb.ReportJobsRequest()
+    for part in parts:
+        assert part.ByteSize() <= max_bytes or len(part.pages) + len(part.finals) <= 1
+        assert not (joined.finals and part.pages)
+        joined.MergeFrom(part)
+    assert joined == whole
+    assert parts
+
+
+def test_a_report_above_the_relays_limit_arrives_in_parts(relay: tuple[Relay, str]) -> None:
+    servicer, address = relay
+    attempts: list[tuple[int, str]] = []
+    reporter = RelayReporter(address, threading.Event(), lambda failed, code: attempts.append((failed, code)))
+    pages = thin_pages(100)
+    assert MAX_MESSAGE_BYTES < to_request(1, pages, FINALS).ByteSize() < MAX_REPORT_BYTES
+    reporter.report(1, pages, FINALS)
+    reporter.close()
+    assert [page.job_id for each in servicer.requests for page in each.pages] == [page.dispatch_id for page in pages]
+    assert [len(each.finals) for each in servicer.requests][-1] == 1
+    assert attempts[-1] == (0, "OK")
+
+
+def test_a_page_that_the_relay_refuses_does_not_hold_up_the_others(relay: tuple[Relay, str]) -> None:
+    servicer, address = relay
+    attempts: list[tuple[int, str]] = []
+    reporter = RelayReporter(address, threading.Event(), lambda failed, code: attempts.append((failed, code)))
+    bad = PageResult("job-bad", Series(REFUSED_TICKER, 60), span(0, 10), fetched_ns=1, rows=10)
+    good = thin_pages(10)
+    reporter.report(1, [*good[:3], bad, *good[3:]], FINALS)
+    reporter.close()
+    assert [page.job_id for each in servicer.requests for page in each.pages] == [page.dispatch_id for page in good]
+    assert [final.job_id for each in servicer.requests for final in each.finals] == ["job-1"]
+    assert (1, "INVALID_ARGUMENT") in attempts
+    assert attempts[-1] == (0, "OK")
 
 
 def test_stopping_ends_the_wait_for_the_relay(relay: tuple[Relay, str]) -> None:

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ReportJobsRequest(_message.Message):
-    """Everything of one micro-batch."""
+    """Everything of one micro-batch, or a part of it; the pages of a batch come before its finals."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -33,11 +33,11 @@ class ReportJobsRequest(_message.Message):
     """The table's current snapshot after the batch's commit; absent while the table has none."""
     @_builtins.property
     def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PageResult]:
-        """Every page of the batch, good or refused."""
+        """Pages of the batch, good or refused."""
 
     @_builtins.property
     def finals(self) -> _containers.RepeatedCompositeFieldContainer[Global___FinalResult]:
-        """Every final record of the batch."""
+        """Final records of the batch."""
 
     def __init__(
         self,

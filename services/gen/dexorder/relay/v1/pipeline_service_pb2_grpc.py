@@ -47,7 +47,7 @@ class PipelineServiceServicer:
     """
 
     def ReportJobs(self, request, context):
-        """Report one micro-batch. Committed by the relay before it answers; repeating it changes nothing.
+        """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,7 +34,7 @@ class PipelineServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PipelineServiceAsyncStub: ...
     ReportJobs: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportJobsRequest, _pipeline_service_pb2.ReportJobsResponse]
-    """Report one micro-batch. Committed by the relay before it answers; repeating it changes nothing."""
+    """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
 
 @_typing.type_check_only
 class PipelineServiceAsyncStub(PipelineServiceStub):
@@ -42,7 +42,7 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReportJobs: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportJobsRequest, _pipeline_service_pb2.ReportJobsResponse]  # type: ignore[assignment]
-    """Report one micro-batch. Committed by the relay before it answers; repeating it changes nothing."""
+    """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
 
 class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     """Results of jobs, after their rows are committed."""
@@ -53,6 +53,6 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _pipeline_service_pb2.ReportJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.ReportJobsResponse, _abc.Awaitable[_pipeline_service_pb2.ReportJobsResponse]]:
-        """Report one micro-batch. Committed by the relay before it answers; repeating it changes nothing."""
+        """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
