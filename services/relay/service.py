@@ -233,8 +233,7 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
         """Apply one micro-batch. The pipeline repeats it until it is answered, so invalid parts are skipped."""
         pages = self._valid("page", messages.decode_page_result, request.pages)
         finals = self._valid("final", messages.decode_final_result, request.finals)
-        snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
-        await self._engine.dispatcher.report_jobs(snapshot_id, pages, finals)
+        await self._engine.dispatcher.report_jobs(pages, finals)
         return pipeline_service_pb2.ReportJobsResponse()
 
     def _valid(self, kind: str, decode: Callable[[M], V], parts: Iterable[M]) -> list[V]:

@@ -40,7 +40,10 @@ class SuiteError(Exception):
     """
 
     code: ClassVar[Code] = Code.INTERNAL
-    retry_seconds: float | None = None
+
+    def __init__(self, message: str = "", *, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
 
 
 class InvalidRequest(SuiteError):
@@ -71,10 +74,6 @@ class Exhausted(SuiteError):
     """A bounded queue or a quota is full."""
 
     code = Code.RESOURCE_EXHAUSTED
-
-    def __init__(self, message: str, *, retry_seconds: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_seconds = retry_seconds
 
 
 class Unauthenticated(SuiteError):

@@ -125,13 +125,11 @@ class Dispatcher:
         await context.store.commit(batch)
         return True
 
-    async def report_jobs(
-        self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalResult]
-    ) -> None:
+    async def report_jobs(self, pages: Sequence[PageResult], finals: Sequence[FinalResult]) -> None:
         """Apply a micro-batch of the pipeline; on disk when this returns. Outcomes of requests follow later."""
         context, batch = self._context, Batch()
         self.reported_ns = context.clock.monotonic_ns()
-        dispatches.report(context.state, snapshot_id, pages, finals, batch, now_ns=self.reported_ns)
+        dispatches.report(context.state, pages, finals, batch, now_ns=self.reported_ns)
         landed = {page.series for page in pages}
         context.changed(r for r, live in context.state.requests.items() if finals or live.request.series in landed)
         await context.store.commit(batch)

@@ -98,18 +98,9 @@ def page(
 
 
 def report(
-    state: HistoryState,
-    snapshot_id: int | None,
-    pages: Iterable[PageResult],
-    finals: Iterable[FinalResult],
-    batch: Batch,
-    *,
-    now_ns: int,
+    state: HistoryState, pages: Iterable[PageResult], finals: Iterable[FinalResult], batch: Batch, *, now_ns: int
 ) -> None:
     """Apply what the pipeline committed: pages become coverage whoever fetched them, finals end current dispatches."""
-    if snapshot_id is not None and snapshot_id != state.snapshot_id:
-        state.snapshot_id = snapshot_id
-        batch.snapshot(snapshot_id)
     landed: defaultdict[Series, list[TimeRange]] = defaultdict(list)
     for result in pages:
         landed[result.series].append(result.span)

@@ -16,6 +16,7 @@ from services.common.kafka.page_record import encode_candle
 from services.common.lake.tables import OHLC
 from services.common.model.errors import InvalidRequest, Unavailable
 from services.common.model.history import HistoryRequest, Outcome, RequestStatus
+from services.common.model.instrument import Series
 from services.common.model.page import MAX_PAGE_CANDLES, Candle
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import TimeRange
@@ -23,7 +24,9 @@ from services.common.rpc.history_messages import MAX_UINT32
 from services.common.rpc.identity import Caller
 from services.gen.dexorder.ingest.v1.ingest_pb2 import Response
 from services.relay.history.engine import Engine
-from services.relay.history.table_reader import CANDLE_COLUMNS, TableReader
+from services.relay.history.outcome import read
+from services.relay.history.request import describe_wrong
+from services.relay.history.table_reader import CANDLE_COLUMNS, Rows, TableReader
 
 WINDOW_PERIODS = 20 * MAX_PAGE_CANDLES
 PARALLEL_WINDOWS = 2
@@ -65,40 +68,36 @@ class Answers:
 
     async def _rows(self, request: HistoryRequest, end: Outcome) -> AsyncGenerator[Response, None]:
         span = TimeRange(request.start_ns, end.end_ns)
-        try:
-            total, snapshot_id = await asyncio.to_thread(self._count, request, span, end)
+        rows = await asyncio.to_thread(self._reader.at, end.snapshot_id)
+        total = end.row_count
+        if rows.snapshot_id != end.snapshot_id:  # that one has expired
+            now = (await asyncio.to_thread(read, rows, request.series, span, [], [], request.limit)).found
+            total = now.rows if request.limit is None else min(now.rows, request.limit)
+            error = describe_wrong(now, request.series)
             if total < end.row_count:
                 error = f"{OHLC.name} has {total} of the request's {end.row_count} rows now; submit it under a new id"
+            if error:
                 yield _failed(request, error)
                 return
-            make_page = partial(Response, request_id=request.request_id, total_records=min(total, MAX_UINT32))
-            read, pending = 0, list[bytes]()
-            for window in split_by_periods(span, request.period_seconds, WINDOW_PERIODS):
-                if read == total:
-                    break
-                async with self._windows:
-                    found = await asyncio.to_thread(self._read, request, window, snapshot_id, total - read)
-                read += len(found)
-                pending += found
-                while len(pending) > self._page_candles:  # candles that fill one page exactly may be the last page
-                    page, pending = pending[: self._page_candles], pending[self._page_candles :]
-                    yield make_page(data=page)
-        except Exception as error:  # catalog, object store and file system raise errors of their own
-            raise Unavailable(f"{OHLC.name} can't be read: {error}") from error
-        if read != total:
-            raise Unavailable(f"{OHLC.name} gave {read} of {total} rows at snapshot {snapshot_id}")
+        make_page = partial(Response, request_id=request.request_id, total_records=min(total, MAX_UINT32))
+        sent, pending = 0, list[bytes]()
+        for window in split_by_periods(span, request.period_seconds, WINDOW_PERIODS):
+            if sent == total:
+                break
+            async with self._windows:
+                found = await asyncio.to_thread(_encoded, rows, request.series, window, total - sent)
+            sent += len(found)
+            pending += found
+            while len(pending) > self._page_candles:  # candles that fill one page exactly may be the last page
+                page, pending = pending[: self._page_candles], pending[self._page_candles :]
+                yield make_page(data=page)
+        if sent != total:
+            raise Unavailable(f"{OHLC.name} gave {sent} of {total} rows at snapshot {rows.snapshot_id}")
         yield make_page(data=pending, is_final=True)
 
-    def _count(self, request: HistoryRequest, span: TimeRange, end: Outcome) -> tuple[int, int | None]:
-        """Return the rows of the answer and the snapshot to read: that of the count if kept, else the current one."""
-        snapshot_id = self._reader.kept(end.snapshot_id)
-        if snapshot_id == end.snapshot_id:
-            return end.row_count, snapshot_id
-        count = self._reader.count(request.series, span, snapshot_id, request.limit)
-        return count.rows, count.snapshot_id
 
-    def _read(self, request: HistoryRequest, window: TimeRange, snapshot_id: int | None, limit: int) -> list[bytes]:
-        return encode_rows(self._reader.candles(request.series, window, snapshot_id).slice(0, limit))
+def _encoded(rows: Rows, series: Series, window: TimeRange, limit: int) -> list[bytes]:
+    return encode_rows(rows.candles(series, window).slice(0, limit))
 
 
 def _failed(request: HistoryRequest, error: str) -> Response:

@@ -1,8 +1,9 @@
 """Outcome of a request whose jobs are all over: coverage compared with the open times in the table.
 
-Coverage promises a row or a verified hole for every period. The table must confirm it period by period, since a surplus
-row in one place would make up for a lost one in a mere count. Where the table still lacks rows after some attempts, the
-request ends as ERROR with the exact lost ranges, and their coverage is retracted.
+Coverage promises a row or a verified hole for every period. The table, at its current snapshot, must confirm it period
+by period, since a surplus row in one place would make up for a lost one in a mere count. Where the table still lacks
+rows after some attempts, the request ends as ERROR with the exact lost ranges, and their coverage is retracted. Rows
+that the table must not have (duplicates, off the grid, in verified-empty ranges) end it as ERROR too.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+import numpy as np
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from services.common.clock import Clock
-from services.common.lake.tables import OHLC
 from services.common.model.errors import Unavailable
 from services.common.model.history import Outcome
-from services.common.model.periods import next_open, total_periods
-from services.common.model.time_range import TimeRange, intersect, merge, subtract
+from services.common.model.instrument import Series
+from services.common.model.periods import floor_to_grid, next_open, split_by_periods
+from services.common.model.time_range import RangeSet, TimeRange, merge
 from services.relay.history import coverage, planner
-from services.relay.history.request import LiveRequest, decide
+from services.relay.history.compare import WINDOW_PERIODS, Comparison, compare
+from services.relay.history.request import LiveRequest, decide, describe_wrong
 from services.relay.history.retraction_log import RetractionLog
 from services.relay.history.state import HistoryState
-from services.relay.history.table_reader import RowCount, TableReader
+from services.relay.history.table_reader import Rows, TableReader
 from services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
@@ -33,17 +36,18 @@ LOST = "the table lacks rows that were reported as committed"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Coverage and table read together. All ranges are inside ``span``, which ends where the limit was reached.
+    """Table and coverage compared, window by window.
 
     Attributes:
-        lost: Ranges claimed as rows that have no row.
+        span: The range that was compared. With a limit it ends after the last candle within the limit.
+        missing: Ranges in it that coverage does not claim.
+        snapshot_id: Snapshot of the table; None if the table has none.
     """
 
     span: TimeRange
     missing: list[TimeRange]
-    empty: list[TimeRange]
-    count: RowCount
-    lost: list[TimeRange]
+    found: Comparison
+    snapshot_id: int | None
 
 
 class OutcomeDecider:
@@ -68,23 +72,25 @@ class OutcomeDecider:
             Unavailable: The table cannot be read, or coverage cannot be retracted now.
         """
         reading = await self._read(live)
-        if reading.lost:
-            await self._retract(live, reading.lost, batch)
+        found, request = reading.found, live.request
+        if found.lost:
+            await self._retract(live, found.lost, batch)
         if live.ending:
             return None
-        limit, count = live.request.limit, reading.count
-        lacking = 0 if limit is None or count.last_open_ns is not None else limit - count.rows
-        missing = merge([*reading.missing, *reading.lost])
-        if not missing and lacking and live.planned_end_ns < live.request.end_ns:
+        rows = found.rows if request.limit is None else min(found.rows, request.limit)
+        lacking = 0 if request.limit is None else request.limit - rows
+        missing = merge([*reading.missing, *found.lost])
+        if not missing and not found.wrong and lacking and live.planned_end_ns < request.end_ns:
             planner.widen(self._state, live, lacking, batch, now_ns=self._clock.monotonic_ns())
             return None
         return decide(
             end_ns=reading.span.end_ns,
             missing=missing,
-            job_errors=[LOST] * bool(reading.lost) + self._state.errors(live),
-            row_count=count.rows,
-            empty_periods=total_periods(reading.empty, live.request.period_seconds),
-            snapshot_id=count.snapshot_id,
+            job_errors=[LOST] * bool(found.lost) + self._state.errors(live),
+            wrong=describe_wrong(found, request.series),
+            row_count=rows,
+            empty_periods=found.empty_periods,
+            snapshot_id=reading.snapshot_id,
             completed_ns=self._clock.wall_ns(),
         )
 
@@ -103,26 +109,39 @@ class OutcomeDecider:
         attempts = AsyncRetrying(
             stop=stop_after_attempt(self._attempts),
             wait=wait_exponential(multiplier=0.2, max=5),
-            retry=retry_if_result(lambda reading: bool(reading.lost)) | retry_if_exception_type(Exception),
+            retry=retry_if_result(lambda reading: reading.found.suspect) | retry_if_exception_type(Unavailable),
             retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
         )
-        try:
-            found: Reading = await attempts(self._read_once, live)
-        except Exception as error:  # catalog, object store and file system raise errors of their own
-            raise Unavailable(f"{OHLC.name} can't be read: {error}") from error
-        return found
+        reading: Reading = await attempts(self._read_once, live)
+        return reading
 
     async def _read_once(self, live: LiveRequest) -> Reading:
-        # coverage and snapshot before the count: later commits may add rows but never remove any
-        request, state, span = live.request, self._state, live.planned
-        missing, empty = state.missing(live, span.end_ns), state.empty(live, span.end_ns)
-        count = await asyncio.to_thread(self._reader.count, request.series, span, state.snapshot_id, request.limit)
-        if count.last_open_ns is not None:
-            span = TimeRange(span.start_ns, next_open(count.last_open_ns, request.period_seconds))
-        return make_reading(span, missing, empty, count)
+        # coverage before the table: a commit in between may add rows but does not remove any
+        request, span = live.request, live.planned
+        covered, empty = self._state.claims(request.series, span)
+        return await asyncio.to_thread(
+            lambda: read(self._reader.current(), request.series, span, covered, empty, request.limit)
+        )
 
 
-def make_reading(span: TimeRange, missing: list[TimeRange], empty: list[TimeRange], count: RowCount) -> Reading:
-    """Cut coverage to ``span`` and return it with the rows that it claims and the table lacks. Pure."""
-    missing, empty = intersect(missing, span), intersect(empty, span)
-    return Reading(span, missing, empty, count, subtract([span], [*missing, *empty, *count.candles]))
+def read(
+    rows: Rows, series: Series, span: TimeRange, covered: list[TimeRange], empty: list[TimeRange], limit: int | None
+) -> Reading:
+    """Compare rows with what coverage claims in ``span``, as far as the ``limit``-th row. Blocking.
+
+    Raises:
+        Unavailable: The table cannot be read.
+    """
+    found, period = Comparison(), series.period_seconds
+    claimed, void = RangeSet(covered), RangeSet(empty)
+    for window in split_by_periods(span, period, WINDOW_PERIODS):
+        times, part, left = rows.times(series, window), window, None if limit is None else limit - found.rows
+        if left is not None and len(times) >= left:
+            last_ns = int(np.partition(times, left - 1)[left - 1])
+            part = TimeRange(window.start_ns, next_open(floor_to_grid(last_ns, period), period))
+            span = TimeRange(span.start_ns, part.end_ns)
+            times = times[times < part.end_ns]
+        found.add(compare(times, claimed.within(part), void.within(part), period))
+        if span.end_ns == part.end_ns:
+            break
+    return Reading(span, claimed.holes(span), found, rows.snapshot_id)

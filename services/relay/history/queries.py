@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from services.common.lake.tables import COVERAGE
 from services.common.model.coverage import CoveragePage, CoverageRange, known_ranges
-from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.model.errors import InvalidRequest
 from services.common.model.history import HistoryRequest, Notification, Outcome, Progress, RequestRecord, RequestState
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -102,15 +101,11 @@ class CoverageQueries:
 
     def known(self, series: Series, span: TimeRange) -> list[CoverageRange]:
         """Return the known ranges inside ``span``."""
-        coverage = self._state.coverage.get(series)
-        return known_ranges(coverage.covered.within(span), coverage.empty.within(span)) if coverage else []
+        return known_ranges(*self._state.claims(series, span))
 
     async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
         """Return the pages that overlap ``span``, by start, with their retracted parts; Unavailable if unreadable."""
-        try:
-            rows = await asyncio.to_thread(self._reader.pages, series, span)
-        except Exception as error:  # catalog, object store and file system raise errors of their own
-            raise Unavailable(f"{COVERAGE.name} can't be read: {error}") from error
+        rows = await asyncio.to_thread(self._reader.pages, series, span)
         retractions = self._state.retractions.get(series)
         return [
             CoveragePage(

@@ -22,12 +22,22 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from services.common.lake.tables import OHLC
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
 from services.common.model.instrument import Instrument, Series
-from services.common.model.periods import ceil_to_grid, check_period, check_span, count_periods, floor_to_grid
+from services.common.model.periods import (
+    PERIODS,
+    ceil_to_grid,
+    check_period,
+    check_span,
+    count_periods,
+    floor_to_grid,
+    total_periods,
+)
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
+from services.relay.history.compare import Comparison
 
 MAX_ID_LENGTH = 256
 RANGES_IN_A_MESSAGE = 50
@@ -103,6 +113,24 @@ def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues:
     return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)
 
 
+def describe_wrong(found: Comparison, series: Series) -> str:
+    """Return as text which rows the table must not have, and how to remove them; empty if there are none."""
+    if not found.wrong:
+        return ""
+    period = PERIODS[series.period_seconds]
+    kinds = (
+        (found.surplus_rows, "duplicate"),
+        (total_periods(found.unexpected, series.period_seconds), "in ranges verified empty"),
+        (found.off_grid_rows, f"off the {period} grid"),
+    )
+    counts = ", ".join(f"{count:,} {kind}" for count, kind in kinds if count)
+    where = describe_ranges(found.wrong, RANGES_IN_A_MESSAGE)
+    return (
+        f"{OHLC.name} has rows that it must not have: {counts}, in {where}; "
+        f"`dexorder verify {series.ticker} {period} --repair` removes them"
+    )
+
+
 def describe_missing(missing: Sequence[TimeRange]) -> str:
     """Return missing ranges as text; a long list is cut."""
     return f"missing {describe_ranges(missing, RANGES_IN_A_MESSAGE)}"
@@ -113,18 +141,24 @@ def decide(
     end_ns: int,
     missing: Sequence[TimeRange],
     job_errors: Iterable[str],
+    wrong: str = "",
     row_count: int,
     empty_periods: int,
     snapshot_id: int | None,
     completed_ns: int,
 ) -> Outcome:
-    """Return the outcome of a request whose jobs are all over; anything missing makes it an ERROR that names it."""
-    error = ""
+    """Return the outcome of a request whose jobs are all over.
+
+    Anything missing makes it an ERROR that names it, and so do rows that the table must not have, named in ``wrong``.
+    """
+    error = wrong
     if missing:
         status = RequestStatus.ERROR
-        reasons, described = list(dict.fromkeys(filter(None, job_errors))), describe_missing(missing)
+        reasons, described = list(dict.fromkeys(filter(None, [*job_errors, wrong]))), describe_missing(missing)
         repeated = any(reason.startswith(described) for reason in reasons)  # a request of one job has the same ranges
         error = "; ".join(reasons if repeated else [*reasons, described])
+    elif wrong:
+        status = RequestStatus.ERROR
     else:
         status = RequestStatus.OK if row_count else RequestStatus.NOT_FOUND
     return Outcome(status, error, end_ns, completed_ns, row_count, empty_periods, tuple(missing), snapshot_id)

@@ -41,7 +41,6 @@ class HistoryState:
         self.jobs: dict[int, Job] = {}
         self.coverage: defaultdict[Series, SeriesCoverage] = defaultdict(SeriesCoverage)
         self.retractions: defaultdict[Series, Retractions] = defaultdict(Retractions)
-        self.snapshot_id: int | None = None
         self.next_job = 1
         self._by_dispatch_id: dict[str, Job] = {}
         self._by_series: defaultdict[Series, dict[int, Job]] = defaultdict(dict)
@@ -94,13 +93,14 @@ class HistoryState:
         """Return the committed ranges of a series."""
         return self.coverage[series].covered
 
+    def claims(self, series: Series, span: TimeRange) -> tuple[list[TimeRange], list[TimeRange]]:
+        """Return the committed ranges of a series inside ``span``, and the verified-empty part of them."""
+        coverage = self.coverage.get(series)
+        return (coverage.covered.within(span), coverage.empty.within(span)) if coverage else ([], [])
+
     def missing(self, live: LiveRequest, end_ns: int) -> list[TimeRange]:
         """Return the ranges of a request up to ``end_ns`` that are not covered."""
         return self.covered(live.request.series).holes(TimeRange(live.request.start_ns, end_ns))
-
-    def empty(self, live: LiveRequest, end_ns: int) -> list[TimeRange]:
-        """Return the verified-empty ranges of a request up to ``end_ns``."""
-        return self.coverage[live.request.series].empty.within(TimeRange(live.request.start_ns, end_ns))
 
     def errors(self, live: LiveRequest) -> list[str]:
         """Return the errors of a request's jobs, in time order."""

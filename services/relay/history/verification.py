@@ -15,24 +15,20 @@ from typing import TypeVar
 
 import structlog
 
-from services.common.lake.tables import OHLC
 from services.common.model.coverage import VerificationProgress, VerificationResult
-from services.common.model.errors import Unavailable
 from services.common.model.history import HistoryRequest
 from services.common.model.instrument import Series
 from services.common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
 from services.common.model.time_range import TimeRange, intersect
 from services.common.rpc.identity import Caller
 from services.relay.config import RelaySettings
-from services.relay.history.compare import Comparison, compare, repair_ranges
+from services.relay.history.compare import WINDOW_PERIODS, Comparison, compare, repair_ranges
 from services.relay.history.engine import Engine
 from services.relay.history.state import HistoryState
 from services.relay.history.table_reader import TableReader
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
-WINDOW_PERIODS = 500_000
-"""Periods of one window: their open times take 4 MB."""
 MAX_REPAIR_PERIODS = 1_000_000
 MAX_REPAIRED_RANGES = 1_000
 """Ranges, and requests for them, of one repair."""
@@ -160,30 +156,26 @@ class Verifier:
 
     async def _extent(self, series: Series, requested: TimeRange) -> TimeRange | None:
         """Return the range from the first to the last period that coverage or the table has, on the grid."""
-        covered, _ = self._covered(series, requested)
+        covered, _ = self._state.claims(series, requested)
         ends = [time for each in (*covered[:1], *covered[-1:]) for time in (each.start_ns, each.end_ns)]
         around = (
             [TimeRange(requested.start_ns, min(ends)), TimeRange(max(ends), requested.end_ns)] if ends else [requested]
         )
         for part in filter(None, around):
-            if (extent := await self._read(partial(self._reader.extent, series, part))) is not None:
+            if (extent := await self._read(partial(self._extent_of, series, part))) is not None:
                 first_ns, last_ns = (floor_to_grid(time, series.period_seconds) for time in extent)
                 ends += [first_ns, next_open(last_ns, series.period_seconds)]
         return TimeRange(min(ends), max(ends)) if ends else None
 
+    def _extent_of(self, series: Series, part: TimeRange) -> tuple[int, int] | None:
+        return self._reader.current().extent(series, part)
+
     async def _compare_window(self, series: Series, window: TimeRange) -> Comparison:
-        covered, empty = self._covered(series, window)
+        covered, empty = self._state.claims(series, window)
         return await self._read(
-            lambda: compare(self._reader.times(series, window), covered, empty, series.period_seconds)
+            lambda: compare(self._reader.current().times(series, window), covered, empty, series.period_seconds)
         )
 
-    def _covered(self, series: Series, span: TimeRange) -> tuple[list[TimeRange], list[TimeRange]]:
-        coverage = self._state.coverage.get(series)
-        return (coverage.covered.within(span), coverage.empty.within(span)) if coverage else ([], [])
-
     async def _read(self, read: Callable[[], T]) -> T:
-        try:
-            async with self._one_window:
-                return await asyncio.to_thread(read)
-        except Exception as error:  # catalog, object store and file system raise errors of their own
-            raise Unavailable(f"{OHLC.name} can't be read: {error}") from error
+        async with self._one_window:
+            return await asyncio.to_thread(read)

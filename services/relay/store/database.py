@@ -240,8 +240,6 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
             state.leases.queue(job.id, job.series.exchange)
         elif job.phase is Phase.OPEN and job.dispatch_id is not None:
             state.leases.resume(job.id, job.series.exchange, job.dispatch_id, produced=job.produced, now_ns=now_ns)
-    row = connection.execute("SELECT value FROM meta WHERE name = 'snapshot_id'").fetchone()
-    state.snapshot_id = row[0] if row else None
 
 
 def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:

@@ -217,10 +217,6 @@ class Batch:
             retracted_ns=made.retracted_ns,
         )
 
-    def snapshot(self, snapshot_id: int) -> None:
-        """Store the newest snapshot that the pipeline reported."""
-        self._insert("OR REPLACE INTO meta", name="snapshot_id", value=snapshot_id)
-
     def instruments(self, listed: InstrumentList) -> None:
         """Store the instruments of a venue, unless the stored ones are newer."""
         self._add(

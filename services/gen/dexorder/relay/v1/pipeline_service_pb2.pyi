@@ -30,7 +30,9 @@ class ReportJobsRequest(_message.Message):
     PAGES_FIELD_NUMBER: _builtins.int
     FINALS_FIELD_NUMBER: _builtins.int
     snapshot_id: _builtins.int
-    """The table's current snapshot after the batch's commit; absent while the table has none."""
+    """The table's current snapshot after the batch's commit; absent while the table has none. For people: the relay reads
+    the table itself.
+    """
     @_builtins.property
     def pages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PageResult]:
         """Pages of the batch, good or refused."""

@@ -65,12 +65,12 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
         PageResult(two.dispatch_id, SERIES, span(10, 13), (span(10, 11),)),
         PageResult(two.dispatch_id, SERIES, span(13, 15), (), "bad"),
     ]
-    dispatches.report(state, 77, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
+    dispatches.report(state, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
     await first.commit(batch)
 
     second, again = Store(tmp_path / "relay.db"), new_state("new")
     await second.load(again, now_ns=1_000)
-    assert again.requests.keys() == state.requests.keys() and again.snapshot_id == 77
+    assert again.requests.keys() == state.requests.keys()
     for request_id, live in state.requests.items():
         copy = again.requests[request_id]
         assert (copy.request, copy.state, copy.jobs) == (live.request, live.state, live.jobs)
@@ -110,7 +110,7 @@ async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     ((assign, _),) = dispatches.assign(state, batch, now_ns=0)
     page = PageResult(assign.dispatch_id, SERIES, span(0, 10), (span(0, 10),))
-    dispatches.report(state, None, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
+    dispatches.report(state, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
     await store.commit(batch)
     await store.close()
     async with suite(tmp_path) as s:
@@ -126,18 +126,16 @@ async def test_commits_keep_their_order_and_a_failed_one_stops_the_store(tmp_pat
     futures = []
     for value in range(50):
         batch = Batch()
-        batch.snapshot(value)
+        batch.statements.append(("INSERT OR REPLACE INTO meta (name, value) VALUES ('last', ?)", (value,)))
         futures.append(store.commit(batch))
         futures[-1].add_done_callback(partial(lambda value, _: done.append(value), value))
     await asyncio.gather(*futures)
-    state = new_state()
-    await store.load(state, now_ns=0)
-    assert done == list(range(50)) and state.snapshot_id == 49
+    last = await store.read(lambda connection: connection.execute("SELECT value FROM meta").fetchone())
+    assert done == list(range(50)) and last == (49,)
     broken = Batch()
     broken.statements.append(("INSERT INTO nowhere VALUES (1)", ()))
     with pytest.raises(Unavailable):
         await store.commit(broken)
-    batch.snapshot(1)
     with pytest.raises(Unavailable):
         await store.commit(batch)
     with pytest.raises(sqlite3.OperationalError):
@@ -179,7 +177,7 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
     for _ in range(2):
         store, again = Store(path), new_state()
         await store.load(again, now_ns=0)
-        assert again.requests.keys() == {"live"} and again.snapshot_id == 7
+        assert again.requests.keys() == {"live"}
         assert list(again.coverage[SERIES].covered) == [span(50, 80), span(90, 95)]
         assert again.jobs[1].dispatch_ids == {"id0": 0} and again.leases.job_of("id0") == 1
         record = await store.record("ended")

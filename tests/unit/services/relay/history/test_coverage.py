@@ -42,7 +42,7 @@ def test_the_board_says_what_the_two_tables_say(
         else:
             ledger.append(PageResult("gone", SERIES, part, (empty,), None, max(now_ns - ago, 0)))
             for _ in range(1 + ago % 2):
-                dispatches.report(live, None, ledger[-1:], [], Batch(), now_ns=0)
+                dispatches.report(live, ledger[-1:], [], Batch(), now_ns=0)
     order.shuffle(ledger)  # type: ignore[attr-defined]
     order.shuffle(retracted)  # type: ignore[attr-defined]
     again = new_state()
@@ -63,9 +63,7 @@ def test_only_what_every_page_calls_empty_is_empty(reported: list[tuple[TimeRang
     """A row stays in the table, whatever a page of a fenced dispatch claims before or after."""
     state = new_state()
     for number, (part, empty) in enumerate(reported):
-        dispatches.report(
-            state, None, [PageResult("gone", SERIES, part, (empty,), None, number)], [], Batch(), now_ns=0
-        )
+        dispatches.report(state, [PageResult("gone", SERIES, part, (empty,), None, number)], [], Batch(), now_ns=0)
     rows = [row for part, empty in reported for row in subtract([part], [empty])]
     assert list(state.coverage[SERIES].empty) == subtract([part for part, _ in reported], rows)
 

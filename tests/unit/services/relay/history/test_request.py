@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from services.common.model.history import RequestStatus
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
-from services.relay.history.outcome import make_reading
-from services.relay.history.request import decide, describe_missing
-from services.relay.history.table_reader import RowCount
+from services.relay.history.compare import Comparison
+from services.relay.history.request import decide, describe_missing, describe_wrong
 
 MINUTE_NS = 60 * SECOND_NS
 
@@ -16,11 +16,14 @@ def minutes(start: int, end: int) -> TimeRange:
     return TimeRange(start * MINUTE_NS, end * MINUTE_NS)
 
 
-def ended(missing: list[TimeRange], rows: int, errors: list[str] | None = None) -> tuple[RequestStatus, str]:
+def ended(
+    missing: list[TimeRange], rows: int, errors: list[str] | None = None, wrong: str = ""
+) -> tuple[RequestStatus, str]:
     outcome = decide(
         end_ns=0,
         missing=missing,
         job_errors=errors or [],
+        wrong=wrong,
         row_count=rows,
         empty_periods=0,
         snapshot_id=None,
@@ -43,8 +46,20 @@ def test_long_lists_of_missing_ranges_are_cut_in_the_text() -> None:
     assert text.count("[") == 50 and text.endswith("and 10 more")
 
 
-def test_finding_is_cut_to_the_range_that_is_answered() -> None:
-    missing, empty = [minutes(2, 4), minutes(8, 9)], [minutes(0, 1), minutes(5, 7)]
-    finding = make_reading(minutes(0, 6), missing, empty, RowCount(1, None, 5, [minutes(1, 2), minutes(7, 8)]))
-    assert (finding.missing, finding.empty) == ([minutes(2, 4)], [minutes(0, 1), minutes(5, 6)])
-    assert finding.lost == [minutes(4, 5)]  # six minutes, two missing, two empty: of two rows one is there
+def test_rows_that_must_not_be_there_are_an_error_with_or_without_missing_ranges() -> None:
+    found = Comparison(
+        unexpected=[minutes(3, 4)],
+        duplicates=[minutes(7, 8)],
+        surplus_rows=2,
+        off_grid=[minutes(9, 10)],
+        off_grid_rows=1,
+    )
+    text = describe_wrong(found, Series("BTC/USDT.SIM", 60))
+    assert text.startswith(
+        "trading.ohlc has rows that it must not have: 2 duplicate, 1 in ranges verified empty, 1 off"
+    )
+    assert text.count("[") == 3 and text.endswith("`dexorder verify BTC/USDT.SIM 1m --repair` removes them")
+    assert ended([], 3, ["an earlier worry"], text) == (RequestStatus.ERROR, text)
+    gap = "missing [1970-01-01T00:01:00Z, 1970-01-01T00:02:00Z)"
+    assert ended([minutes(1, 2)], 3, ["why"], text) == (RequestStatus.ERROR, f"why; {text}; {gap}")
+    assert describe_wrong(Comparison(), Series("BTC/USDT.SIM", 60)) == ""

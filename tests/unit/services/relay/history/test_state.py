@@ -132,7 +132,7 @@ class Life(RuleBasedStateMachine):
             finals = [FinalResult(job_id, FinalStatus.OK)]
             worker.final_read = True
         batch = Batch()
-        dispatches.report(self.state, None, pages, finals, batch, now_ns=self.now_ns)
+        dispatches.report(self.state, pages, finals, batch, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 
@@ -246,7 +246,6 @@ def dump(state: HistoryState) -> Any:
         },
         {series: (tuple(c.covered), tuple(c.empty)) for series, c in state.coverage.items() if c.covered},
         {series: (r.latest_ns, r.by_time()) for series, r in state.retractions.items() if r.latest_ns},
-        state.snapshot_id,
     )
 
 
