@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from dexorder.testing.report import Row, table
 from dexorder.testing.suite import Suite
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.history import PageResult
 from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
 from spark.config import SparkSettings
@@ -77,7 +77,7 @@ def preload(bootstrap: str, pages: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "fnv1a_random", "compression.codec": "lz4"})
     for number in range(pages):
         span = minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
-        control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, f"job-{number}", 0, span, time.time_ns())
+        control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, new_dispatch_id(number + 1, "0" * 16), 0, span, 1)
         headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
         producer.produce(
             OHLC_TOPIC, page_value("preload", candles(span)), control.dispatch_id.encode(), headers=headers

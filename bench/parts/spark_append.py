@@ -93,8 +93,8 @@ def warm_query(stage: Stage, side: str, number: int, runs: int) -> list[float]:
             time.sleep(jitter.uniform(0, 0.1))  # else all would fall at the same moment between two polls of the source
             span = minutes(FIRST_MINUTE + page * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
 
-            def act(job: str = f"{name}-{page}", span: Any = span) -> None:
-                produce(producer, stage.topic, span, job, time.time_ns())
+            def act(span: Any = span) -> None:
+                produce(producer, stage.topic, span)
 
             seconds.append(watched.seconds_until_snapshot(query, act))
     finally:

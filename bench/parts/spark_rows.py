@@ -19,6 +19,7 @@ from confluent_kafka import Producer
 from bench.parts.latency import candles
 from services.common.kafka.page_record import page_value
 from services.common.lake.tables import MICROSECONDS
+from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -108,11 +109,12 @@ def append(stream: DataFrame, table: str, checkpoint: Path, trigger: dict[str, A
     return writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger).toTable(table)
 
 
-def produce(producer: Producer, topic: str, span: TimeRange, job: str, fetched_ns: int) -> None:
-    """Write one page and wait until Kafka has it."""
-    control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, job, 0, span, fetched_ns)
+def produce(producer: Producer, topic: str, span: TimeRange) -> None:
+    """Write one page of a dispatch of its own, later than those before, and wait until Kafka has it."""
+    now_ns = time.time_ns()
+    control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, new_dispatch_id(now_ns, "0" * 16), 0, span, now_ns)
     headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
-    producer.produce(topic, page_value("bench", candles(span)), job.encode(), headers=headers)
+    producer.produce(topic, page_value("bench", candles(span)), control.dispatch_id.encode(), headers=headers)
     if producer.flush(_TIMEOUT_SECONDS):
         raise AssertionError("the page was not written")
 

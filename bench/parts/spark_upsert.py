@@ -21,6 +21,7 @@ from dexorder.testing.report import Row, spread, table
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.tables import OHLC
+from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -75,8 +76,8 @@ def latency(stage: Stage, runs: int) -> str:
                 wait_idle(query)
                 time.sleep(jitter.uniform(0, 0.1))
 
-                def act(job: str = f"{kind}-{number}", span: TimeRange = span) -> None:
-                    produce(producer, stage.topic, span, job, time.time_ns())
+                def act(span: TimeRange = span) -> None:
+                    produce(producer, stage.topic, span)
 
                 seconds[kind].append(watched.seconds_until_snapshot(query, act))
     finally:
@@ -106,7 +107,7 @@ class Batch:
     tickers: int
     first_minute: int
     minutes: int
-    fetched_s: int
+    dispatch: int
 
     @property
     def rows(self) -> int:
@@ -128,7 +129,9 @@ class Batch:
             "cast(id % 1009 AS double) / 7 AS volume",
             "cast(NULL AS double) AS quote_volume",
             "cast(NULL AS bigint) AS trades",
-            f"timestamp_seconds({self.fetched_s}) AS fetched_at",
+            "timestamp_seconds(1) AS fetched_at",
+            f"{self.dispatch}L AS dispatch",
+            "0 AS page",
         )
 
     def records(self, session: SparkSession) -> DataFrame:
@@ -141,10 +144,10 @@ class Batch:
                     Kind.PAGE,
                     f"T{ticker}/USDT.BENCH",
                     PERIOD_SECONDS,
-                    "bench",
+                    new_dispatch_id(self.dispatch, "0" * 16),
                     len(rows),
                     span,
-                    self.fetched_s * SECOND_NS,
+                    SECOND_NS,
                 )
                 rows.append(
                     {
@@ -174,7 +177,7 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
     catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
     name, plain_name = (f"`{each.name}`.{OHLC.name}" for each in (catalog, plain))
     pipeline = Pipeline(CANDLES, catalog, "bench", NoReporter())
-    loaded = Batch(0, TICKERS, 0, last, fetched_s=1)
+    loaded = Batch(0, TICKERS, 0, last, dispatch=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
     ways: dict[tuple[int, str], set[str]] = defaultdict(set)
@@ -214,8 +217,8 @@ def plan(number: int, last: int) -> dict[int, dict[str, Batch]]:
         number: Number of the round, from 0 to 39.
         last: Minutes of each ticker that were loaded.
     """
-    small = Batch(number % TICKERS, 1, last // 2, MAX_PAGE_CANDLES, fetched_s=2 + number)
-    large = Batch(4 * number % TICKERS, 4, 0, 25 * MAX_PAGE_CANDLES, fetched_s=2 + number)
+    small = Batch(number % TICKERS, 1, last // 2, MAX_PAGE_CANDLES, dispatch=2 + number)
+    large = Batch(4 * number % TICKERS, 4, 0, 25 * MAX_PAGE_CANDLES, dispatch=2 + number)
     behind = {  # first the small ones, whose tickers repeat after 20 rounds, then the large ones, after 5
         small: last + number // TICKERS * small.minutes,
         large: last + 2 * small.minutes + number // 5 * large.minutes,

@@ -1,9 +1,9 @@
-"""Upsert of a batch's rows: of two rows with one key, the one with the later version is kept.
+"""Upsert of a batch's rows: of two rows with one key, the one with the larger version is kept.
 
 Most batches contain only new rows, so the driver first reads the table in the batch's key ranges. If no row is present,
 the batch's files are appended as they are. If all rows are present, as in a replay, nothing is committed. Else a MERGE,
 merge-on-read, is run, with the ranges as literals in ON: without them Iceberg reads the whole table. Each way is
-idempotent, as a row with the same or a later version is left unchanged.
+idempotent, as a row with the same or a larger version is left unchanged.
 """
 
 from __future__ import annotations
@@ -145,9 +145,13 @@ def merge_statement(table: PageTable, target: str, source: str, ranges: Sequence
     updates = ", ".join(f"t.{name} = s.{name}" for name in columns if name not in table.key)
     return (
         f"MERGE INTO {target} t USING {source} s ON {merge_condition(table, ranges)} "  # noqa: S608 - values are quoted
-        f"WHEN MATCHED AND s.{table.version} > t.{table.version} THEN UPDATE SET {updates} "
+        f"WHEN MATCHED AND {_version(table, 's')} > {_version(table, 't')} THEN UPDATE SET {updates} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{name}' for name in columns)})"
     )
+
+
+def _version(table: PageTable, side: str) -> str:
+    return f"struct({', '.join(f'coalesce({side}.{name}, 0)' for name in table.version)})"
 
 
 def compare(table: PageTable, staged: pa.Table, found: pa.Table) -> Presence:
@@ -156,8 +160,17 @@ def compare(table: PageTable, staged: pa.Table, found: pa.Table) -> Presence:
     both = staged.join(found, list(table.key), join_type="inner", right_suffix="_found")
     if not both.num_rows:
         return Presence.NOTHING
-    newer = pc.any(pc.greater(both.column(table.version), both.column(f"{table.version}_found"))).as_py()
+    newer = pc.any(_newer(both, table.version)).as_py()
     return Presence.SOMETHING if newer or both.num_rows < staged.num_rows else Presence.ALL
+
+
+def _newer(both: pa.Table, version: tuple[str, ...]) -> Any:
+    """Return for each row whether its version columns are larger than those ending in ``_found``, in their order."""
+    name, *rest = version
+    columns: tuple[Any, Any] = both.column(name), both.column(f"{name}_found")
+    staged, found = (pc.fill_null(column, 0) for column in columns)
+    newer = pc.greater(staged, found)
+    return pc.or_(newer, pc.and_(pc.equal(staged, found), _newer(both, tuple(rest)))) if rest else newer
 
 
 def presence_of(
@@ -220,11 +233,11 @@ def write(
 
 
 def latest(table: PageTable, rows: DataFrame) -> DataFrame:
-    """Return one row per key, the one with the latest version."""
+    """Return one row per key, the one with the largest version."""
     from pyspark.sql import functions as f
 
     others = [name for name in table.columns if name not in table.key]
     # The other values break a tie, so that a replay of the batch picks the same row.
-    best = f.max(f.struct(table.version, *(name for name in others if name != table.version))).alias("best")
+    best = f.max(f.struct(*table.version, *(name for name in others if name not in table.version))).alias("best")
     grouped = rows.groupBy(*table.key).agg(best)
     return grouped.select(*table.key, *(f.col(f"best.{name}").alias(name) for name in others))

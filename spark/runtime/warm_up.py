@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
+from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.history import PageResult
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
@@ -43,16 +44,16 @@ def warm_up(session: SparkSession, *, merge: bool = False) -> None:
         for key, value in catalog_conf(catalog).items():
             session.conf.set(key, value)
         pipeline = Pipeline(CANDLES, catalog, "warm-up", _NoReporter())
-        for fetched_ns in (_MINUTE_NS, 2 * _MINUTE_NS)[: 1 + merge]:
-            arrow = pa.Table.from_batches([_page(fetched_ns)])
+        for dispatch in (1, 2)[: 1 + merge]:
+            arrow = pa.Table.from_batches([_page(dispatch)])
             pipeline.process(session.createDataFrame(arrow, RAW_DDL))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _page(fetched_ns: int, candles: int = 100) -> pa.RecordBatch:
+def _page(dispatch: int, candles: int = 100) -> pa.RecordBatch:
     span = TimeRange(0, candles * _MINUTE_NS)
-    headers = PageHeaders(Kind.PAGE, "WARM/UP.NONE", 60, "warm-up", 0, span, fetched_ns)
+    headers = PageHeaders(Kind.PAGE, "WARM/UP.NONE", 60, new_dispatch_id(dispatch, "0" * 16), 0, span, 1)
     value = page_value("warm-up", [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(candles)])
     record = {
         "payload": value,

@@ -53,6 +53,8 @@ def decode_page(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBat
             *(columns.column(name) for name in (*_VALUES, "quote_volume")),
             columns.column("trade_count").cast(pa.int64()),
             pa.repeat(headers.fetched_ns // 1_000, size).cast(MICROSECONDS),
+            pa.repeat(headers.dispatch, size),
+            pa.repeat(pa.scalar(headers.page, pa.int32()), size),
         ],
         schema=OHLC.arrow,
     )

@@ -29,7 +29,7 @@ class PageTable:
     """A table whose rows arrive in pages: everything the pipeline must know about it.
 
     Attributes:
-        iceberg: Schema, key, version column and partitioning. The key consists of ``series_columns``, ``time_column``
+        iceberg: Schema, key, version columns and partitioning. The key consists of ``series_columns``, ``time_column``
             and, where several rows may have one time, further columns.
         series_columns: Key columns with one value in a whole page. They have the names of fields of PageHeaders.
         time_column: Key column whose values lie in the page's span.
@@ -44,8 +44,8 @@ class PageTable:
     decode: Decode
 
     def __post_init__(self) -> None:
-        if not {*self.series_columns, self.time_column} <= set(self.key) or self.iceberg.version is None:
-            raise ValueError(f"{self.name} needs its series and time columns in the key, and a version column")
+        if not {*self.series_columns, self.time_column} <= set(self.key) or not self.version:
+            raise ValueError(f"{self.name} needs its series and time columns in the key, and version columns")
 
     @property
     def name(self) -> str:
@@ -58,14 +58,14 @@ class PageTable:
         return self.iceberg.key
 
     @property
-    def version(self) -> str:
-        """Column that decides between two rows with one key: the larger value is kept."""
-        return str(self.iceberg.version)
+    def version(self) -> tuple[str, ...]:
+        """Integer columns that decide between two rows with one key: the larger values are kept; null counts as 0."""
+        return self.iceberg.version
 
     @property
     def version_columns(self) -> tuple[str, ...]:
         """Columns that identify a copy of a row."""
-        return (*self.key, self.version)
+        return (*self.key, *self.version)
 
     @property
     def columns(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from services.common.kafka.page_record import final_value, page_value
+from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
@@ -14,6 +15,11 @@ MINUTE_NS = 60 * SECOND_NS
 DAY = parse_time("2024-01-31T23:30:00Z")  # pages of an hour from here span two months
 TICKER = "BTC/USDT.BINANCE"
 Record = tuple[bytes, dict[str, str]]
+
+
+def dispatch_id(number: int) -> str:
+    """Return the id of a dispatch; always the same one for a number."""
+    return new_dispatch_id(number, f"{number:016x}")
 
 
 def span(first: int, count: int) -> TimeRange:
@@ -29,13 +35,15 @@ def control(
     count: int,
     *,
     kind: Kind = Kind.PAGE,
-    job: str = "job-1",
+    job: int = 1,
     page: int = 0,
     ticker: str = TICKER,
     fetched_s: int = 1_700_000_000,
     empty: tuple[TimeRange, ...] = (),
 ) -> PageHeaders:
-    return PageHeaders(kind, ticker, 60, job, page, span(first, count), fetched_s * SECOND_NS, empty, "trace")
+    """Return the headers of a page of the dispatch with the number ``job``."""
+    fetched_ns = fetched_s * SECOND_NS
+    return PageHeaders(kind, ticker, 60, dispatch_id(job), page, span(first, count), fetched_ns, empty, "trace")
 
 
 def page(head: PageHeaders, price: float = 100.0) -> Record:

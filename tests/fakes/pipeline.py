@@ -50,7 +50,7 @@ class Oracle:
 
     def __init__(self, source: FakeSource) -> None:
         self.source = source
-        self.rows: dict[Key, tuple[int, float]] = {}
+        self.rows: dict[Key, tuple[int, int, float]] = {}
         self.coverage: list[tuple[str, int, int, int]] = []
         self.sent = 0
 
@@ -58,27 +58,26 @@ class Oracle:
         payload, headers = page(head, price)
         self.source.add(self.sent % 2, payload, head.dispatch_id, headers)
         self.sent += 1
-        fetched_s = head.fetched_ns // SECOND_NS
         for open_ns in range(head.span.start_ns, head.span.end_ns, MINUTE_NS):
             if not any(r.start_ns <= open_ns < r.end_ns for r in head.empty):
                 key = (head.ticker, open_ns)
-                self.rows[key] = max(self.rows.get(key, (0, 0.0)), (fetched_s, price))
-        self.coverage.append((head.ticker, head.span.start_ns, head.span.end_ns, fetched_s))
+                self.rows[key] = max(self.rows.get(key, (0, 0, 0.0)), (head.dispatch, head.page, price))
+        self.coverage.append((head.ticker, head.span.start_ns, head.span.end_ns, head.fetched_ns // SECOND_NS))
 
     def send_history(self) -> None:
         """Send new and repeated ranges, newer and older copies, empty ranges, an empty page, two months and tickers."""
         for n in range(4):
-            self.send(control(n * 20, 20, page=n))
-        self.send(control(0, 40, job="job-2", ticker=OTHER, empty=(span(5, 10),)))
-        self.send(control(40, 10, job="job-2", page=1, ticker=OTHER, empty=(span(40, 10),)))
-        self.send(control(10, 20, job="job-3", fetched_s=1_700_000_500), price=200.0)
-        self.send(control(15, 5, job="job-4", fetched_s=1_600_000_000), price=300.0)
-        self.send(control(25, 5, job="job-3", page=1, fetched_s=1_700_000_900), price=400.0)
+            self.send(control(n * 20, 20, job=2, page=n))
+        self.send(control(0, 40, job=3, ticker=OTHER, empty=(span(5, 10),)))
+        self.send(control(40, 10, job=3, page=1, ticker=OTHER, empty=(span(40, 10),)))
+        self.send(control(10, 20, job=4, fetched_s=1_600_000_000), price=200.0)
+        self.send(control(15, 5, job=1, fetched_s=1_700_000_500), price=300.0)  # a clock that is ahead
+        self.send(control(25, 5, job=4, page=1, fetched_s=1_500_000_000), price=400.0)
 
     def check(self, catalog: CatalogSettings) -> None:
         tables = catalog.load()
         found = tables.load_table(OHLC.name).scan().to_arrow().to_pylist()
-        rows = {(r["ticker"], ns(r["open_time"])): (ns(r["fetched_at"]) // SECOND_NS, r["open"]) for r in found}
+        rows = {(r["ticker"], ns(r["open_time"])): (r["dispatch"], r["page"], r["open"]) for r in found}
         assert len(rows) == len(found), "a key is duplicated"
         assert rows == self.rows
         covered = [

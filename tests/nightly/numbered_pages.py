@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from services.common.kafka.page_record import page_value
+from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
@@ -52,10 +53,10 @@ class Page:
             Kind.PAGE,
             TICKERS[self.ticker],
             _PERIOD_SECONDS,
-            f"job-{self.ticker}",
+            new_dispatch_id(self.version, f"{self.ticker:016x}"),
             self.index,
             TimeRange(start_ns, start_ns + CANDLES * _MINUTE_NS),
-            (_FETCHED_S + self.version) * SECOND_NS,
+            (_FETCHED_S - self.version) * SECOND_NS,  # against the order of the dispatches, which alone decides
         )
 
     @property
@@ -90,7 +91,8 @@ def _values(tickers: Ints, minutes: Ints, versions: Ints) -> Columns:
         "volume": 1.0 + minutes % 13,
         "quote_volume": 1.0 + minutes % 29,
         "trades": minutes % 17,
-        "fetched_s": _FETCHED_S + versions,
+        "fetched_s": _FETCHED_S - versions,
+        "dispatch": versions,
     }
 
 
@@ -195,7 +197,7 @@ def _read(rows: pa.Table) -> tuple[Ints, Columns]:
     numbers = tickers * _STRIDE + since_ns // _MINUTE_NS
     strange = (since_ns % _MINUTE_NS != 0) | (rows["period_seconds"].to_numpy() != _PERIOD_SECONDS)
     numbers[strange] = -1 - np.flatnonzero(strange)
-    values = {name: rows[name].to_numpy() for name in (*_FLOATS, "trades")}
+    values = {name: rows[name].to_numpy() for name in (*_FLOATS, "trades", "dispatch")}
     return numbers, values | {"fetched_s": _since(rows["fetched_at"], 0) // SECOND_NS}
 
 

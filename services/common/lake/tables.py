@@ -60,16 +60,16 @@ class IcebergTable:
     Attributes:
         name: With the namespace.
         key: Columns that identify a row.
-        version: Of two rows with one key, the one with the larger value in this column is kept; None if rows with one
-            key are equal.
+        version: Integer columns, compared in order, null as 0: of two rows with one key, the one with the larger
+            values is kept. Empty if rows with one key are equal.
         partitions: Used when the table is created; an existing table keeps its own, also for ``order`` and
-            ``properties``.
+            ``properties``. Of ``schema`` it gets the optional columns that it lacks.
     """
 
     name: str
     schema: Schema
     key: tuple[str, ...]
-    version: str | None = None
+    version: tuple[str, ...] = ()
     partitions: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
     order: SortOrder = UNSORTED_SORT_ORDER
     properties: dict[str, str] = field(default_factory=lambda: dict(_COMMON))
@@ -101,10 +101,10 @@ class IcebergTable:
             return None
 
     def load_or_create(self, catalog: Catalog) -> Table:
-        """Return the table; create it and its namespace if they do not exist."""
+        """Return the table with all optional columns; create it and its namespace if they do not exist."""
         table = self.load(catalog)
         if table is not None:
-            return table
+            return self._evolved(table)
         catalog.create_namespace_if_not_exists(NAMESPACE)
         return catalog.create_table_if_not_exists(
             self.name,
@@ -113,6 +113,19 @@ class IcebergTable:
             sort_order=self.order,
             properties=dict(self.properties),  # pyiceberg removes the format version from it
         )
+
+    def _evolved(self, table: Table) -> Table:
+        """Add the optional columns that an earlier release did not declare, and set the docs of today."""
+        present = {each.name: each for each in table.schema().fields}
+        missing = [each for each in self.schema.fields if each.name not in present and each.optional]
+        if missing:
+            with table.update_schema() as change:
+                for each in missing:
+                    change.add_column(each.name, each.field_type, each.doc)
+                for each in self.schema.fields:
+                    if each.name in present and each.doc != present[each.name].doc:
+                        change.update_column(each.name, doc=each.doc)
+        return table
 
 
 def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
@@ -186,7 +199,7 @@ def _integer_type(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
-# Field ids and docs are stored in existing tables: never change them.
+# Field ids are stored in existing tables: never change them.
 
 
 def _required(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
@@ -210,11 +223,13 @@ OHLC = IcebergTable(
         _required(8, "volume", DoubleType(), "in units of the base currency"),
         _optional(9, "quote_volume", DoubleType(), "in units of the quote currency, where the exchange gives it"),
         _optional(10, "trades", LongType(), "number of trades, where the exchange gives it"),
-        _required(11, "fetched_at", TimestamptzType(), "when the exchange answered; of two copies the later one stays"),
+        _required(11, "fetched_at", TimestamptzType(), "when the exchange answered, by the ingestor's clock"),
+        _optional(12, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
+        _optional(13, "page", IntegerType(), "number of the page in its dispatch; the larger one stays"),
         identifier_field_ids=[1, 2, 3],
     ),
     key=("ticker", "period_seconds", "open_time"),
-    version="fetched_at",
+    version=("dispatch", "page"),
     partitions=PartitionSpec(
         PartitionField(3, 1000, MonthTransform(), "open_time_month"),
         PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),

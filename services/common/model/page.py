@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest
 from services.common.model.time_range import TimeRange
 
@@ -51,10 +52,11 @@ class PageHeaders:
     Attributes:
         dispatch_id: The dispatch that sent the record; also the record's key, so that the records of a dispatch keep
             their order in one partition. Its header is named ``dx-job``.
-        page: Number of the page within its dispatch, from 0; on the final, the number of pages before it.
+        page: Number of the page within its dispatch, from 0; on the final, the number of pages before it. Of two copies
+            of a candle the one with the larger number of the dispatch, then of the page, is kept.
         span: The sub-range that the page settles; on the final, the range of the dispatch.
         empty: Verified-empty ranges inside ``span``.
-        fetched_ns: Wall clock time at which the exchange answered. Of two copies of a candle the later one wins.
+        fetched_ns: Time at which the exchange answered, by the ingestor's clock. It decides nothing.
         trace: Id that joins the log lines of one dispatch.
     """
 
@@ -67,6 +69,11 @@ class PageHeaders:
     fetched_ns: int
     empty: tuple[TimeRange, ...] = ()
     trace: str = ""
+
+    @property
+    def dispatch(self) -> int:
+        """Number of the dispatch; InvalidRequest if its id has none."""
+        return number_of(self.dispatch_id)
 
     def encode(self) -> dict[str, str]:
         """Return the headers in the order in which they are written; text, as source.v1 carries them as strings."""

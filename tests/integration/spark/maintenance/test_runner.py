@@ -92,7 +92,7 @@ def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_rem
 ) -> None:
     parts, oracle = Parts(trading), Oracle(FakeSource())
     append(trading, oracle, 6)  # 30 minutes of January and 30 of February: two partitions
-    newer = control(0, 40, job="job-2", fetched_s=1_700_000_500)
+    newer = control(0, 40, job=2)
     oracle.send(newer, price=200.0)
     Pipeline(CANDLES, trading, "test", Recorder()).process(frame(spark, [page(newer, 200.0)]))
     covered = sorted((c.span, c.empty) for c in TableReader(trading.load()).coverage())

@@ -21,7 +21,7 @@ from spark.pipeline.batch import Pipeline
 from spark.pipeline.driver import Driver, QueryFailed, start_query
 from spark.pipeline.reporter import FinalReport
 from spark.tables.ohlc import CANDLES
-from tests.fakes.pages import DAY, MINUTE_NS, control, final, page, span
+from tests.fakes.pages import DAY, MINUTE_NS, control, dispatch_id, final, page, span
 from tests.fakes.pipeline import Oracle, Recorder, frame, ns, settled, wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 
@@ -61,7 +61,7 @@ def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
     newest = trading.load().load_table(OHLC.name).current_snapshot()
     assert newest and recorder.snapshots[-1] == newest.snapshot_id
     through_spark = spark.sql(f"SELECT count(*), sum(open) FROM {trading.name}.{OHLC.name}").collect()[0]
-    assert tuple(through_spark) == (len(oracle.rows), sum(price for _, price in oracle.rows.values()))
+    assert tuple(through_spark) == (len(oracle.rows), sum(price for *_, price in oracle.rows.values()))
     files = [path.name for path in Path(str(trading.warehouse).removeprefix("file://")).rglob("*")]
     assert any(name.endswith(".parquet") for name in files)
     assert not [name for name in files if name.endswith(".crc")], "each would cost a process"
@@ -79,14 +79,16 @@ def test_a_repeated_batch_changes_nothing_and_is_reported_again(spark: SparkSess
     oracle.check(trading)
     assert (first.path, second.path) == ("merge", "merge"), "some of its pages share keys"
     assert recorder.pages[: len(recorder.pages) // 2] == recorder.pages[len(recorder.pages) // 2 :]
-    assert recorder.finals == [FinalReport("job-1", ingest_pb2.DataResponse.OK, None, 80)] * 2
+    assert recorder.finals == [FinalReport(dispatch_id(1), ingest_pb2.DataResponse.OK, None, 80)] * 2
 
 
 def test_new_pages_are_appended_present_ones_unchanged_and_newer_ones_merged(
     spark: SparkSession, trading: CatalogSettings
 ) -> None:
-    def go(fetched_s: int, price: float, *spans: tuple[int, int]) -> tuple[str, dict[int, float]]:
-        heads = [control(first, count, page=n, fetched_s=fetched_s) for n, (first, count) in enumerate(spans)]
+    def go(job: int, price: float, *spans: tuple[int, int]) -> tuple[str, dict[int, float]]:
+        heads = [
+            control(first, count, job=job, page=n, fetched_s=1_000 - job) for n, (first, count) in enumerate(spans)
+        ]
         path = pipeline.process(frame(spark, [page(head, price) for head in heads])).path
         found = trading.load().load_table(OHLC.name).scan().to_arrow()
         rows = {(ns(row["open_time"]) - DAY) // MINUTE_NS: row["open"] for row in found.to_pylist()}

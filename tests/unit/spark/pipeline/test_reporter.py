@@ -14,13 +14,13 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
 from spark.pipeline.reporter import MAX_REPORT_BYTES, FinalReport, RelayReporter, Stopped, split_report, to_request
-from tests.fakes.pages import TICKER, span
+from tests.fakes.pages import TICKER, dispatch_id, span
 
 PAGES = [
-    PageResult("job-1", Series(TICKER, 60), span(0, 10), (span(2, 3),), fetched_ns=5_000, rows=7),
-    PageResult("job-1", Series(TICKER, 60), span(10, 10), refused="not a DataResponse"),
+    PageResult(dispatch_id(1), Series(TICKER, 60), span(0, 10), (span(2, 3),), fetched_ns=5_000, rows=7),
+    PageResult(dispatch_id(1), Series(TICKER, 60), span(10, 10), refused="not a DataResponse"),
 ]
-FINALS = [FinalReport("job-1", ingest_pb2.DataResponse.ERROR, "gone", 7)]
+FINALS = [FinalReport(dispatch_id(1), ingest_pb2.DataResponse.ERROR, "gone", 7)]
 
 
 REFUSED_TICKER = "REFUSED/USDT.SIM"
@@ -69,7 +69,7 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
         snapshot_id=42,
         pages=[
             pb.PageResult(
-                job_id="job-1",
+                job_id=dispatch_id(1),
                 ticker=TICKER,
                 period_seconds=60,
                 start_time=span(0, 10).start_ns,
@@ -79,7 +79,7 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
                 empty=[relay_service_pb2.TimeRange(start_time=span(2, 3).start_ns, end_time=span(2, 3).end_ns)],
             ),
             pb.PageResult(
-                job_id="job-1",
+                job_id=dispatch_id(1),
                 ticker=TICKER,
                 period_seconds=60,
                 start_time=span(10, 10).start_ns,
@@ -88,7 +88,9 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
             ),
         ],
         finals=[
-            pb.FinalResult(job_id="job-1", status=ingest_pb2.DataResponse.ERROR, error_message="gone", total_records=7)
+            pb.FinalResult(
+                job_id=dispatch_id(1), status=ingest_pb2.DataResponse.ERROR, error_message="gone", total_records=7
+            )
         ],
     )
     assert not second.HasField("snapshot_id")
@@ -97,7 +99,8 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
 def thin_pages(number: int) -> list[PageResult]:
     holes = tuple(span(minute, 1) for minute in range(0, 500, 2))
     return [
-        PageResult(f"job-{n}", Series(TICKER, 60), span(0, 500), holes, fetched_ns=1, rows=250) for n in range(number)
+        PageResult(dispatch_id(n + 1), Series(TICKER, 60), span(0, 500), holes, fetched_ns=1, rows=250)
+        for n in range(number)
     ]
 
 
@@ -131,12 +134,12 @@ def test_a_page_that_the_relay_refuses_does_not_hold_up_the_others(relay: tuple[
     servicer, address = relay
     attempts: list[tuple[int, str]] = []
     reporter = RelayReporter(address, threading.Event(), lambda failed, code: attempts.append((failed, code)))
-    bad = PageResult("job-bad", Series(REFUSED_TICKER, 60), span(0, 10), fetched_ns=1, rows=10)
+    bad = PageResult(dispatch_id(9), Series(REFUSED_TICKER, 60), span(0, 10), fetched_ns=1, rows=10)
     good = thin_pages(10)
     reporter.report(1, [*good[:3], bad, *good[3:]], FINALS)
     reporter.close()
     assert [page.job_id for each in servicer.requests for page in each.pages] == [page.dispatch_id for page in good]
-    assert [final.job_id for each in servicer.requests for final in each.finals] == ["job-1"]
+    assert [final.job_id for each in servicer.requests for final in each.finals] == [dispatch_id(1)]
     assert (1, "INVALID_ARGUMENT") in attempts
     assert attempts[-1] == (0, "OK")
 

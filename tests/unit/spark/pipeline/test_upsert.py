@@ -68,6 +68,8 @@ def arrow(candles: list[Candle], ticker: str = TICKER) -> pa.Table:
         "fetched_at": times,
         "quote_volume": [None] * size,
         "trades": [None] * size,
+        "dispatch": [None] * size,
+        "page": [None] * size,
     } | {name: [getattr(c, name) for c in candles] for name in ("open", "high", "low", "close", "volume")}
     return pa.table([pa.array(columns[f.name], f.type) for f in OHLC.arrow], schema=OHLC.arrow)
 
@@ -90,7 +92,7 @@ def test_presence_is_the_share_of_rows_that_the_table_has(
     table.append(arrow([candle(n) for n in (0, 1, 5, 6)]))
     assert DAY % MINUTE_NS == 0
     scan = ScanRange((ticker,), (60,), span(minutes[0], minutes[-1] - minutes[0] + 1))
-    staged = versions([(n, 0) for n in minutes], ticker)
+    staged = versions(dict.fromkeys(minutes, (None, None)), ticker)
     assert presence_of(CANDLES, table, [scan], lambda: staged) is expected
 
 
@@ -100,27 +102,41 @@ def test_an_empty_table_has_nothing_and_no_file_is_read(catalog: CatalogSettings
     assert presence_of(CANDLES, table, [scan], lambda: pytest.fail("read")) is Presence.NOTHING
 
 
-Versions = list[tuple[int, int]]
+Version = tuple[int | None, int | None]
 
 
-def versions(some: Versions, ticker: str = TICKER) -> pa.Table:
-    """Version columns of candles, given as minute and minutes between the candle and its fetch."""
-    opens = [candle(minute).open_ns // 1_000 for minute, _ in some]
-    fetched = [at + later * MINUTE_NS // 1_000 for at, (_, later) in zip(opens, some, strict=True)]
-    times = [pa.array(each, pa.int64()).cast(MICROSECONDS) for each in (opens, fetched)]
-    schema = CANDLES.arrow_of(CANDLES.version_columns)
-    return pa.table([pa.array([ticker] * len(some)), pa.array([60] * len(some), pa.int32()), *times], schema=schema)
+def versions(some: dict[int, Version], ticker: str = TICKER) -> pa.Table:
+    """Version columns of candles, given as the dispatch and the page of each minute."""
+    rows = [
+        {
+            "ticker": ticker,
+            "period_seconds": 60,
+            "open_time": candle(minute).open_ns // 1_000,
+            "dispatch": dispatch,
+            "page": page,
+        }
+        for minute, (dispatch, page) in some.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=CANDLES.arrow_of(CANDLES.version_columns))
 
 
-@given(
-    st.dictionaries(st.integers(0, 6), st.integers(0, 2), min_size=1),
-    st.dictionaries(st.integers(0, 6), st.integers(0, 2)),
-)
-def test_a_candle_is_present_if_its_version_is_the_same_or_later(staged: dict[int, int], found: dict[int, int]) -> None:
+def number(version: Version) -> tuple[int, int]:
+    """A row of an earlier release has neither, and counts as the oldest."""
+    return version[0] or 0, version[1] or 0
+
+
+numbers = st.none() | st.integers(1, 2) | st.just(2**62 - 1)
+some_versions = st.dictionaries(st.integers(0, 6), st.tuples(numbers, st.none() | st.integers(0, 2)), max_size=7)
+
+
+@given(some_versions, some_versions)
+def test_a_candle_is_present_if_its_version_is_the_same_or_larger(
+    staged: dict[int, Version], found: dict[int, Version]
+) -> None:
     if not staged.keys() & found.keys():
         expected = Presence.NOTHING
-    elif all(minute in found and found[minute] >= later for minute, later in staged.items()):
+    elif all(minute in found and number(found[minute]) >= number(version) for minute, version in staged.items()):
         expected = Presence.ALL
     else:
         expected = Presence.SOMETHING
-    assert compare(CANDLES, versions(list(staged.items())), versions(list(found.items()))) is expected
+    assert compare(CANDLES, versions(staged), versions(found)) is expected

@@ -13,7 +13,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.pipeline.decode import DECODED, decode_batches
 from spark.source.records import RAW
 from spark.tables.ohlc import CANDLES, decode_candles, decode_slowly
-from tests.fakes.pages import MINUTE_NS, Record, candle, control, final, page, span
+from tests.fakes.pages import MINUTE_NS, Record, candle, control, dispatch_id, final, page, span
 
 
 def decode(*records: Record) -> list[dict[str, Any]]:
@@ -50,9 +50,11 @@ def test_a_good_page_becomes_its_candles_and_one_control_row() -> None:
         "volume": 3.5,
         "quote_volume": 350.0,
         "trades": 7,
+        "dispatch": 1,
+        "page": 0,
     }
     head = rows[3]["control"]
-    assert (head["dispatch_id"], head["rows"], head["reason"], rows[3]["raw"]) == ("job-1", 3, None, None)
+    assert (head["dispatch_id"], head["rows"], head["reason"], rows[3]["raw"]) == (dispatch_id(1), 3, None, None)
     assert (head["start_ns"], head["end_ns"]) == (span(0, 3).start_ns, span(0, 3).end_ns)
 
 
@@ -65,7 +67,9 @@ def test_a_page_with_empty_ranges_and_a_page_without_candles_are_good() -> None:
 
 def test_months_are_on_the_grid_of_the_calendar() -> None:
     opens = [parse_time(f"2024-0{m}-01") for m in (1, 2, 3)]
-    head = PageHeaders(Kind.PAGE, "A.B", MONTH_SECONDS, "j", 0, TimeRange(opens[0], parse_time("2024-04-01")), 1_000)
+    head = PageHeaders(
+        Kind.PAGE, "A.B", MONTH_SECONDS, dispatch_id(1), 0, TimeRange(opens[0], parse_time("2024-04-01")), 1_000
+    )
     assert kinds(decode((page_value("r", [Candle(t, 1, 1, 1, 1, 0) for t in opens]), head.encode()))) == [
         "candle",
         "candle",
@@ -100,7 +104,7 @@ def test_a_page_with_a_bad_candle_is_refused_as_a_whole_with_the_reason(reason: 
     assert kinds(rows) == ["candle", "candle", "page", "refused", "page"]
     refused = rows[3]
     assert reason in refused["control"]["reason"]
-    assert (refused["control"]["dispatch_id"], refused["control"]["rows"]) == ("job-1", None)
+    assert (refused["control"]["dispatch_id"], refused["control"]["rows"]) == (dispatch_id(1), None)
     assert (refused["raw"]["partition"], refused["raw"]["offset"]) == (3, 1)
     assert refused["raw"]["payload"] == page_value("r", candles)
 
@@ -170,7 +174,7 @@ def test_a_final_record_has_the_result_of_the_dispatch(status: pb.DataResponse.R
     rows = decode(final(control(0, 3), 12, status))
     assert kinds(rows) == ["final"]
     head = rows[0]["control"]
-    assert (head["dispatch_id"], head["status"], head["total_records"]) == ("job-1", status, 12)
+    assert (head["dispatch_id"], head["status"], head["total_records"]) == (dispatch_id(1), status, 12)
 
 
 def test_a_final_record_keeps_its_message() -> None:

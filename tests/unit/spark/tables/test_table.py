@@ -43,15 +43,15 @@ TRADES_ICEBERG = IcebergTable(
         NestedField(2, "traded_at", TimestamptzType(), required=True),
         NestedField(3, "number", LongType(), required=True),
         NestedField(4, "price", DoubleType(), required=True),
-        NestedField(5, "seen_at", TimestamptzType(), required=True),
+        NestedField(5, "edition", LongType(), required=True),
     ),
     key=("symbol", "traded_at", "number"),
-    version="seen_at",
+    version=("edition",),
     partitions=PartitionSpec(PartitionField(2, 1000, DayTransform(), "traded_at_day")),
 )
 
 
-def rows(numbers: Iterable[int], seen_s: int = 1, symbol: str = "A.X") -> pa.RecordBatch:
+def rows(numbers: Iterable[int], edition: int = 1, symbol: str = "A.X") -> pa.RecordBatch:
     """Two trades a minute, so that several share a time."""
     found = [
         {
@@ -59,7 +59,7 @@ def rows(numbers: Iterable[int], seen_s: int = 1, symbol: str = "A.X") -> pa.Rec
             "traded_at": (DAY + number // 2 * MINUTE_NS) // 1_000,
             "number": number,
             "price": float(number),
-            "seen_at": seen_s * 1_000_000,
+            "edition": edition,
         }
         for number in numbers
     ]
@@ -81,14 +81,14 @@ def versions(batch: pa.RecordBatch) -> pa.Table:
 
 def test_ddl_and_columns_follow_the_schema() -> None:
     assert TRADES_ICEBERG.ddl == (
-        "`symbol` string, `traded_at` timestamp, `number` bigint, `price` double, `seen_at` timestamp"
+        "`symbol` string, `traded_at` timestamp, `number` bigint, `price` double, `edition` bigint"
     )
-    assert TRADES.columns == ["symbol", "traded_at", "number", "price", "seen_at"]
-    assert TRADES.arrow_of(TRADES.version_columns).names == ["symbol", "traded_at", "number", "seen_at"]
+    assert TRADES.columns == ["symbol", "traded_at", "number", "price", "edition"]
+    assert TRADES.arrow_of(TRADES.version_columns).names == ["symbol", "traded_at", "number", "edition"]
     assert TRADES.iceberg.arrow.field("traded_at").type == MICROSECONDS
 
 
-@pytest.mark.parametrize("changes", [{"series_columns": ("price",)}, {"time_column": "seen_at"}])
+@pytest.mark.parametrize("changes", [{"series_columns": ("price",)}, {"time_column": "edition"}])
 def test_series_and_time_columns_belong_to_the_key(changes: dict[str, object]) -> None:
     given: dict[str, object] = {"series_columns": ("symbol",), "time_column": "traded_at"} | changes
     with pytest.raises(ValueError, match="toy_trades needs"):
@@ -130,9 +130,10 @@ def test_conditions_name_only_columns_of_their_table() -> None:
     )
     assert merge_statement(TRADES, "`c`.trading.toy_trades", "batch", ranges) == (
         f"MERGE INTO `c`.trading.toy_trades t USING batch s ON {merge_condition(TRADES, ranges)} "
-        "WHEN MATCHED AND s.seen_at > t.seen_at THEN UPDATE SET t.price = s.price, t.seen_at = s.seen_at "
-        "WHEN NOT MATCHED THEN INSERT (symbol, traded_at, number, price, seen_at) "
-        "VALUES (s.symbol, s.traded_at, s.number, s.price, s.seen_at)"
+        "WHEN MATCHED AND struct(coalesce(s.edition, 0)) > struct(coalesce(t.edition, 0)) "
+        "THEN UPDATE SET t.price = s.price, t.edition = s.edition "
+        "WHEN NOT MATCHED THEN INSERT (symbol, traded_at, number, price, edition) "
+        "VALUES (s.symbol, s.traded_at, s.number, s.price, s.edition)"
     )
     found = row_filter(TRADES, ranges)
     assert isinstance(found, expressions.And)
@@ -142,9 +143,9 @@ def test_conditions_name_only_columns_of_their_table() -> None:
 
 
 def test_rows_are_compared_by_key_and_version() -> None:
-    table = versions(rows(range(4), seen_s=5))
-    assert compare(TRADES, versions(rows(range(4), seen_s=5)), table) is Presence.ALL
-    assert compare(TRADES, versions(rows([1], seen_s=6)), table) is Presence.SOMETHING
+    table = versions(rows(range(4), edition=5))
+    assert compare(TRADES, versions(rows(range(4), edition=5)), table) is Presence.ALL
+    assert compare(TRADES, versions(rows([1], edition=6)), table) is Presence.SOMETHING
     assert compare(TRADES, versions(rows([3, 4])), table) is Presence.SOMETHING
     assert compare(TRADES, versions(rows([4])), table) is Presence.NOTHING
 

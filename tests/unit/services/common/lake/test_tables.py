@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.coverage import (
@@ -72,7 +75,15 @@ DECLARED: list[tuple[IcebergTable, str, list[dict[str, Any]], list[int], dict[st
                 required=False,
             ),
             column(10, "trades", "long", "number of trades, where the exchange gives it", required=False),
-            column(11, "fetched_at", "timestamptz", "when the exchange answered; of two copies the later one stays"),
+            column(11, "fetched_at", "timestamptz", "when the exchange answered, by the ingestor's clock"),
+            column(
+                12,
+                "dispatch",
+                "long",
+                "number of the dispatch that brought the row; the larger one stays",
+                required=False,
+            ),
+            column(13, "page", "int", "number of the page in its dispatch; the larger one stays", required=False),
         ],
         [1, 2, 3],
         {
@@ -205,9 +216,9 @@ def test_keys_and_versions_name_columns() -> None:
         ("ticker", "period_seconds", "start_time", "end_time", "retracted_at"),
         ("source", "partition", "offset"),
     ]
-    assert [table.version for table in TABLES] == ["fetched_at", None, None, None]
+    assert [table.version for table in TABLES] == [("dispatch", "page"), (), (), ()]
     for table in TABLES:
-        assert {*table.key, table.version} - {None} <= set(table.arrow.names)
+        assert {*table.key, *table.version} <= set(table.arrow.names)
 
 
 def test_arrow_schema_of_each_kind_of_column() -> None:
@@ -224,7 +235,8 @@ def test_arrow_schema_of_each_kind_of_column() -> None:
 def test_ddl_of_each_kind_of_column() -> None:
     assert OHLC.ddl == (
         "`ticker` string, `period_seconds` int, `open_time` timestamp, `open` double, `high` double, `low` double, "
-        "`close` double, `volume` double, `quote_volume` double, `trades` bigint, `fetched_at` timestamp"
+        "`close` double, `volume` double, `quote_volume` double, `trades` bigint, `fetched_at` timestamp, "
+        "`dispatch` bigint, `page` int"
     )
     nested = pa.schema([COVERAGE.arrow.field("empty"), *(DEAD_LETTERS.arrow.field(n) for n in ("headers", "payload"))])
     assert spark_ddl(nested) == (
@@ -251,6 +263,27 @@ def test_table_is_created_once_as_declared(catalog: Any, table: IcebergTable) ->
     assert made.sort_order().fields == table.order.fields
     assert made.properties.items() >= {k: v for k, v in table.properties.items() if k != "format-version"}.items()
     assert made.format_version == 2
+
+
+def test_table_of_an_earlier_release_gets_the_columns_that_it_lacks(catalog: Any) -> None:
+    """Its rows have null there; its docs become those of today, and a column of the user stays."""
+    fields = [each for each in OHLC.schema.fields if each.name not in ("dispatch", "page")]
+    fields[-1] = fields[-1].model_copy(update={"doc": "of two copies the later one stays"})
+    old = replace(OHLC, schema=Schema(*fields, identifier_field_ids=[1, 2, 3]), version=("fetched_at",))
+    made = old.load_or_create(catalog)
+    with made.update_schema() as change:
+        change.add_column("mine", LongType())
+    prices = dict.fromkeys(("open", "high", "low", "close", "volume"), 1.0)
+    row = {"ticker": "A.B", "period_seconds": 60, "open_time": 0, "fetched_at": 0, **prices}
+    made.append(pa.Table.from_pylist([row], schema=old.arrow))
+    evolved = OHLC.load_or_create(catalog)
+    assert [each.name for each in evolved.schema().fields] == [*old.arrow.names, "mine", "dispatch", "page"]
+    docs = {each.name: each.doc for each in evolved.schema().fields if each.name != "mine"}
+    assert docs == {each.name: each.doc for each in OHLC.schema.fields}
+    evolved.append(pa.Table.from_pylist([row | {"dispatch": 7, "page": 1}], schema=OHLC.arrow))
+    rows = OHLC.rows(evolved.scan().to_arrow())
+    assert sorted((each["dispatch"] or 0, each["page"] or 0) for each in rows) == [(0, 0), (7, 1)]
+    assert OHLC.load_or_create(catalog).metadata_location == evolved.metadata_location
 
 
 SERIES = Series("BTC/USDT.BINANCE", 60)

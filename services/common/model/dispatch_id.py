@@ -1,0 +1,34 @@
+"""Ids of dispatches: ``"{number}-{token}"``. Pure.
+
+The relay issues the numbers, and a later dispatch always has a larger one. So a number orders what dispatches bring,
+without any clock. The token is random: whoever knows the number of a dispatch cannot guess its id.
+"""
+
+from __future__ import annotations
+
+import re
+
+from services.common.model.errors import InvalidRequest
+
+MAX_NUMBER = 2**62 - 1
+MIN_TOKEN_LENGTH = 16
+"""Hexadecimal digits of a token: 64 random bits."""
+_FORM = re.compile(rf"([1-9][0-9]{{0,18}})-[0-9a-f]{{{MIN_TOKEN_LENGTH},64}}", re.ASCII)
+
+
+def new_dispatch_id(number: int, token: str) -> str:
+    """Return the id of a dispatch; InvalidRequest if a part is not allowed."""
+    dispatch_id = f"{number}-{token}"
+    number_of(dispatch_id)
+    return dispatch_id
+
+
+def number_of(dispatch_id: str) -> int:
+    """Return the number of a dispatch, 1 to ``MAX_NUMBER``; InvalidRequest if this is not the id of one."""
+    form = _FORM.fullmatch(dispatch_id)
+    if form is None or (number := int(form[1])) > MAX_NUMBER:
+        raise InvalidRequest(
+            f"job_id {dispatch_id[:64]!r} is not NUMBER-TOKEN with a number from 1 to {MAX_NUMBER} and "
+            f"{MIN_TOKEN_LENGTH} to 64 hexadecimal digits"
+        )
+    return number
