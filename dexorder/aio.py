@@ -287,12 +287,14 @@ class AsyncClient:
         """Compare the table with the coverage of a series: all of it, or between two times, rounded down to the grid.
 
         Args:
-            repair: Retract coverage of lost rows and submit requests for them; ``wait`` follows these.
+            repair: Remove rows that the table must not have, retract coverage of lost and unsure ones and submit
+                requests for these; ``wait`` follows the requests.
             on_progress: Called at each change.
 
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
-            RelayUnreachable: The relay became unavailable; verify again.
+            TableUnavailable: The relay can't read or change the table now; the message has the cause.
+            RelayUnreachable: The connection broke; verify again.
         """
         seconds, start_ns, end_ns = read_part(period, since, until)
         request = pb.VerifyCoverageRequest(

@@ -14,7 +14,7 @@ import tenacity
 from dexorder import errors
 from services.common.model.errors import Code
 from services.common.rpc.channel import open_channel
-from services.common.rpc.client_retry import Failure, code_of, details_of, is_failure
+from services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 
 DEFAULT_RELAY = "127.0.0.1:50051"
@@ -61,18 +61,23 @@ class Connection:
             retry=tenacity.retry_if_exception(lambda error: is_failure(error, Failure.UNANSWERED)),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
             stop=tenacity.stop_after_delay(self._timeout_seconds),
-            before_sleep=lambda _: self.on_note(f"the relay at {self.address} does not answer, trying again"),
+            before_sleep=self._note,
             reraise=True,
         )
         try:
             return await retrying(_once, method, request, min(self._timeout_seconds, CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
-            if is_failure(error, Failure.UNANSWERED):
+            if is_failure(error, Failure.UNANSWERED) and not answered(error):
                 raise errors.RelayUnreachable(
                     f"the relay at {self.address} does not answer; is the suite running (`dexorder up`), "
                     "or elsewhere (--relay or DEXORDER_RELAY)?"
                 ) from None
             raise _translated(error) from None
+
+    def _note(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        cause = details_of(error) if error and answered(error) else f"the relay at {self.address} does not answer"
+        self.on_note(f"{cause}; trying again")
 
     async def answers(self, method: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
         """Yield the messages of a finite stream. Opening it is repeated as in `call`, but not after the first message.
@@ -87,7 +92,7 @@ class Connection:
                 yield message
                 message = await stream.read()
         except grpc.aio.AioRpcError as error:
-            if is_failure(error, Failure.UNANSWERED):
+            if is_failure(error, Failure.UNANSWERED) and not answered(error):
                 raise errors.RelayUnreachable(
                     f"the connection to the relay at {self.address} broke; try again"
                 ) from None
@@ -143,6 +148,8 @@ async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: floa
 def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
     details = details_of(error)
     match code_of(error):
+        case Code.UNAVAILABLE:
+            return errors.TableUnavailable(f"the relay answered: {details}")
         case Code.NOT_FOUND:
             return errors.RequestUnknown(details)
         case Code.INVALID_ARGUMENT:

@@ -16,6 +16,10 @@ class RelayUnreachable(DexorderError):
     """The relay did not answer in time; the state of the request is unknown."""
 
 
+class TableUnavailable(DexorderError):
+    """The relay can't read or write one of the tables now; the message names it and the cause."""
+
+
 class RequestRefused(DexorderError):
     """The relay refuses the request; the message names the field."""
 

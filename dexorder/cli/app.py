@@ -185,7 +185,7 @@ def verify(
     period: Period,
     since: Since = None,
     until: Until = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Fetch lost rows again, and wait for them")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Remove wrong rows and fetch lost ones again")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     relay: Relay = None,

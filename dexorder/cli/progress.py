@@ -25,6 +25,8 @@ def phase(now: Progress) -> str:
     """Return the current phase of a request as text."""
     if now.state is RequestState.FINISHED:
         return "finished"
+    if now.waiting:
+        return f"waiting: {now.waiting}"
     if now.expected_periods and now.settled_periods >= now.expected_periods:
         return "writing to Iceberg"
     if now.state is RequestState.QUEUED:
@@ -53,11 +55,13 @@ class _TenPercentLines:
         self._write = write
         self._name = name
         self._tenth = -1
+        self._waiting = ""
 
     def __call__(self, now: Progress) -> None:
         tenth = now.settled_periods * 10 // now.expected_periods if now.expected_periods else 0
-        if tenth > self._tenth or now.state is RequestState.FINISHED:
+        if tenth > self._tenth or now.state is RequestState.FINISHED or now.waiting != self._waiting:
             self._tenth = 11 if now.state is RequestState.FINISHED else tenth
+            self._waiting = now.waiting
             self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} candles, {phase(now)}")
 
 

@@ -1,4 +1,4 @@
-"""``dexorder verify``: compares the table with its coverage and fetches lost rows again."""
+"""``dexorder verify``: compares the table with its coverage and repairs it."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def run(
             with _show_progress(f"{ticker} {period}", err, quiet=quiet) as on_progress:
                 found = await client.verify(ticker, period, since, until, repair=repair, on_progress=on_progress)
             repairs.extend(found.repairs)
+            if found.removed_rows:
+                on_note(f"{found.removed_rows:,} rows removed that the table must not have")
             if repairs:
-                on_note(f"{found.lost_periods:,} rows are lost; {len(repairs):,} requests fetch them again")
+                on_note(f"{found.lost_periods:,} rows are lost; {len(repairs):,} requests fetch ranges again")
             for request_id in repairs:
                 ended.append((await client.wait(request_id)).record)
                 on_note(f"[{len(ended)}/{len(repairs)}] {request_id} {ended[-1].status} {ended[-1].span}")
@@ -50,14 +52,15 @@ def run(
     try:
         found = asyncio.run(verify())
     except KeyboardInterrupt:
-        err.print("\nstopped; " + (f"the repair continues: {', '.join(repairs)}" if repairs else "nothing was changed"))
+        continues = f"the repair continues: {', '.join(repairs)}" if repairs else "verify again to see what was changed"
+        err.print(f"\nstopped; {continues if repair else 'nothing was changed'}")
         return 130
     well = found.well(ended)
     if as_json:
         requests = [each.as_json() for each in ended]
         output.print_json({**found.as_json(), "repairs": requests, "well": well})
     else:
-        _print(found, ended, well)
+        _print(found, ended, well, repair=repair)
     return 0 if well else 1
 
 
@@ -76,7 +79,7 @@ def _show_progress(name: str, err: Console, *, quiet: bool) -> Iterator[Callable
         yield update
 
 
-def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool) -> None:
+def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool, *, repair: bool) -> None:
     out, name = output.stdout(), f"{found.ticker} {PERIODS[found.period_seconds]}"
     if found.checked is None:
         out.print(f"{name}: neither the table nor its coverage has any rows", markup=False)
@@ -90,31 +93,36 @@ def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool
         ("unexpected", f"{found.unexpected_periods:,} rows in ranges covered as empty"),
         ("duplicates", f"{found.surplus_rows:,} surplus rows"),
         ("off the grid", f"{found.off_grid_rows:,} rows"),
+        ("removed", f"{found.removed_rows:,} of {found.wrong_rows:,} unexpected, surplus and off-grid rows"),
         ("unclaimed", f"{found.unclaimed_periods:,} rows outside of the coverage"),
     ]
     out.print(output.plain_table(("check", name), lines))
+    kinds = {
+        "lost": found.lost,
+        "unexpected": found.unexpected,
+        "duplicate": found.duplicates,
+        "off the grid": found.off_grid,
+    }
     ranges = [
         (kind, *output.range_cells(span, found.period_seconds))
-        for kind, spans in (("lost", found.lost), ("unexpected", found.unexpected), ("duplicate", found.duplicates))
+        for kind, spans in kinds.items()
         for span in spans[:_MAX_RANGES]
     ]
     if ranges:
         out.print(output.plain_table(("kind", "since", "until", "periods"), ranges))
-        if max(map(len, (found.lost, found.unexpected, found.duplicates))) > _MAX_RANGES:
+        if max(map(len, kinds.values())) > _MAX_RANGES:
             out.print("not all ranges are shown; --json prints them")
     for record in ended:
         reason = "" if found.well(ended) else f": {record.reason()}" if record.reason() else ""
         out.print(f"{record.request_id} {record.status} {record.span}{reason}", markup=False)
-    out.print(f"{name}: {'table and coverage agree' if well else _advice(found)}", markup=False)
+    out.print(f"{name}: {'table and coverage agree' if well else _advice(found, repair=repair)}", markup=False)
 
 
-def _advice(found: VerificationResult) -> str:
-    if found.lost_periods and not found.repairs:
-        return "rows are lost; fetch them again with --repair"
-    if found.lost_periods != found.repaired_periods:
-        return "rows are still lost; verify again"
-    if found.unexpected_periods:
-        return "the table has rows in ranges covered as empty; fetch these ranges with `dexorder history --refresh`"
-    if found.surplus_rows or found.off_grid_rows:
-        return "the table has duplicate rows or rows off the grid"
+def _advice(found: VerificationResult, *, repair: bool) -> str:
+    if not repair:
+        kinds = ((found.lost_periods, "rows are lost"), (found.wrong_rows, "rows must not be there"))
+        faults = " and ".join(f"{count:,} {text}" for count, text in kinds if count)
+        return f"{faults}; repair the table with --repair"
+    if found.lost_periods != found.repaired_periods or found.wrong_rows != found.removed_rows:
+        return "the repair is not complete; repair again"
     return "the repair did not fetch all rows; see the requests above, and verify again"

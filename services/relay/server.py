@@ -32,6 +32,7 @@ from services.relay.history import coverage, planner
 from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
 from services.relay.history.job import RetryPolicy
+from services.relay.history.mending import TableMender
 from services.relay.history.outcome import OutcomeDecider
 from services.relay.history.queries import CoverageQueries
 from services.relay.history.retraction_log import RetractionLog, RetractionTable
@@ -88,7 +89,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             Answers(engine, reader, max_bytes=settings.max_message_bytes),
             Instruments(store, engine.venues, clock),
             CoverageQueries(state, reader),
-            Verifier(engine, state, reader, settings),
+            Verifier(engine, state, reader, TableMender(tables), settings),
             metrics,
             catalog,
         )

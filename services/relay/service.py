@@ -35,7 +35,7 @@ from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
 from services.relay.history.queries import CoverageQueries
 from services.relay.history.request import check_part
-from services.relay.history.verification import VerificationState, Verifier
+from services.relay.history.verification import Repair, VerificationState, Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
 
@@ -185,7 +185,7 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
             async with aclosing(self.verifier.check(series, span)) as states:
                 async for current in states:
                     yield messages.encode_verification_progress(current.progress())
-            repair = await self.verifier.repair(series, current.found.lost if request.repair else [], caller)
+            repair = await self.verifier.repair(series, current.found, caller) if request.repair else Repair()
         yield messages.encode_verification(current.result(repair))
 
     def _part(self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest) -> tuple[Series, TimeRange]:

@@ -134,10 +134,12 @@ class VerificationResult:
         unexpected: Ranges claimed as empty that have a row.
         duplicates: Periods with more than one row.
         surplus_rows: Rows beyond the first of a period.
+        off_grid: Periods in which these rows are.
         off_grid_rows: Rows whose open time is not on the period's grid.
         unclaimed_periods: Periods with a row that coverage does not claim; not a fault.
-        repairs: Ids of the requests that this verification submitted to fetch lost ranges again.
+        repairs: Ids of the requests that this verification submitted to fetch ranges again.
         repaired_periods: Lost periods that these requests fetch.
+        removed_rows: Unexpected, surplus and off-grid rows that this verification removed.
     """
 
     ticker: str
@@ -152,16 +154,23 @@ class VerificationResult:
     unexpected_periods: int
     duplicates: tuple[TimeRange, ...]
     surplus_rows: int
+    off_grid: tuple[TimeRange, ...]
     off_grid_rows: int
     unclaimed_periods: int
     repairs: tuple[str, ...]
     repaired_periods: int
+    removed_rows: int
+
+    @property
+    def wrong_rows(self) -> int:
+        """Number of rows that the table must not have."""
+        return self.unexpected_periods + self.surplus_rows + self.off_grid_rows
 
     def well(self, repaired: Sequence[RequestRecord] = ()) -> bool:
         """Return whether table and coverage agree, given the records of the requests among ``repairs``."""
-        wrong = self.unexpected_periods or self.surplus_rows or self.off_grid_rows
+        mended = self.wrong_rows == self.removed_rows and self.lost_periods == self.repaired_periods
         ended = [each.request_id for each in repaired if each.status in (RequestStatus.OK, RequestStatus.NOT_FOUND)]
-        return not wrong and self.lost_periods == self.repaired_periods and set(ended) == set(self.repairs)
+        return mended and set(ended) == set(self.repairs)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -180,6 +189,8 @@ class VerificationResult:
             "surplus_rows": self.surplus_rows,
             "duplicates": list(map(range_json, self.duplicates)),
             "off_grid_rows": self.off_grid_rows,
+            "off_grid": list(map(range_json, self.off_grid)),
             "unclaimed_periods": self.unclaimed_periods,
             "repaired_periods": self.repaired_periods,
+            "removed_rows": self.removed_rows,
         }

@@ -9,6 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import ClassVar
 
+RETRY_AFTER = "retry-after-ms"
+"""Name of the trailing metadata entry (or header) with the milliseconds after which the same call may succeed."""
+
 
 class Code(IntEnum):
     """Canonical status codes with the numbers that gRPC and google.rpc.Code give them."""

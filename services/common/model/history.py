@@ -101,7 +101,11 @@ class HistoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a request. A period is settled by a candle or by the proof that there is none, and counts once."""
+    """Progress of a request. A period is settled by a candle or by the proof that there is none, and counts once.
+
+    Attributes:
+        waiting: Reason why it makes no progress, for example a table that can't be read; empty if none is known.
+    """
 
     state: RequestState
     expected_periods: int
@@ -112,6 +116,7 @@ class Progress:
     jobs: int
     finished_jobs: int
     running_jobs: int
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from services.common.model.errors import Code
+from services.common.model.errors import RETRY_AFTER, Code
 
 
 class Failure(Enum):
@@ -58,6 +58,15 @@ def code_of(error: BaseException) -> Code:
 def is_failure(error: BaseException, *kinds: Failure) -> bool:
     """Return whether grpcio raised this error for a failed call of one of these kinds."""
     return isinstance(error, grpc.RpcError) and failure_of(code_of(error)) in kinds
+
+
+def answered(error: BaseException) -> bool:
+    """Return whether the server itself sent this status with a time to try again, so that its text is the cause.
+
+    Other errors of the kind UNANSWERED come from the connection.
+    """
+    metadata = error.trailing_metadata() if isinstance(error, grpc.aio.AioRpcError) else None
+    return any(key == RETRY_AFTER for key, _ in metadata or ())
 
 
 def is_too_large(error: BaseException) -> bool:

@@ -38,7 +38,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 MAX_UINT32 = 2**32 - 1
 _PROGRESS, _WINDOWS, _LISTED = (tuple(m.DESCRIPTOR.fields_by_name) for m in (pb.Progress, pb.VerifyProgress, pb.Market))
-_RANGES = ("lost", "unexpected", "duplicates")
+_RANGES = ("lost", "unexpected", "duplicates", "off_grid")
 _COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES}
 
 

@@ -25,8 +25,6 @@ from services.common.metrics import CallTally
 from services.common.model.errors import Code, SuiteError
 
 log = structlog.get_logger(__name__)
-RETRY_AFTER = "retry-after-ms"
-"""Name of the trailing metadata entry (or header) with the milliseconds to wait."""
 
 
 class CallContext(Protocol):

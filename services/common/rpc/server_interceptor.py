@@ -17,8 +17,8 @@ import grpc
 from grpc.aio import AbortError
 
 from services.common.metrics import CallMetrics
-from services.common.model.errors import Code, InvalidRequest
-from services.common.rpc.policy import RETRY_AFTER, Admit, Call, InternalText, Method
+from services.common.model.errors import RETRY_AFTER, Code, InvalidRequest
+from services.common.rpc.policy import Admit, Call, InternalText, Method
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]

@@ -47,14 +47,17 @@ class Completion:
         try:
             batch = Batch()
             outcome = await self._decider.decide(live, batch)
+            live.waiting = ""
             if outcome is None or live.ending:
                 await self._context.store.commit(batch)
                 self._context.wake.set()
             else:
                 await self._finish(live, outcome, batch)
         except Unavailable as error:  # tried again later, until the request times out
-            log.warning("rows can't be counted", request_id=live.request.request_id, error=str(error))
+            log.warning("the outcome of a request waits", request_id=live.request.request_id, error=str(error))
             live.retry_ns = self._context.clock.monotonic_ns() + RETRY_NS
+            live.waiting = str(error)
+            self._context.changed([live.request.request_id])
         finally:
             live.deciding = False
         if not live.ending:
@@ -70,7 +73,8 @@ class Completion:
         """End every request without progress for the timeout."""
         seconds = self._context.settings.request_timeout_seconds
         for live in list(timed_out(self._context.state, int(seconds * SECOND_NS), now_ns=now_ns)):
-            await self._cut_short(live, RequestStatus.TIMEOUT, f"no progress for {seconds:g} s")
+            reason = f": {live.waiting}" if live.waiting else ""
+            await self._cut_short(live, RequestStatus.TIMEOUT, f"no progress for {seconds:g} s{reason}")
 
     async def _cut_short(self, live: LiveRequest, status: RequestStatus, error: str) -> None:
         if live.ending:

@@ -55,6 +55,7 @@ class LiveRequest:
         deciding: Its outcome is being worked out.
         ending: Its outcome is chosen and on its way to disk.
         retry_ns: Monotonic time before which its outcome is not worked out again.
+        waiting: Reason why its outcome could not be worked out; empty if it has not failed.
     """
 
     request: HistoryRequest
@@ -66,6 +67,7 @@ class LiveRequest:
     deciding: bool = False
     ending: bool = False
     retry_ns: int = 0
+    waiting: str = ""
 
     @property
     def planned(self) -> TimeRange:

@@ -17,9 +17,9 @@ from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
 from services.common.clock import Clock
 from services.common.lake.coverage import Retraction, decode_retraction, encode_retraction
 from services.common.lake.tables import RETRACTIONS
-from services.common.model.errors import Unavailable
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
+from services.relay.history.table_reader import accessible
 
 WRITE_ATTEMPTS = 4
 MICROSECOND_NS = 1_000
@@ -33,10 +33,10 @@ class RetractionTable:
 
     def read(self) -> list[Retraction]:
         """Return all retractions; none if the table does not exist."""
-        table = RETRACTIONS.load(self._catalog)
-        if table is None:
-            return []
-        return list(map(decode_retraction, RETRACTIONS.rows(table.scan(selected_fields=RETRACTIONS.key).to_arrow())))
+        with accessible(RETRACTIONS):
+            table = RETRACTIONS.load(self._catalog)
+            found = [] if table is None else RETRACTIONS.rows(table.scan(selected_fields=RETRACTIONS.key).to_arrow())
+        return list(map(decode_retraction, found))
 
     def append(self, retractions: Sequence[Retraction], reason: str) -> None:
         """Append retractions, all or none. A duplicate has no effect."""
@@ -71,8 +71,6 @@ class RetractionLog:
             attempts = AsyncRetrying(
                 stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.2, max=2), reraise=True
             )
-            try:
+            with accessible(RETRACTIONS, "written"):
                 await attempts(asyncio.to_thread, self._table.append, made, reason)
-            except Exception as error:  # catalog, object store and file system raise errors of their own
-                raise Unavailable(f"{RETRACTIONS.name} can't be written: {error}") from error
             return self._last_ns

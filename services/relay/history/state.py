@@ -129,6 +129,7 @@ def progress(state: HistoryState, live: LiveRequest, end_ns: int | None = None) 
         jobs=len(jobs),
         finished_jobs=sum(state.is_over(job.id) for job in jobs),
         running_jobs=sum(state.leases.is_running(job.id) for job in jobs),
+        waiting=live.waiting,
     )
 
 

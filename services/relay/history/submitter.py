@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import HistoryRequest
+from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.rpc.identity import Caller
 from services.common.rpc.streams import retrieved
@@ -51,23 +52,31 @@ class Submitter:
                 raise InvalidRequest(f"request_id {request_id!r} was used for another request")
             return False
         if request.refresh:
-            await self.refetch([request.span], f"request {request_id} fetches it again", [request], caller)
+            reason = f"request {request_id} fetches it again"
+            await self.refetch(request.series, [request.span], reason, [request], caller)
         else:
             self._enter([request], caller)
             await self._accept([request], Batch())
         return True
 
     async def refetch(
-        self, spans: Sequence[TimeRange], reason: str, requests: Sequence[HistoryRequest], caller: Caller | None
+        self,
+        series: Series,
+        spans: Sequence[TimeRange],
+        reason: str,
+        requests: Sequence[HistoryRequest],
+        caller: Caller | None,
+        retracted: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Retract coverage of ranges and accept checked requests that fetch them again; all of it, or nothing.
+        """Retract coverage of ranges, then accept checked requests that fetch them again.
 
         It runs in a task of the engine: it is complete when this returns, even if the caller is cancelled meanwhile. No
         other caller can accept the ids until then.
 
         Args:
-            spans: Ranges of the requests' series.
-            requests: At least one, all of one series, under ids that nobody else uses.
+            requests: All of the series, under ids that nobody else uses.
+            retracted: Awaited when the retraction is on disk, before the requests are accepted. If it fails, they are
+                not: coverage is retracted, and nothing else has changed.
 
         Raises:
             Exhausted: A quota of the caller is used up; nothing has changed.
@@ -88,7 +97,7 @@ class Submitter:
 
         async def run() -> None:
             try:
-                await self._refetch(spans, reason, requests)
+                await self._refetch(series, spans, reason, requests, retracted)
             except Exception as error:
                 done.set_exception(error)
             except BaseException:
@@ -100,18 +109,31 @@ class Submitter:
         self._context.start(run())  # calls are served only while the engine runs
         await asyncio.shield(done)
 
-    async def _refetch(self, spans: Sequence[TimeRange], reason: str, requests: Sequence[HistoryRequest]) -> None:
-        series = requests[0].series
+    async def _refetch(
+        self,
+        series: Series,
+        spans: Sequence[TimeRange],
+        reason: str,
+        requests: Sequence[HistoryRequest],
+        retracted: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        context, batch = self._context, Batch()
         try:
-            retracted_ns = await self._retraction_log.record(series, spans, reason)
+            if spans:
+                retracted_ns = await self._retraction_log.record(series, spans, reason)
+                coverage.retract(context.state, series, spans, retracted_ns, batch)
+                planner.replan(context.state, series, spans, batch)
+                context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
+            if retracted is not None:
+                saved, batch = context.store.commit(batch), Batch()
+                await saved
+                context.wake.set()
+                await retracted()
         except BaseException:
             for each in requests:
-                self._context.quotas.leave(each)
+                context.quotas.leave(each)
             raise
-        context, batch = self._context, Batch()
-        coverage.retract(context.state, series, spans, retracted_ns, batch)
-        context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
-        await self._accept(requests, batch, spans)
+        await self._accept(requests, batch)
 
     def _enter(self, requests: Sequence[HistoryRequest], caller: Caller | None) -> None:
         for index, request in enumerate(requests):
@@ -123,14 +145,11 @@ class Submitter:
                 raise
             self._context.quotas.enter(request)
 
-    async def _accept(
-        self, requests: Sequence[HistoryRequest], batch: Batch, retracted: Sequence[TimeRange] = ()
-    ) -> None:
-        """Plan requests, and retracted ranges for other requests; on disk when this returns."""
+    async def _accept(self, requests: Sequence[HistoryRequest], batch: Batch) -> None:
+        """Plan requests; on disk when this returns."""
         context = self._context
         state, wall_ns, now_ns = context.state, context.clock.wall_ns(), context.clock.monotonic_ns()
         accepted = [planner.accept(state, each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in requests]
-        planner.replan(state, requests[0].series, retracted, batch)
         saved = context.store.commit(batch)
         for each in requests:
             self._unsaved[each.request_id] = saved

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 
 from services.common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
 from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in
-from services.common.model.errors import Unavailable
+from services.common.model.errors import SuiteError, Unavailable
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso_microseconds
@@ -28,14 +28,16 @@ RETRY_SECONDS = 5.0
 
 
 @contextmanager
-def readable(table: IcebergTable) -> Iterator[None]:
-    """Turn any error of the block, which reads a table, into Unavailable that names table, cause and next step."""
+def accessible(table: IcebergTable, action: str = "read") -> Iterator[None]:
+    """Turn any foreign error of the block, which uses a table, into Unavailable with table, cause and next step."""
     try:
         yield
+    except SuiteError:
+        raise
     except Exception as error:  # catalog, object store and file system raise errors of their own
         cause = (str(error) or type(error).__name__).splitlines()[0]
         raise Unavailable(
-            f"{table.name} can't be read: {cause}; check that the catalog and the warehouse can be reached and that no "
+            f"{table.name} can't be {action}: {cause}; check that catalog and warehouse can be reached and that no "
             "file of the table was deleted, then try again",
             retry_seconds=RETRY_SECONDS,
         ) from error
@@ -72,7 +74,7 @@ class Rows:
     def _batches(self, series: Series, span: TimeRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         if self.table is None or self.snapshot_id is None:
             return
-        with readable(OHLC):
+        with accessible(OHLC):
             scan = self.table.scan(opens_in(series, span), selected_fields=columns, snapshot_id=self.snapshot_id)
             yield from scan.to_arrow_batch_reader()
 
@@ -88,7 +90,7 @@ class TableReader:
 
     def coverage(self) -> Iterator[Claim]:
         """Yield every claim of the coverage table."""
-        with readable(COVERAGE):
+        with accessible(COVERAGE):
             table = COVERAGE.load(self._catalog)
             if table is None:
                 return
@@ -105,7 +107,7 @@ class TableReader:
             greater("end_time", iso_microseconds(span.start_ns)),
             less("start_time", iso_microseconds(span.end_ns)),
         )
-        with readable(COVERAGE):
+        with accessible(COVERAGE):
             table = COVERAGE.load(self._catalog)
             found = [] if table is None else COVERAGE.rows(table.scan(row_filter=overlapping).to_arrow())
         rows = map(decode_coverage, found)
@@ -113,7 +115,7 @@ class TableReader:
 
     def current(self) -> Rows:
         """Return the rows that every reader of the table gets now."""
-        with readable(OHLC):
+        with accessible(OHLC):
             table = OHLC.load(self._catalog)
         current = table.current_snapshot() if table else None
         return Rows(table, current.snapshot_id if current else None)

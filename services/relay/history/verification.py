@@ -1,4 +1,4 @@
-"""Verification of the table against coverage, window by window, and requests that fetch lost ranges again.
+"""Verification of the table against coverage, window by window, and its repair.
 
 Rows are committed just before they are reported, so each window reads coverage first and then the table: a commit in
 between may add rows but never removes any. A difference is reported only if a second look confirms it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -19,11 +19,12 @@ from services.common.model.coverage import VerificationProgress, VerificationRes
 from services.common.model.history import HistoryRequest
 from services.common.model.instrument import Series
 from services.common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
-from services.common.model.time_range import TimeRange, intersect
+from services.common.model.time_range import TimeRange, intersect, merge
 from services.common.rpc.identity import Caller
 from services.relay.config import RelaySettings
 from services.relay.history.compare import WINDOW_PERIODS, Comparison, compare, repair_ranges
 from services.relay.history.engine import Engine
+from services.relay.history.mending import TableMender
 from services.relay.history.state import HistoryState
 from services.relay.history.table_reader import TableReader
 
@@ -35,7 +36,7 @@ MAX_REPAIRED_RANGES = 1_000
 MAX_LISTED_RANGES = 10_000
 """Ranges of each kind in a result."""
 MAX_PAUSE_SECONDS = 5.0
-LOST = "the table lacks rows that coverage claims"
+DIFFERENCES = "table and coverage differ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +70,36 @@ class VerificationState:
             unexpected_periods=total_periods(found.unexpected, period),
             duplicates=tuple(found.duplicates[:MAX_LISTED_RANGES]),
             surplus_rows=found.surplus_rows,
+            off_grid=tuple(found.off_grid[:MAX_LISTED_RANGES]),
             off_grid_rows=found.off_grid_rows,
             unclaimed_periods=found.unclaimed_periods,
             repairs=repair.request_ids,
-            repaired_periods=total_periods(repair.spans, period),
+            repaired_periods=total_periods(
+                [part for each in repair.spans for part in intersect(found.lost, each)], period
+            ),
+            removed_rows=repair.removed_rows,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Requests that fetch lost ranges again. Ranges that are not among ``spans`` stay lost."""
+    """Requests that fetch ``spans`` again, and the number of rows that were removed before."""
 
     request_ids: tuple[str, ...] = ()
     spans: tuple[TimeRange, ...] = ()
+    removed_rows: int = 0
 
 
 class Verifier:
     """Verifies and repairs. One window is read at a time for all callers, so that threads are left for others."""
 
-    def __init__(self, engine: Engine, state: HistoryState, reader: TableReader, settings: RelaySettings) -> None:
+    def __init__(
+        self, engine: Engine, state: HistoryState, reader: TableReader, mender: TableMender, settings: RelaySettings
+    ) -> None:
         self._engine = engine
         self._state = state
         self._reader = reader
+        self._mender = mender
         self._attempts = settings.count_attempts
         self._max_periods = min(settings.max_request_periods, MAX_REPAIR_PERIODS)
         self._one_window = asyncio.Semaphore(1)
@@ -127,21 +136,25 @@ class Verifier:
                 current.found.add(each)
             yield current
 
-    async def repair(self, series: Series, lost: Sequence[TimeRange], caller: Caller | None) -> Repair:
-        """Retract coverage of lost ranges and submit requests for them on behalf of the caller.
+    async def repair(self, series: Series, found: Comparison, caller: Caller | None) -> Repair:
+        """Remove rows that the table must not have, and fetch again what is lost or unsure, on behalf of the caller.
 
-        Ranges that others have retracted meanwhile are left to them. Beyond ``MAX_REPAIRED_RANGES`` ranges the rest
-        stays lost.
+        Coverage is retracted first, then rows are removed, then requests are accepted: a kill in between leaves ranges
+        missing or rows for the next repair. It is completed even if the caller is cancelled. Ranges that others have
+        retracted meanwhile are left to them. Beyond ``MAX_REPAIRED_RANGES`` ranges the rest stays as it is.
 
         Raises:
             Exhausted: A quota of the caller is used up; nothing was changed.
             InvalidRequest: A request exceeds a quota by itself; nothing was changed.
-            Unavailable: A table or the store cannot be written now.
+            Unavailable: A table or the store cannot be read or written now.
         """
+        look = await self._read(lambda: self._mender.look(series, found.wrong, found.unexpected))
         covered = self._state.covered(series)
-        lost = [part for each in lost for part in covered.within(each)][:MAX_REPAIRED_RANGES]
-        ranges = repair_ranges(lost, covered, series.period_seconds, self._max_periods)[:MAX_REPAIRED_RANGES]
-        if not ranges:
+        claimed = [part for each in (*found.lost, *found.unexpected) for part in covered.within(each)]
+        again = merge([*claimed, *look.unsure])[:MAX_REPAIRED_RANGES]
+        ranges = repair_ranges(again, covered, series.period_seconds, self._max_periods)[:MAX_REPAIRED_RANGES]
+        spans = [part for each in ranges for part in intersect(again, each)]
+        if not spans and not look.windows:
             return Repair()
         ticker, period = series
         verify_id, client_id = f"verify-{uuid.uuid4().hex[:12]}", caller.client_id if caller else ""
@@ -149,10 +162,16 @@ class Verifier:
             HistoryRequest(f"{verify_id}-{n:04}", ticker, each.start_ns, each.end_ns, period, client_id=client_id)
             for n, each in enumerate(ranges, start=1)
         ]
-        spans = [part for each in ranges for part in intersect(lost, each)]
-        log.error(LOST, verify_id=verify_id, ticker=ticker, period=period, ranges=len(spans))
-        await self._engine.submitter.refetch(spans, f"{verify_id}: {LOST}", requests, caller)
-        return Repair(tuple(each.request_id for each in requests), tuple(spans))
+        removed = 0
+
+        async def remove() -> None:
+            nonlocal removed
+            removed = await self._read(lambda: self._mender.mend(look, spans, verify_id))
+
+        log.error(DIFFERENCES, verify_id=verify_id, **series._asdict(), again=len(spans), windows=len(look.windows))
+        await self._engine.submitter.refetch(series, spans, f"{verify_id}: {DIFFERENCES}", requests, caller, remove)
+        replaced = total_periods([part for each in spans for part in intersect(look.unsure, each)], period)
+        return Repair(tuple(each.request_id for each in requests), tuple(spans), max(removed - replaced, 0))
 
     async def _extent(self, series: Series, requested: TimeRange) -> TimeRange | None:
         """Return the range from the first to the last period that coverage or the table has, on the grid."""

@@ -142,7 +142,7 @@ class Batch:
 
     def finish(self, request: HistoryRequest, outcome: Outcome, progress: Progress) -> None:
         """Store the outcome of a request, and its notifications."""
-        _, *counts = astuple(progress)
+        _, *counts, _ = astuple(progress)
         self._add(
             "UPDATE requests SET state = ?, progress = ?, status = ?, error = ?, answered_end_ns = ?,"
             " completed_ns = ?, row_count = ?, empty_periods = ?, missing = ?, snapshot_id = ?"

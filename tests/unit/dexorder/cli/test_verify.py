@@ -48,13 +48,13 @@ def test_table_and_coverage_agree(fake: FakeRelay) -> None:
 def test_each_fault_is_reported(fake: FakeRelay) -> None:
     cases: list[tuple[dict[str, Any], str, str]] = [
         ({"lost": [hours(2, 5)], "lost_periods": 3}, "lost 2024-01-01T02:00:00Z 2024-01-01T05:00:00Z 3", "--repair"),
-        ({"unexpected": [hours(1, 2)], "unexpected_periods": 1}, "unexpected 2024-01-01T01:00:00Z", "--refresh"),
+        ({"unexpected": [hours(1, 2)], "unexpected_periods": 1}, "unexpected 2024-01-01T01:00:00Z", "--repair"),
         (
-            {"duplicates": [hours(1, 2)], "surplus_rows": 1},
+            {"duplicates": [hours(1, 2)], "surplus_rows": 3},
             "duplicate 2024-01-01T01:00:00Z",
-            "duplicate rows or rows off the grid",
+            "3 rows must not be there; repair the table with --repair",
         ),
-        ({"off_grid_rows": 1}, "off the grid 1 rows", "duplicate rows or rows off the grid"),
+        ({"off_grid": [hours(1, 2)], "off_grid_rows": 1}, "off the grid 2024-01-01T01:00:00Z", "1 rows must not be"),
     ]
     for found, line, advice in cases:
         fake.verified = answers(**found)
@@ -70,12 +70,23 @@ def test_exit_code_depends_on_the_repairs(fake: FakeRelay) -> None:
     result = run("--repair")
     assert result.exit_code == 0, result.stderr
     assert fake.asked[0].repair
-    assert "4 rows are lost; 2 requests fetch them again" in result.stderr
+    assert "4 rows are lost; 2 requests fetch ranges again" in result.stderr
     assert "verify-x-0002 OK" in result.stdout and "table and coverage agree" in result.stdout
     fake.ends = ended(Notify.ERROR, error_message="the exchange refused")
     result = run("--repair")
     assert result.exit_code == 1
     assert "verify-x-0001 ERROR" in result.stdout and "the exchange refused" in result.stdout
+
+
+def test_removed_rows_must_be_all_that_must_not_be_there(fake: FakeRelay) -> None:
+    wrong = {"surplus_rows": 2, "off_grid_rows": 1, "unexpected_periods": 1}
+    fake.verified = answers(**wrong, removed_rows=4)
+    result = run("--repair")
+    assert result.exit_code == 0 and "4 rows removed that the table must not have" in result.stderr
+    assert "4 of 4 unexpected, surplus and off-grid rows" in result.stdout
+    fake.verified = answers(**wrong, removed_rows=3)
+    result = run("--repair")
+    assert result.exit_code == 1 and "the repair is not complete; repair again" in result.stdout
 
 
 def test_json_is_one_object(fake: FakeRelay) -> None:

@@ -141,11 +141,11 @@ class Pipeline:
     catalog: Catalog
     stub: Any
 
-    def write(self, minutes: Sequence[int], ticker: str = TICKER) -> int:
-        """Append one row a minute; return the snapshot."""
+    def write(self, minutes: Sequence[int], ticker: str = TICKER, **values: Any) -> int:
+        """Append one row a minute, with ``values`` instead of those of ``candle``; return the snapshot."""
         table = OHLC.load_or_create(self.catalog)
         key = {"ticker": ticker, "period_seconds": 60, "fetched_at": moment(0)}
-        rows = [{**key, "open_time": moment(m), **candle(m)} for m in minutes]
+        rows = [{**key, "open_time": moment(m), **candle(m), **values} for m in minutes]
         table.append(pa.Table.from_pylist(rows, schema=OHLC.arrow))
         snapshot = self.catalog.load_table(OHLC.name).current_snapshot()
         assert snapshot is not None

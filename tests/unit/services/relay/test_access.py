@@ -68,7 +68,7 @@ def test_a_submission_is_signed_with_the_callers_name(
     ],
 )
 def test_a_request_is_there_for_its_client_and_for_admins(caller: Caller | None, owner: str, there: bool) -> None:
-    record = RequestRecord(request(owner), 0, Progress(RequestState.QUEUED, *[0] * 8))
+    record = RequestRecord(request(owner), 0, Progress(RequestState.QUEUED, 0, 0, 0, 0, 0, 0, 0, 0))
     assert access.sees(caller, record.request) is there
     if there:
         assert access.seen(caller, record) is record

@@ -112,6 +112,7 @@ class Progress(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     FINISHED_JOBS_FIELD_NUMBER: _builtins.int
     RUNNING_JOBS_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     expected_periods: _builtins.int
     """Periods in the request's range."""
     settled_periods: _builtins.int
@@ -128,6 +129,8 @@ class Progress(_message.Message):
     """Those of them whose final record has been reported."""
     running_jobs: _builtins.int
     """Those of them that an ingestor works on now."""
+    waiting: _builtins.str
+    """Reason why the request makes no progress, for example a table that can't be read; empty if none is known."""
     def __init__(
         self,
         *,
@@ -139,10 +142,11 @@ class Progress(_message.Message):
         jobs: _builtins.int = ...,
         finished_jobs: _builtins.int = ...,
         running_jobs: _builtins.int = ...,
+        waiting: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "expected_pages", b"expected_pages", "expected_periods", b"expected_periods", "finished_jobs", b"finished_jobs", "jobs", b"jobs", "running_jobs", b"running_jobs", "settled_pages", b"settled_pages", "settled_periods", b"settled_periods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "expected_pages", b"expected_pages", "expected_periods", b"expected_periods", "finished_jobs", b"finished_jobs", "jobs", b"jobs", "running_jobs", b"running_jobs", "settled_pages", b"settled_pages", "settled_periods", b"settled_periods", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -839,7 +843,9 @@ class VerifyCoverageRequest(_message.Message):
     end_time: _builtins.int
     """End of the range, exclusive, on the grid; the last possible time if absent."""
     repair: _builtins.bool
-    """Retract coverage of lost ranges and submit ordinary requests for them."""
+    """Remove rows that the table must not have, retract coverage of lost and unsure ranges, and submit ordinary requests
+    for them.
+    """
     def __init__(
         self,
         *,
@@ -950,6 +956,8 @@ class VerifyResult(_message.Message):
     UNCLAIMED_PERIODS_FIELD_NUMBER: _builtins.int
     REPAIR_REQUEST_IDS_FIELD_NUMBER: _builtins.int
     REPAIRED_PERIODS_FIELD_NUMBER: _builtins.int
+    OFF_GRID_FIELD_NUMBER: _builtins.int
+    REMOVED_ROWS_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Rows of the market in it."""
     row_periods: _builtins.int
@@ -968,6 +976,8 @@ class VerifyResult(_message.Message):
     """Periods with a row that coverage does not claim; not a fault, a request for them fetches them again."""
     repaired_periods: _builtins.int
     """Lost periods that those requests fetch again."""
+    removed_rows: _builtins.int
+    """Unexpected, surplus and off-grid rows that were removed; only with repair."""
     @_builtins.property
     def checked(self) -> Global___TimeRange:
         """The range that was checked; absent if neither coverage nor the table has anything."""
@@ -986,7 +996,11 @@ class VerifyResult(_message.Message):
 
     @_builtins.property
     def repair_request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Requests submitted for lost ranges; only with repair."""
+        """Requests submitted for lost and unsure ranges; only with repair."""
+
+    @_builtins.property
+    def off_grid(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Periods with rows whose open_time is not on the grid."""
 
     def __init__(
         self,
@@ -1005,10 +1019,12 @@ class VerifyResult(_message.Message):
         unclaimed_periods: _builtins.int = ...,
         repair_request_ids: _abc.Iterable[_builtins.str] | None = ...,
         repaired_periods: _builtins.int = ...,
+        off_grid: _abc.Iterable[Global___TimeRange] | None = ...,
+        removed_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "duplicates", b"duplicates", "empty_periods", b"empty_periods", "lost", b"lost", "lost_periods", b"lost_periods", "off_grid_rows", b"off_grid_rows", "repair_request_ids", b"repair_request_ids", "repaired_periods", b"repaired_periods", "row_periods", b"row_periods", "rows", b"rows", "surplus_rows", b"surplus_rows", "unclaimed_periods", b"unclaimed_periods", "unexpected", b"unexpected", "unexpected_periods", b"unexpected_periods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "duplicates", b"duplicates", "empty_periods", b"empty_periods", "lost", b"lost", "lost_periods", b"lost_periods", "off_grid", b"off_grid", "off_grid_rows", b"off_grid_rows", "removed_rows", b"removed_rows", "repair_request_ids", b"repair_request_ids", "repaired_periods", b"repaired_periods", "row_periods", b"row_periods", "rows", b"rows", "surplus_rows", b"surplus_rows", "unclaimed_periods", b"unclaimed_periods", "unexpected", b"unexpected", "unexpected_periods", b"unexpected_periods"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

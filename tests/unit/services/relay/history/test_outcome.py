@@ -14,7 +14,8 @@ from services.common.lake.tables import OHLC, opens_in
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.relay.history import outcome
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.relay.history import completion, outcome
 from services.relay.history.compare import Times
 from services.relay.history.outcome import read
 from services.relay.history.table_reader import Rows
@@ -124,3 +125,36 @@ def test_windows_and_limit_cut_the_comparison_where_the_answer_ends(
     assert reading.found.surplus_rows == len(inside) - len(set(inside))
     lost = {each for each in range(min(end, 30)) if not 10 <= each < 20} - {*rows}
     assert sum(part.end_ns - part.start_ns for part in reading.found.lost) == len(lost) * 60_000_000_000
+
+
+@pytest.mark.filterwarnings("ignore:Merge on read is not yet supported")
+async def test_a_request_waits_for_an_unreadable_table_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "RETRY_NS", 0)
+    async with suite(tmp_path, count_attempts=1, request_timeout_seconds=600) as s:
+        await have(s, 0, 1, 2, empty=(3, 10))
+        (file,) = (tmp_path / "warehouse").rglob("*.parquet")
+        away = file.rename(tmp_path / "away")
+        await s.queued("r", 0, 10)
+        async for answer in s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="r"), timeout=30):
+            if answer.progress.waiting:
+                break
+        assert (
+            answer.progress.waiting.startswith("trading.ohlc can't be read: ") and file.name in answer.progress.waiting
+        )
+        assert (await s.record("r")).progress.waiting == answer.progress.waiting
+        away.rename(file)
+        record = await s.finished("r")
+        assert (record.status, record.row_count, record.progress.waiting) == (OK, 3, "")
+
+
+async def test_a_timeout_names_the_table_that_could_not_be_read(tmp_path: Path) -> None:
+    async with suite(tmp_path, count_attempts=1, request_timeout_seconds=0.5) as s:
+        await have(s, 0, 1, 2, empty=(3, 10))
+        (file,) = (tmp_path / "warehouse").rglob("*.parquet")
+        file.unlink()
+        await s.queued("r", 0, 10)
+        record = await s.finished("r")
+        assert record.status == ingest.HistoryReadyNotification.TIMEOUT
+        assert record.error_message.startswith("no progress for 0.5 s: trading.ohlc can't be read: ")

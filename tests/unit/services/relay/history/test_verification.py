@@ -9,13 +9,15 @@ from typing import Any
 import grpc
 import pytest
 
+from services.common.lake.tables import OHLC
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.history import verification
+from services.relay.history import mending, verification
 from services.relay.history.retraction_log import RetractionTable
 from services.relay.history.table_reader import Rows
 from tests.unit.services.relay.harness import TICKER, Suite, at, minute, page, ranges, suite
+from tests.unit.services.relay.history.test_outcome import write_off_grid
 from tests.unit.services.relay.history.test_retraction_log import covered
 
 OK = ingest.HistoryReadyNotification.OK
@@ -68,24 +70,86 @@ async def test_every_kind_of_fault_is_told_and_nothing_changes(tmp_path: Path, m
         assert (unclaimed.checked, unclaimed.unclaimed_periods) == (ranges([(40, 41)])[0], 1)
 
 
-async def test_repair_takes_back_what_is_lost_and_fetches_it_again(tmp_path: Path) -> None:
+async def test_repair_removes_what_must_not_be_there_and_fetches_again_what_is_lost_or_unsure(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         ingestor = s.ingestor()
         await ingestor.offer()
         await faulty(s)
+        write_off_grid(s, 9)
+        s.pipeline.write([15], close=0.5)
         _, found = await verify(s, repair=True)
         assert found.repaired_periods == found.lost_periods == 3
+        assert (found.surplus_rows, found.unexpected_periods, list(found.off_grid)) == (2, 1, ranges([(9, 10)]))
+        assert found.removed_rows == 4, "one of 7, 15 and 11 each, and the one off the grid"
+        assert rows_of(s).count(15) == 0, "until it is fetched again"
         (request_id,) = found.repair_request_ids
         assert request_id.startswith("verify-")
         made = RetractionTable(s.pipeline.catalog).read()
-        assert sorted(each.span for each in made) == [TimeRange(at(4), at(6)), TimeRange(at(20), at(21))]
-        done = await ingestor.work(s.pipeline, dispatches=2)
-        assert [minute(each.historical.start_time) for each in done] == [4, 20]
+        spans = [TimeRange(at(start), at(end)) for start, end in ((4, 6), (11, 12), (15, 16), (20, 21))]
+        assert sorted(each.span for each in made) == spans, "copies of 7 are equal, those of 15 are not"
+        done = await ingestor.work(s.pipeline, dispatches=4, holes=[11])
+        assert [minute(each.historical.start_time) for each in done] == [4, 11, 15, 20]
         record = await s.finished(request_id)
         assert (record.status, record.request.ticker, list(record.missing)) == (OK, TICKER, [])
+        assert rows_of(s) == [*(m for m in range(30) if m not in (10, 11)), 40]
+
+
+def rows_of(s: Suite) -> list[int]:
+    found = s.pipeline.catalog.load_table(OHLC.name).scan(row_filter=f"ticker == '{TICKER}'").to_arrow()
+    return sorted(each["open_time"].minute for each in found.to_pylist())
+
+
+async def test_a_repaired_table_agrees_with_its_coverage(tmp_path: Path) -> None:
+    """What the exchange says now holds: a candle in a range once verified empty, and none where there was a row."""
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.pipeline.report(
+            snapshot_id=s.pipeline.write([0, 1, 2, 2, 5, 6]), pages=[page("old", 0, 8, empty=[(5, 8)])]
+        )
+        _, found = await verify(s, repair=True)
+        assert (found.removed_rows, found.lost_periods) == (3, 2)
+        (done,) = await ingestor.work(s.pipeline, dispatches=1, holes=[6])
+        assert (minute(done.historical.start_time), minute(done.historical.end_time)) == (3, 7)
+        assert (await s.finished(found.repair_request_ids[0])).status == OK
         _, again = await verify(s, repair=True)
-        assert (again.lost_periods, list(again.repair_request_ids)) == (0, [])
-        assert again.unexpected_periods == 1, "that is for people to judge"
+        assert again == rpb.VerifyResult(checked=ranges([(0, 8)])[0], rows=6, row_periods=6, empty_periods=2)
+        await s.queued("r", 0, 8)
+        record = await s.finished("r")
+        assert (record.status, record.row_count, record.empty_periods) == (OK, 6, 2)
+
+
+async def test_duplicates_alone_are_removed_without_a_fetch_and_without_a_retraction(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await s.pipeline.report(snapshot_id=s.pipeline.write([0, 1, 2]), pages=[page("old", 0, 3)])
+        s.pipeline.write([0, 1, 2])
+        _, found = await verify(s, repair=True)
+        assert (found.removed_rows, list(found.repair_request_ids)) == (3, [])
+        assert RetractionTable(s.pipeline.catalog).read() == []
+        await s.queued("r", 0, 3)
+        record = await s.finished("r")
+        assert (record.status, record.row_count) == (OK, 3)
+
+
+async def test_a_repair_that_cannot_change_the_table_leaves_ranges_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError("disk full")
+
+    async with suite(tmp_path) as s:
+        await faulty(s)
+        monkeypatch.setattr(mending, "replace_rows", full)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"trading\.ohlc can't be changed: disk full; check") as caught:
+            await verify(s, repair=True)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await covered(s) == [(0, 4), (6, 10), (10, 11), (12, 20), (21, 30)], (
+            "retracted, as the removal may have begun"
+        )
+        assert not (await s.relay.ListRequests(rpb.ListRequestsRequest())).records
+        monkeypatch.undo()
+        _, found = await verify(s, repair=True)
+        assert (found.removed_rows, found.surplus_rows) == (1, 1)
 
 
 async def test_what_is_committed_and_reported_meanwhile_is_not_called_lost(
@@ -149,7 +213,7 @@ async def test_a_repair_goes_through_though_its_caller_is_gone(tmp_path: Path, m
             while not (listed := (await s.relay.ListRequests(rpb.ListRequestsRequest())).records):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert listed[0].request.request_id.startswith("verify-")
-        assert await covered(s) == [(0, 4), (6, 10), (10, 12), (12, 20), (21, 30)]
+        assert await covered(s) == [(0, 4), (6, 10), (10, 11), (12, 20), (21, 30)]
 
 
 async def _drain(call: Any) -> None:
