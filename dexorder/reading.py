@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.lib import ArrowException
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import RESTError
 from pyiceberg.table import DataScan, Table
@@ -176,6 +177,9 @@ def _readable() -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise CatalogError(f"a file of {OHLC.name} was deleted as its snapshot expired; read again: {error}") from None
-    except OSError as error:
+        raise CatalogError(
+            f"a file of {OHLC.name} is gone: {error}; read again, in case its snapshot has just expired; if that does "
+            "not help, the table is damaged: restore the file or a backup"
+        ) from None
+    except (OSError, ArrowException) as error:
         raise CatalogError(f"the files of {OHLC.name} can't be read from here: {error}") from None

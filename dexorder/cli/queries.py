@@ -71,7 +71,8 @@ def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
 
 def _request_cells(record: RequestRecord) -> tuple[str, ...]:
     now = record.progress
-    state = str(record.status or f"{record.state} {now.settled_periods:,}/{now.expected_periods:,}")
+    waiting = ", waiting" if now.waiting else ""
+    state = str(record.status or f"{record.state} {now.settled_periods:,}/{now.expected_periods:,}{waiting}")
     return (
         record.request_id,
         record.client_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,8 @@ import typer
 
 from dexorder import maintenance
 from dexorder.cli import output
-from dexorder.errors import SuiteFailed
+from dexorder.connection import Connection
+from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.supervisor import backup as archives
 from dexorder.supervisor import health
 from dexorder.supervisor.plan import PARTS, Ports, SuiteOptions, metrics_addresses, parse_only, summary_rows
@@ -27,6 +29,9 @@ from dexorder.supervisor.state import (
     read_state,
 )
 from dexorder.supervisor.suite import Reporter, run_suite
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+
+STATUS_SECONDS = 2.0
 
 
 def up(
@@ -162,6 +167,8 @@ async def _check_part(name: str, part: PartState) -> dict[str, Any]:
     answer = await health.check(part.health)
     alive = process_alive(part.pid)
     notes = [answer.detail if alive else part.detail or "not running"]
+    if name == "relay" and answer.ready:
+        notes += await _reasons_to_wait(part.address)
     if part.state == "failing":
         notes.append("fails repeatedly")
     if part.restarts:
@@ -175,6 +182,21 @@ async def _check_part(name: str, part: PartState) -> dict[str, Any]:
         "restarts": part.restarts,
         "detail": "; ".join(filter(None, notes)),
     }
+
+
+async def _reasons_to_wait(relay: str) -> list[str]:
+    """Return why requests make no progress, as far as the relay tells this caller."""
+    connection = Connection(relay, STATUS_SECONDS, lambda _: None)
+    reasons: Counter[str] = Counter()
+    try:
+        for state in (pb.REQUEST_STATE_QUEUED, pb.REQUEST_STATE_RUNNING):
+            answer = await connection.call(connection.stub.ListRequests, pb.ListRequestsRequest(state=state))
+            reasons.update(each.progress.waiting for each in answer.records if each.progress.waiting)
+    except DexorderError as error:
+        return [str(error)]
+    finally:
+        await connection.close()
+    return [f"{count:,} requests wait: {reason}" for reason, count in reasons.items()]
 
 
 def maintain(spark: str | None, tables: Sequence[str], dry_run: bool, as_json: bool) -> None:

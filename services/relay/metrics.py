@@ -35,6 +35,7 @@ class RelayMetrics:
         )
         self.slots = gauge("slots_free", "Slots offered and not used.", "exchange", "kind")
         self.requests = gauge("requests", "Unfinished requests.", "state")
+        self.requests_waiting = gauge("requests_waiting", "Requests whose outcome waits, as a table can't be read.")
         self.report_age = gauge("pipeline_report_age_seconds", "Time since the pipeline's last report, or since start.")
         self.notification_streams = gauge("notification_streams", "Notification streams open.")
         self.progress_streams = gauge("progress_streams", "Progress streams open.")
@@ -77,6 +78,7 @@ class RelayMetrics:
         requests = Tally(live.state for live in state.requests.values())
         for each in (RequestState.QUEUED, RequestState.RUNNING):
             self.requests.labels(each.name).set(requests[each])
+        self.requests_waiting.set(sum(bool(live.waiting) for live in state.requests.values()))
         self.report_age.set(report_age_ns / 1e9)
 
 

@@ -16,12 +16,14 @@ from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
+from pyiceberg.catalog import Catalog
 from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
 from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.coverage import Claim, Retraction
+from services.common.model.errors import Unavailable
 from services.common.model.times import SECOND_NS
 from services.common.rpc.lifecycle import grpc_server, stop_signal
 from services.relay.access import ROLES
@@ -71,12 +73,13 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
     Raises:
         OSError: An address cannot be bound.
         ValueError: The exchanges file or the database is invalid, or another relay uses the database.
+        Unavailable: The catalog or a table cannot be read now.
     """
     venues = load_exchanges(settings.exchanges)
     registry = CollectorRegistry()
     metrics = RelayMetrics(registry)
     async with open_store(settings.db, metrics.committed) as store:
-        tables = await asyncio.to_thread(catalog.load)
+        tables = await asyncio.to_thread(_open, catalog)
         reader, retraction_table = TableReader(tables), RetractionTable(tables)
         state = _empty_state(settings)
         await _load(state, store, reader, retraction_table, clock)
@@ -105,6 +108,16 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                         engine.close_streams()
                 for task in work:
                     task.cancel()
+
+
+def _open(catalog: CatalogSettings) -> Catalog:
+    try:
+        return catalog.load()
+    except Exception as error:  # each kind of catalog has errors of its own
+        cause = (str(error) or type(error).__name__).splitlines()[0]
+        raise Unavailable(
+            f"catalog {catalog.name!r} can't be opened: {cause}; DEXORDER_CATALOG_URI names it"
+        ) from error
 
 
 def _empty_state(settings: RelaySettings) -> HistoryState:

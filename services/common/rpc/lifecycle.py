@@ -28,6 +28,7 @@ from prometheus_client import CollectorRegistry
 from services.common import logs
 from services.common.config import BadSettings, ServiceSettings, split_address
 from services.common.metrics import CallMetrics, metrics_endpoint
+from services.common.model.errors import Unavailable
 from services.common.rpc.identity import Admission, Role, read_callers
 from services.common.rpc.policy import InternalText
 from services.common.rpc.server_interceptor import PolicyInterceptor
@@ -207,5 +208,5 @@ def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[An
         log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext and unknown callers are accepted beyond loopback")
     try:
         uvloop.run(main())
-    except BadSettings as error:  # from the channels that main opens
+    except (BadSettings, Unavailable) as error:  # from the channels that main opens, and from what it reads at start
         raise SystemExit(str(error)) from None

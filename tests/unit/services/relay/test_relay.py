@@ -10,11 +10,13 @@ import grpc
 import pytest
 
 from services.common.clock import SystemClock
+from services.common.model.errors import Unavailable
 from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay import server
 from services.relay.server import relay
 from tests.unit.services.relay.harness import (
     TICKER,
@@ -451,3 +453,21 @@ async def test_catalog_is_told_to_readers(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         answer = await s.relay.GetCatalog(rpb.GetCatalogRequest())
         assert (answer.name, dict(answer.properties)) == ("dexorder", catalog_settings(tmp_path).properties())
+
+
+async def test_a_relay_that_cannot_read_its_tables_does_not_start_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LOAD_ATTEMPTS", 1)
+    catalog = catalog_settings(tmp_path).load()
+    write_coverage(catalog, coverage_row(0, 10, fetched_ns=1))
+    catalog.close()
+    for file in (tmp_path / "warehouse").rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(Unavailable, match=r"trading\.coverage can't be read: .*parquet.*; check that catalog"):
+        async with suite(tmp_path):
+            pass
+    (tmp_path / "catalog.db").write_text("no database")
+    with pytest.raises(Unavailable, match=r"catalog 'dexorder' can't be opened: .*not a database"):
+        async with relay(settings(tmp_path), catalog_settings(tmp_path), SystemClock()):
+            pass

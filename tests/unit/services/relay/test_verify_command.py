@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
+from dexorder.supervisor.state import PartState, SuiteState, write_state
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from tests.unit.services.relay.harness import Suite, page, suite
 from tests.unit.services.relay.history.test_outcome import write_off_grid
 
 
-async def dexorder(s: Suite, *arguments: str) -> Result:
+async def run(*arguments: str) -> Result:
     """Run a command in a thread, as it has an event loop of its own."""
-    return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--relay", s.running.address])
+    return await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
+
+
+async def dexorder(s: Suite, *arguments: str) -> Result:
+    return await run(*arguments, "--relay", s.running.address)
 
 
 async def damaged(s: Suite) -> None:
@@ -58,3 +66,23 @@ async def test_an_unreadable_table_is_named_with_its_cause(tmp_path: Path, argum
         table = "trading.coverage" if command == "coverage" else "trading.ohlc"
         assert found.exit_code == 1
         assert f"the relay answered: {table} can't be read: " in found.stderr and "metadata.json" in found.stderr
+
+
+async def test_status_says_which_table_requests_wait_for(tmp_path: Path) -> None:
+    async with suite(tmp_path, count_attempts=1) as s:
+        await damaged(s)
+        for file in (tmp_path / "warehouse").rglob("*.parquet"):
+            file.unlink()
+        part = PartState(s.running.address, f"grpc://{s.running.address}", pid=os.getpid())
+        write_state(tmp_path, SuiteState(os.getpid(), "now", s.running.address, {"relay": part}))
+        status = ("status", "--json", "--dir", str(tmp_path))
+        assert json.loads((await run(*status)).stdout)["parts"]["relay"]["detail"] == ""
+        await s.queued("r", 0, 10)
+        async for answer in s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="r"), timeout=30):
+            if answer.progress.waiting:
+                break
+        relay = json.loads((await run(*status)).stdout)["parts"]["relay"]
+        assert relay["ready"] and relay["detail"].startswith("1 requests wait: trading.ohlc can't be read: ")
+        shown = await dexorder(s, "requests", "show", "r")
+        assert "waiting: trading.ohlc can't be read: " in shown.stdout
+        assert "10/10, waiting" in (await dexorder(s, "requests", "list")).stdout
