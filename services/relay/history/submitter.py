@@ -122,18 +122,18 @@ class Submitter:
             if spans:
                 retracted_ns = await self._retraction_log.record(series, spans, reason)
                 coverage.retract(context.state, series, spans, retracted_ns, batch)
-                planner.replan(context.state, series, spans, batch)
                 context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
             if retracted is not None:
-                saved, batch = context.store.commit(batch), Batch()
-                await saved
+                planner.replan(context.state, series, spans, batch)  # other requests do not wait for these
+                await context.store.commit(batch)
                 context.wake.set()
+                batch, spans = Batch(), ()
                 await retracted()
         except BaseException:
             for each in requests:
                 context.quotas.leave(each)
             raise
-        await self._accept(requests, batch)
+        await self._accept(requests, batch, spans)
 
     def _enter(self, requests: Sequence[HistoryRequest], caller: Caller | None) -> None:
         for index, request in enumerate(requests):
@@ -145,11 +145,15 @@ class Submitter:
                 raise
             self._context.quotas.enter(request)
 
-    async def _accept(self, requests: Sequence[HistoryRequest], batch: Batch) -> None:
-        """Plan requests; on disk when this returns."""
+    async def _accept(
+        self, requests: Sequence[HistoryRequest], batch: Batch, retracted: Sequence[TimeRange] = ()
+    ) -> None:
+        """Plan requests, and retracted ranges for other requests; on disk when this returns."""
         context = self._context
         state, wall_ns, now_ns = context.state, context.clock.wall_ns(), context.clock.monotonic_ns()
         accepted = [planner.accept(state, each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in requests]
+        if retracted:
+            planner.replan(state, requests[0].series, retracted, batch)
         saved = context.store.commit(batch)
         for each in requests:
             self._unsaved[each.request_id] = saved

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
+import pyarrow.compute as pc
 import zmq
 import zmq.asyncio
 from pyiceberg.catalog import Catalog
@@ -22,7 +23,8 @@ from dexorder.testing.processes import free_block
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.coverage import CoverageRow, encode_coverage
-from services.common.lake.tables import COVERAGE, OHLC
+from services.common.lake.rewrite import replace_rows
+from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, opens_in
 from services.common.messaging.frames import decode_work, encode_work
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -143,10 +145,25 @@ class Pipeline:
 
     def write(self, minutes: Sequence[int], ticker: str = TICKER, **values: Any) -> int:
         """Append one row a minute, with ``values`` instead of those of ``candle``; return the snapshot."""
-        table = OHLC.load_or_create(self.catalog)
+        OHLC.load_or_create(self.catalog).append(self.rows(minutes, ticker, **values))
+        return self.snapshot_id()
+
+    def upsert(self, minutes: Sequence[int]) -> int:
+        """Write one row a minute in place of any that is there; return the snapshot."""
+        table, where = self.catalog.load_table(OHLC.name), opens_in(Series(TICKER, 60), TimeRange(at(0), at(1_000_000)))
+        found = table.scan(row_filter=where).to_arrow().cast(OHLC.arrow)
+        again = pc.is_in(found["open_time"], pa.array(list(map(moment, minutes)), MICROSECONDS))
+        rows = pa.concat_tables([found.filter(pc.invert(again)), self.rows(minutes)])
+        replace_rows(self.catalog, table, where, rows, {})
+        return self.snapshot_id()
+
+    def rows(self, minutes: Sequence[int], ticker: str = TICKER, **values: Any) -> pa.Table:
+        """Return one row a minute."""
         key = {"ticker": ticker, "period_seconds": 60, "fetched_at": moment(0)}
         rows = [{**key, "open_time": moment(m), **candle(m), **values} for m in minutes]
-        table.append(pa.Table.from_pylist(rows, schema=OHLC.arrow))
+        return pa.Table.from_pylist(rows, schema=OHLC.arrow)
+
+    def snapshot_id(self) -> int:
         snapshot = self.catalog.load_table(OHLC.name).current_snapshot()
         assert snapshot is not None
         return snapshot.snapshot_id
@@ -160,7 +177,7 @@ class Pipeline:
         """Commit a whole dispatch as one page: every minute except the holes, which are verified empty."""
         first, last = minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
         there = [m for m in range(first, last) if m not in holes]
-        snapshot_id = self.write(there) if there else None
+        snapshot_id = self.upsert(there) if there else None
         await self.report(
             snapshot_id=snapshot_id,
             pages=[page(dispatch.job_id, first, last, empty=[(m, m + 1) for m in holes if first <= m < last])],
