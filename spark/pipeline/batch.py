@@ -1,12 +1,12 @@
 """One micro-batch, from raw records to rows, report and coverage, in crash-safe order.
 
 1. Decode: the workers write the rows to files and return control rows to the driver.
-2. Commit the files of good pages, and the dead letters.
-3. Report every page and final with the table's snapshot, until the relay answers OK.
-4. Commit the coverage of the good pages.
+2. Commit the dead letters; then the files of good pages, their claims of coverage and the offsets of the batch, with
+   one snapshot.
+3. Report every page and final with that snapshot, until the relay answers OK.
 
 Then Spark writes its commit log, and only records in it are acked at the source. After a crash at any point the batch
-is replayed: the upsert and the coverage table find their own rows, and the relay knows the report.
+is replayed: the upsert finds its own rows, the offsets say that the claims are there, and the relay knows the report.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from pyiceberg.manifest import DataFile
 
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.claims import claim_rows, write_claims
+from services.common.lake.commit import CommitLost
+from services.common.lake.commit_state import state_of
+from services.common.model.dispatch_id import number_of
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from spark.pipeline import upsert
-from spark.pipeline.coverage_table import DeadLetter, append_coverage, append_dead_letters
+from spark.pipeline.dead_letters import DeadLetter, append_dead_letters
 from spark.pipeline.decode import DECODED_DDL, FILE_KIND, FINAL_KIND, PAGE_KIND, REFUSED_KIND
 from spark.pipeline.fault import Fault, Moment
 from spark.pipeline.files import Layout, stage, unpack
@@ -46,9 +50,9 @@ class BatchResult:
     pages: int = 0
     finals: int = 0
     refused: int = 0
-    path: str = "none"
+    path: str = upsert.Path.NONE
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """By step: decode, write, report, coverage."""
+    """By step: decode, write, report."""
 
 
 class _StepTimer:
@@ -87,7 +91,7 @@ class Pipeline:
         self._fault = fault
 
     def process(self, raw: DataFrame) -> BatchResult:
-        """Run the four steps on one batch of ``RAW``; safe to repeat."""
+        """Run the steps on one batch of ``RAW``; safe to repeat."""
         timer = _StepTimer()
         session = raw.sparkSession
         layout = Layout.of(self._table, self._catalog.load_table(self._table.name))
@@ -107,32 +111,58 @@ class Pipeline:
         rows = sum(page.rows for page in good)
         self._pass(Moment.DECODED, rows)
         files = [unpack(row.file) for row in decoded if row.kind == FILE_KIND]
-        path = self._write(session, files, good) if rows else "none"
         for letter in letters:
             log.warning("record refused", partition=letter.partition, offset=letter.offset, reason=letter.reason)
         append_dead_letters(self._catalog, self._source, letters, now_ns=self._clock.wall_ns())
+        path, snapshot_id = self._write(session, files, good, next_offsets(decoded))
         timer.end("write")
         self._pass(Moment.ROWS_COMMITTED, rows)
         if pages or finals:
-            snapshot_id = self._catalog.load_table(self._table.name).metadata.current_snapshot_id
             self._reporter.report(snapshot_id, pages, finals)
         timer.end("report")
-        append_coverage(self._catalog, good, now_ns=self._clock.wall_ns())
-        timer.end("coverage")
         self._pass(Moment.REPORTED, rows)
         return BatchResult(rows, len(good), len(finals), len(letters), path, timer.seconds)
 
-    def _write(self, session: SparkSession, files: Sequence[DataFile], good: Sequence[PageResult]) -> str:
+    def _write(
+        self, session: SparkSession, files: Sequence[DataFile], good: Sequence[PageResult], ends: Mapping[int, int]
+    ) -> tuple[upsert.Path, int | None]:
+        """Commit rows, offsets and claims together, and look again as often as another writer is faster."""
         names = self._table.series_columns
         ranges = [upsert.KeyRange(tuple(getattr(p.series, name) for name in names), p.span) for p in good if p.rows]
-        target = self._catalog.load_table(self._table.name)
-        if self._fault:
-            self._fault.commit_begins(target.location())
-        return upsert.write(session, self._catalog_name, self._table, target, files, ranges)
+        claims = ""
+        while True:
+            target = self._catalog.load_table(self._table.name)
+            state = state_of(target.metadata)
+            known = not good or state.includes(self._source, ends)
+            if not (known or claims):
+                claims = write_claims(target, claim_rows(good, now_ns=self._clock.wall_ns()))
+            if self._fault:
+                self._fault.commit_begins(target.location())
+            number = max((number_of(page.dispatch_id) for page in good), default=0)
+            after = state.after(self._source, ends, dispatch=number, claims="" if known else claims).encode()
+            try:
+                path, snapshot_id = upsert.write(
+                    session, self._catalog_name, self._table, target, files, ranges, after, always=not known
+                )
+            except CommitLost as error:
+                log.info("another writer was faster; looking again", table=self._table.name, error=str(error))
+                continue
+            if path is upsert.Path.MERGE:
+                target = self._catalog.load_table(self._table.name)
+            return path, snapshot_id or target.metadata.current_snapshot_id
 
     def _pass(self, moment: Moment, rows: int) -> None:
         if self._fault and rows:
             self._fault.passed(moment)
+
+
+def next_offsets(decoded: Iterable[Row]) -> dict[int, int]:
+    """Return the next offset to read of each partition with records in the batch."""
+    ends: dict[int, int] = {}
+    for row in decoded:
+        if row.partition is not None:
+            ends[row.partition] = max(row.offset + 1, ends.get(row.partition, 0))
+    return ends
 
 
 def page_results(decoded: Iterable[Row]) -> list[PageResult]:

@@ -45,14 +45,15 @@ _CONTROL: list[pa.Field[Any]] = [
     pa.field("total_records", pa.int64()),
     pa.field("reason", pa.string()),
 ]
-DECODED = pa.schema(
-    [
-        pa.field("kind", pa.string()),
-        pa.field("control", pa.struct(_CONTROL)),
-        pa.field("raw", pa.struct(list(RAW))),
-        pa.field("file", pa.binary()),
-    ]
-)
+_DECODED: list[pa.Field[Any]] = [
+    pa.field("kind", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("control", pa.struct(_CONTROL)),
+    pa.field("raw", pa.struct(list(RAW))),
+    pa.field("file", pa.binary()),
+]
+DECODED = pa.schema(_DECODED)
 DECODED_DDL = spark_ddl(DECODED)
 
 Take: TypeAlias = Callable[[pa.RecordBatch], None]
@@ -62,7 +63,11 @@ Take: TypeAlias = Callable[[pa.RecordBatch], None]
 def decode_batches(table: PageTable, batches: Iterable[pa.RecordBatch], take: Take) -> Iterator[pa.RecordBatch]:
     """Yield the control rows of batches of ``RAW`` as batches of ``DECODED``; pass rows of good pages to ``take``."""
     for batch in batches:
-        rows = [row for record in batch.select(RAW.names).to_pylist() for row in decode_record(table, record, take)]
+        rows = [
+            row | {"partition": record["partition"], "offset": record["offset"]}
+            for record in batch.select(RAW.names).to_pylist()
+            for row in decode_record(table, record, take)
+        ]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 

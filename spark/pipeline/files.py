@@ -59,12 +59,13 @@ class Layout:
 class Writer:
     """Buffer of pages, written as one file per partition in key order."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, columns: Sequence[str] | None = None) -> None:
+        """Write files with these columns; by default those that the table declares."""
         self._layout = layout
         table = layout.table
         self._schema = layout.metadata.schema()
         self._spec = layout.metadata.spec()
-        self._file_schema = self._schema.select(*table.columns)
+        self._file_schema = self._schema.select(*(columns or table.columns))
         sources = [(field.transform, self._schema.find_field(field.source_id)) for field in self._spec.fields]
         self._transforms = [(source.name, how.pyarrow_transform(source.field_type)) for how, source in sources]
         # Then a page whose first and last row are in one partition is in that partition as a whole.
@@ -85,6 +86,16 @@ class Writer:
         self._rows += page.num_rows
         if self._rows >= MAX_BUFFERED_ROWS:
             self.flush()
+
+    def add_all(self, rows: pa.Table) -> None:
+        """Buffer rows of any series, in any order."""
+        table = self._layout.table
+        ordered = rows.sort_by([(name, "ascending") for name in table.key]).combine_chunks()
+        series = ordered.select(list(table.series_columns)).to_pylist()
+        ends = [n for n in range(1, len(series)) if series[n] != series[n - 1]]
+        for start, end in pairwise([0, *ends, len(series)]):
+            for page in ordered.slice(start, end - start).to_batches():
+                self.add(page)
 
     def flush(self) -> None:
         """Write the buffered pages."""
@@ -149,13 +160,6 @@ def unpack(data: bytes) -> DataFile:
     return file
 
 
-def append(target: Table, files: Sequence[DataFile]) -> None:
-    """Commit files as they are."""
-    with target.transaction() as change, change.update_snapshot().fast_append() as snapshot:
-        for file in files:
-            snapshot.append_data_file(file)
-
-
 def remove(io: FileIO, files: Iterable[DataFile]) -> None:
     """Delete uncommitted files; maintenance removes those that cannot be deleted now."""
     for file in files:
@@ -163,9 +167,9 @@ def remove(io: FileIO, files: Iterable[DataFile]) -> None:
             io.delete(file.file_path)
 
 
-def read_columns(layout: Layout, files: Sequence[DataFile], columns: tuple[str, ...]) -> pa.Table:
+def read_columns(layout: Layout, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
     """Read some columns of the files."""
-    schema = layout.table.arrow_of(columns)
+    schema = layout.table.arrow_of(tuple(columns))
     return pa.concat_tables([_read(layout.io, file.file_path, columns).cast(schema) for file in files])
 
 

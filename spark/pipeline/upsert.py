@@ -1,31 +1,38 @@
 """Upsert of a batch's rows: of two rows with one key, the one with the larger version is kept.
 
-Most batches contain only new rows, so the driver first reads the table in the batch's key ranges. If no row is present,
-the batch's files are appended as they are. If all rows are present, as in a replay, nothing is committed. Else a MERGE,
-merge-on-read, is run, with the ranges as literals in ON: without them Iceberg reads the whole table. Each way is
-idempotent, as a row with the same or a larger version is left unchanged.
+Most batches contain only new rows, so the driver first reads the table in the batch's key ranges (``presence``):
+
+    found in the table                        what is committed
+    no row of the ranges                      the workers' files, as they are
+    every row of the batch, none older        no row
+    some rows, in files of moderate size      the new rows, and those files without the rows that are replaced
+    more than the driver should read          a MERGE by Spark
+
+Each commit requires that the table is still as it was looked at, and each way is idempotent, as a row with the same or
+a larger version is left unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum
 from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg import expressions
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.storagelevel import StorageLevel
 
+from services.common.lake.commit import CommitLost, commit_files
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import iso_microseconds
-from spark.pipeline.files import Layout, append, frame, read_columns, remove
+from spark.pipeline.files import Layout, Writer, frame, read_columns, remove
+from spark.pipeline.presence import MAX_READ_BYTES, Change, FoundFile, difference, find, read_rows, size_of
 from spark.tables.table import PageTable
 
 if TYPE_CHECKING:
@@ -33,19 +40,22 @@ if TYPE_CHECKING:
 
 MAX_SCAN_RANGES = 32
 """Largest number of ranges in a filter or an ON; more are covered by fewer, wider ones."""
-_MAX_PROBED_BYTES = 64 * 1024 * 1024
+_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property"
+"""Prefix of Spark's settings that become properties of the snapshots of its session."""
 _ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not allow
 Value: TypeAlias = str | int
 
 
-class Presence(Enum):
-    """Share of a batch's rows that the table has."""
+class Path(StrEnum):
+    """How a batch was committed."""
 
-    NOTHING = auto()
-    SOMETHING = auto()
-    """Some rows, or all but some in an older version, or more than is worth reading."""
-    ALL = auto()
-    """All rows, none in an older version."""
+    NONE = "none"
+    """No row is new."""
+    APPEND = "append"
+    """The workers' files became part of the table."""
+    REWRITE = "rewrite"
+    """The files with replaced rows were written again without them, and the new rows to further files."""
+    MERGE = "merge"
 
 
 @dataclass(frozen=True, order=True)
@@ -154,47 +164,6 @@ def _version(table: PageTable, side: str) -> str:
     return f"struct({', '.join(f'coalesce({side}.{name}, 0)' for name in table.version)})"
 
 
-def compare(table: PageTable, staged: pa.Table, found: pa.Table) -> Presence:
-    """Return the share of ``staged`` that ``found`` has; both have the version columns, and no duplicate keys."""
-    found = found.select(table.version_columns).cast(table.arrow_of(table.version_columns))
-    both = staged.join(found, list(table.key), join_type="inner", right_suffix="_found")
-    if not both.num_rows:
-        return Presence.NOTHING
-    newer = pc.any(_newer(both, table.version)).as_py()
-    return Presence.SOMETHING if newer or both.num_rows < staged.num_rows else Presence.ALL
-
-
-def _newer(both: pa.Table, version: tuple[str, ...]) -> Any:
-    """Return for each row whether its version columns are larger than those ending in ``_found``, in their order."""
-    name, *rest = version
-    columns: tuple[Any, Any] = both.column(name), both.column(f"{name}_found")
-    staged, found = (pc.fill_null(column, 0) for column in columns)
-    newer = pc.greater(staged, found)
-    return pc.or_(newer, pc.and_(pc.equal(staged, found), _newer(both, tuple(rest)))) if rest else newer
-
-
-def presence_of(
-    table: PageTable, target: Table, ranges: Sequence[ScanRange], staged: Callable[[], pa.Table]
-) -> Presence:
-    """Return the share of staged rows that the table has.
-
-    Files whose bounds exclude every range are not opened. The bounds of a file that several jobs share include keys
-    that the file does not have, so a few small files are read: that is cheaper than a MERGE without new rows.
-
-    Args:
-        ranges: They contain every staged key.
-        staged: Returns the version columns of the rows, which have no duplicate keys.
-    """
-    scan = target.scan(row_filter=row_filter(table, ranges), selected_fields=table.version_columns)
-    tasks = list(scan.plan_files())
-    if not tasks:
-        return Presence.NOTHING
-    if sum(task.file.file_size_in_bytes for task in tasks) > _MAX_PROBED_BYTES:
-        return Presence.SOMETHING
-    found = scan.to_arrow()
-    return compare(table, staged(), found) if found.num_rows else Presence.NOTHING
-
-
 def write(
     session: SparkSession,
     catalog_name: str,
@@ -202,34 +171,102 @@ def write(
     target: Table,
     files: Sequence[DataFile],
     pages: Sequence[KeyRange],
-) -> Literal["append", "merge", "none"]:
-    """Commit a batch's staged rows; return how.
+    state: Mapping[str, str],
+    *,
+    always: bool,
+) -> tuple[Path, int | None]:
+    """Commit a batch's rows and its state together; return how, and the id of the new snapshot if there is one.
 
     Args:
-        target: The table, just loaded.
-        files: Files that the workers wrote; they are removed unless they are appended.
-        pages: Ranges that contain every key, at least one.
+        target: The table, just loaded: a commit succeeds only if it is still like that.
+        files: Files that the workers wrote. They are removed unless they become part of the table.
+        pages: Ranges that contain every key of the files.
+        state: Properties of the snapshot's summary.
+        always: Commit the state even if no row is new.
+
+    Raises:
+        CommitLost: Another writer was faster. Nothing has changed, and the files are still there.
     """
     layout = Layout.of(table, target)
     ranges = scan_ranges(pages)
-    duplicates = overlap(pages)
-    presence = Presence.SOMETHING
-    if not duplicates:
-        presence = presence_of(table, target, ranges, lambda: read_columns(layout, files, table.version_columns))
-    if presence is Presence.NOTHING:
-        append(target, files)
-        return "append"
-    if presence is Presence.SOMETHING:
-        rows = frame(session, layout, files)
-        rows = latest(table, rows) if duplicates else rows
-        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)  # MERGE reads it twice
-        try:
-            rows.createOrReplaceTempView("dexorder_batch")
-            session.sql(merge_statement(table, f"`{catalog_name}`.{table.name}", "dexorder_batch", ranges))
-        finally:
-            rows.unpersist()
+    found = find(table, target, row_filter(table, ranges)) if ranges else []
+    if found is None or size_of(each.task for each in found) > MAX_READ_BYTES:
+        merge_with_spark(session, f"`{catalog_name}`.{table.name}", layout, files, ranges, state)
+        remove(layout.io, files)
+        return Path.MERGE, None
+    if not (found or overlap(pages)):
+        return Path.APPEND if files else Path.NONE, _commit(target, files, (), state, always=always)
+    staged = read_columns(layout, files, table.version_columns)
+    change = difference(table, staged, found)
+    if len(change.new) == len(staged) and not change.replaced:
+        return Path.APPEND, _commit(target, files, (), state, always=always)
+    added, removed = rewrite(layout, target, files, change, found)
+    try:
+        snapshot_id = _commit(target, added, removed, state, always=always)
+    except CommitLost:
+        remove(layout.io, added)
+        raise
     remove(layout.io, files)
-    return "none" if presence is Presence.ALL else "merge"
+    return Path.REWRITE if added else Path.NONE, snapshot_id
+
+
+def _commit(
+    target: Table, added: Sequence[DataFile], removed: Sequence[DataFile], state: Mapping[str, str], *, always: bool
+) -> int | None:
+    return commit_files(target, added=added, removed=removed, properties=state) if added or always else None
+
+
+def rewrite(
+    layout: Layout, target: Table, files: Sequence[DataFile], change: Change, found: Sequence[FoundFile]
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Write the new rows of a batch, and the rest of each file that has replaced rows; return new and old files."""
+    if not len(change.new):
+        return [], []
+    fresh = Writer(layout)
+    fresh.add_all(read_columns(layout, files, layout.table.columns).take(change.new))
+    names = target.schema().column_names
+    rest = Writer(layout, names)  # with the columns that somebody has added to the table
+    old = [found[number].task for number in change.replaced]
+    try:
+        for task, keys in zip(old, change.replaced.values(), strict=True):
+            rest.add_all(_without(read_rows(target, task, names), keys, layout.table))
+        fresh.flush()
+        rest.flush()
+    except BaseException:
+        remove(layout.io, [*fresh.written, *rest.written])
+        raise
+    return [*fresh.written, *rest.written], [task.file for task in old]
+
+
+def _without(rows: pa.Table, keys: pa.Table, table: PageTable) -> pa.Table:
+    types = table.iceberg.arrow
+    for number, name in enumerate(rows.column_names):
+        if name in types.names:
+            rows = rows.set_column(number, name, rows.column(name).cast(types.field(name).type))
+    return rows.join(keys, list(table.key), join_type="left anti")
+
+
+def merge_with_spark(
+    session: SparkSession,
+    target: str,
+    layout: Layout,
+    files: Sequence[DataFile],
+    ranges: Sequence[ScanRange],
+    state: Mapping[str, str],
+) -> None:
+    """Merge the files into a table, named as Spark resolves it; Iceberg refuses if another writer interferes."""
+    rows = latest(layout.table, frame(session, layout, files))
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)  # MERGE reads it twice
+    properties = {f"{_SNAPSHOT_PROPERTY}.{key}": value for key, value in state.items()}
+    try:
+        rows.createOrReplaceTempView("dexorder_batch")
+        for key, value in properties.items():
+            session.conf.set(key, value)
+        session.sql(merge_statement(layout.table, target, "dexorder_batch", ranges))
+    finally:
+        for key in properties:
+            session.conf.unset(key)
+        rows.unpersist()
 
 
 def latest(table: PageTable, rows: DataFrame) -> DataFrame:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+
 from services.common.kafka.page_record import final_value, page_value
+from services.common.lake.commit import append_rows
+from services.common.lake.coverage import CoverageRow, encode_coverage
+from services.common.lake.tables import COVERAGE
 from services.common.model.dispatch_id import new_dispatch_id
+from services.common.model.history import PageResult
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
@@ -57,3 +65,13 @@ def final(
     head: PageHeaders, total: int, status: pb.DataResponse.ResponseStatus.ValueType = pb.DataResponse.OK
 ) -> Record:
     return final_value("request-1", status, total), replace(head, kind=Kind.FINAL).encode()
+
+
+def append_coverage(catalog: Catalog, pages: Sequence[PageResult], *, now_ns: int) -> int:
+    """Append a row of ``trading.coverage`` for each page, as releases did that had no claims; return their number."""
+    rows = [
+        encode_coverage(CoverageRow(p.series, p.span, p.fetched_ns, p.empty, now_ns, p.rows, evidence="page"))
+        for p in pages
+    ]
+    append_rows(catalog.load_table(COVERAGE.name), pa.Table.from_pylist(rows, schema=COVERAGE.arrow))
+    return len(rows)

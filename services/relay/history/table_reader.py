@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, GreaterThan, LessThan
 from pyiceberg.table import Table
 
+from services.common.lake.claims import read_coverage
 from services.common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
 from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in
 from services.common.model.errors import SuiteError, Unavailable
@@ -91,11 +92,8 @@ class TableReader:
     def coverage(self) -> Iterator[Claim]:
         """Yield every claim of the coverage table."""
         with accessible(COVERAGE):
-            table = COVERAGE.load(self._catalog)
-            if table is None:
-                return
-            for batch in table.scan(selected_fields=CLAIM_COLUMNS).to_arrow_batch_reader():
-                yield from map(decode_claim, COVERAGE.rows(batch))
+            for rows in read_coverage(self._catalog, columns=CLAIM_COLUMNS):
+                yield from map(decode_claim, COVERAGE.rows(rows))
 
     def pages(self, series: Series, span: TimeRange) -> list[CoverageRow]:
         """Return the rows of the coverage table that overlap ``span``, by start and time of fetching."""
@@ -108,10 +106,12 @@ class TableReader:
             less("start_time", iso_microseconds(span.end_ns)),
         )
         with accessible(COVERAGE):
-            table = COVERAGE.load(self._catalog)
-            found = [] if table is None else COVERAGE.rows(table.scan(row_filter=overlapping).to_arrow())
-        rows = map(decode_coverage, found)
-        return sorted(rows, key=lambda row: (row.span, row.fetched_ns))
+            found = [row for rows in read_coverage(self._catalog, overlapping) for row in COVERAGE.rows(rows)]
+        rows = {decode_coverage(row) for row in found}  # a claim may be read twice
+        return sorted(
+            (row for row in rows if row.series == series and row.span.overlaps(span)),
+            key=lambda row: (row.span, row.fetched_ns),
+        )
 
     def current(self) -> Rows:
         """Return the rows that every reader of the table gets now."""

@@ -15,9 +15,9 @@ from services.common.lake.tables import COVERAGE, OHLC, RETRACTIONS
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
-from spark.pipeline.coverage_table import append_coverage
 from spark.tables.table import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
+from tests.fakes.pages import append_coverage
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 from tests.paths import ROOT
 

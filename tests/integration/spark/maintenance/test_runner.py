@@ -31,12 +31,11 @@ from spark.maintenance.procedures import StepResult
 from spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
 from spark.pipeline.batch import Pipeline
-from spark.pipeline.coverage_table import append_coverage
 from spark.pipeline.decode import decode_record
 from spark.pipeline.driver import start_query
 from spark.runtime.locks import WriterLock
 from spark.tables.ohlc import CANDLES
-from tests.fakes.pages import control, page
+from tests.fakes.pages import append_coverage, control, page
 from tests.fakes.pipeline import Oracle, Recorder, frame
 from tests.fakes.source_server import FakeSource, RunningSource
 

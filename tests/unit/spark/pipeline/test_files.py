@@ -15,10 +15,11 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.commit import commit_files
 from services.common.lake.tables import OHLC
 from spark.pipeline import files
 from spark.pipeline.decode import DECODED, FILE_KIND, PAGE_KIND, decode_batches
-from spark.pipeline.files import Layout, Writer, append, read_columns, remove, stage, unpack
+from spark.pipeline.files import Layout, Writer, read_columns, remove, stage, unpack
 from spark.source.records import RAW
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page
@@ -69,8 +70,8 @@ def test_files_have_the_partitions_that_pyiceberg_gives_them_and_are_sorted_by_k
         keys = list(zip(*read_columns(Layout.of(CANDLES, table), [file], OHLC.key).to_pydict().values(), strict=True))
         assert keys == sorted(keys)
     assert table.refresh().current_snapshot() is None, "they are invisible"
-    append(table, ours)
-    table.append(pa.Table.from_batches(pages))
+    commit_files(table, added=ours)
+    table.refresh().append(pa.Table.from_batches(pages))
     found = table.inspect.files().to_pylist()
     mine = {file.file_path for file in ours}
     parts = [
@@ -82,8 +83,8 @@ def test_files_have_the_partitions_that_pyiceberg_gives_them_and_are_sorted_by_k
 
 def test_an_append_shows_all_rows_with_bounds_that_a_scan_can_use(table: Table) -> None:
     pages = decoded(page(control(0, 50)), page(control(0, 50, ticker=OTHER)))
-    append(table, written(table, pages))
-    assert rows(table.scan().to_arrow()) == rows(pa.Table.from_batches(pages))
+    commit_files(table, added=written(table, pages))
+    assert rows(table.refresh().scan().to_arrow()) == rows(pa.Table.from_batches(pages))
     assert table.scan("ticker == 'ETH/USDT.BINANCE' and open_time < '2024-02-01T00:00:00+00:00'").count() == 30
     tasks = table.scan("open_time >= '2024-02-01T00:00:00+00:00'").plan_files()
     assert sum(task.file.record_count for task in tasks) == 40, "the files of January are not opened"
@@ -116,8 +117,8 @@ def test_a_task_returns_its_control_rows_and_its_files(table: Table) -> None:
     assert all(batch.schema == DECODED for batch in batches)
     found = [row for batch in batches for row in batch.to_pylist()]
     assert [row["kind"] for row in found] == [PAGE_KIND, PAGE_KIND, "refused", FILE_KIND, FILE_KIND]
-    append(table, [unpack(row["file"]) for row in found if row["kind"] == FILE_KIND])
-    assert table.scan().count() == 55
+    commit_files(table, added=[unpack(row["file"]) for row in found if row["kind"] == FILE_KIND])
+    assert table.refresh().scan().count() == 55
 
 
 def test_a_task_without_candles_writes_no_file(table: Table) -> None:
@@ -150,7 +151,7 @@ def test_missing_files_can_be_removed(table: Table) -> None:
 def test_a_layout_is_sent_to_a_worker_without_the_tables_history(table: Table) -> None:
     small = len(pickle.dumps(Layout.of(CANDLES, table)))
     for minute in range(3):
-        append(table, written(table, decoded(page(control(minute, 1)))))
+        commit_files(table.refresh(), added=written(table, decoded(page(control(minute, 1)))))
     sent: Layout = pickle.loads(pickle.dumps(Layout.of(CANDLES, table.refresh())))
     assert len(pickle.dumps(sent)) < small + 500
     assert sent.metadata.schema() == table.schema()

@@ -13,22 +13,21 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.commit import commit_files
 from services.common.lake.tables import MICROSECONDS, OHLC, IcebergTable
 from services.common.model.errors import InvalidRequest
 from services.common.model.page import PageHeaders
 from services.common.model.times import iso_microseconds
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.pipeline.decode import decode_record
-from spark.pipeline.files import Layout, Writer, append
+from spark.pipeline.files import Layout, Writer
+from spark.pipeline.presence import difference, find
 from spark.pipeline.upsert import (
     KeyRange,
-    Presence,
     ScanRange,
-    compare,
     merge_condition,
     merge_statement,
     overlap,
-    presence_of,
     row_filter,
     scan_ranges,
 )
@@ -142,14 +141,6 @@ def test_conditions_name_only_columns_of_their_table() -> None:
     }
 
 
-def test_rows_are_compared_by_key_and_version() -> None:
-    table = versions(rows(range(4), edition=5))
-    assert compare(TRADES, versions(rows(range(4), edition=5)), table) is Presence.ALL
-    assert compare(TRADES, versions(rows([1], edition=6)), table) is Presence.SOMETHING
-    assert compare(TRADES, versions(rows([3, 4])), table) is Presence.SOMETHING
-    assert compare(TRADES, versions(rows([4])), table) is Presence.NOTHING
-
-
 def test_files_are_written_and_found_in_the_second_table(catalog: CatalogSettings) -> None:
     target = TRADES_ICEBERG.load_or_create(catalog.load())
     writer = Writer(Layout.of(TRADES, target))
@@ -157,10 +148,12 @@ def test_files_are_written_and_found_in_the_second_table(catalog: CatalogSetting
     writer.add(rows(range(10), symbol="B.X"))
     writer.flush()
     assert sorted(file.record_count for file in writer.written) == [40, 70]
-    append(target, writer.written)
-    scan = [ScanRange(("A.X",), (), span(0, 50))]
-    assert presence_of(TRADES, target, scan, lambda: versions(rows(range(100)))) is Presence.ALL
-    assert presence_of(TRADES, target, scan, lambda: versions(rows([99, 100]))) is Presence.SOMETHING
+    commit_files(target, added=writer.written)
+    found = find(TRADES, target.refresh(), row_filter(TRADES, [ScanRange(("A.X",), (), span(0, 50))]))
+    assert found
+    assert sorted(file.rows.num_rows for file in found) == [40, 60]
+    for staged, new in ((rows(range(100)), []), (rows([99, 100]), [1]), (rows([7], edition=6), [0])):
+        assert list(difference(TRADES, versions(staged), found).new) == new
 
 
 # ---- the declared tables -------------------------------------------------------------------------------------------

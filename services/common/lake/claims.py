@@ -1,0 +1,141 @@
+"""Claims of coverage: the files that commits of ``trading.ohlc`` name, and ``trading.coverage``, which collects them.
+
+A commit of candles names a small file with its claims (``commit_state``), so claims are visible with their rows. The
+pipeline's maintenance appends them to ``trading.coverage`` later; the summary of that append names the newest snapshot
+of the candles whose claims the table then has. Whoever reads coverage reads both (``read_coverage``).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.table import Table
+
+from services.common.lake.commit import append_rows
+from services.common.lake.commit_state import CommitState, ancestors, summary_of
+from services.common.lake.coverage import CoverageRow, encode_coverage
+from services.common.lake.tables import COVERAGE, OHLC
+from services.common.model.errors import Unavailable
+from services.common.model.history import PageResult
+from services.common.model.time_range import TimeRange, merge
+
+_COLLECTED = "dexorder.ohlc-snapshot"
+_ATTEMPTS = 5
+ALWAYS_TRUE = AlwaysTrue()
+
+
+def claim_rows(pages: Iterable[PageResult], *, now_ns: int) -> list[CoverageRow]:
+    """Return the claims of good pages: one row for each contiguous run of pages of one dispatch.
+
+    Args:
+        now_ns: Time of the commit.
+    """
+    rows: list[CoverageRow] = []
+    last = ""
+    for page in sorted(set(pages), key=lambda page: (page.dispatch_id, page.series, page.span)):
+        row = CoverageRow(page.series, page.span, page.fetched_ns, page.empty, now_ns, page.rows, evidence="page")
+        if rows and page.dispatch_id == last and _continues(rows[-1], row):
+            rows[-1] = _joined(rows[-1], row)
+        else:
+            rows.append(row)
+        last = page.dispatch_id
+    return rows
+
+
+def _continues(row: CoverageRow, following: CoverageRow) -> bool:
+    return row.series == following.series and row.span.end_ns == following.span.start_ns
+
+
+def _joined(row: CoverageRow, following: CoverageRow) -> CoverageRow:
+    return replace(
+        row,
+        span=TimeRange(row.span.start_ns, following.span.end_ns),
+        fetched_ns=min(row.fetched_ns, following.fetched_ns),  # a retraction takes back at least as much as before
+        empty=tuple(merge([*row.empty, *following.empty])),
+        rows=row.rows + following.rows,
+    )
+
+
+def write_claims(candles: Table, rows: Sequence[CoverageRow]) -> str:
+    """Write rows to a file beside the table's metadata and return its path; the next commit names it."""
+    path = candles.location_provider().new_metadata_location(f"claims-{uuid.uuid4()}.parquet")
+    data = pa.Table.from_pylist([encode_coverage(row) for row in rows], schema=COVERAGE.arrow)
+    with candles.io.new_output(path).create() as file:
+        pq.write_table(data, cast(Any, file))
+    return path
+
+
+def read_coverage(
+    catalog: Catalog, row_filter: BooleanExpression = ALWAYS_TRUE, columns: tuple[str, ...] = ("*",)
+) -> Iterator[pa.Table]:
+    """Yield all rows of coverage. Those that are not collected yet come unfiltered and with all columns.
+
+    A row may come twice, which changes nothing.
+    """
+    collected, waiting = _read_waiting(catalog)
+    if collected is not None:
+        for batch in collected.scan(row_filter=row_filter, selected_fields=columns).to_arrow_batch_reader():
+            yield pa.Table.from_batches([batch])
+    yield from waiting
+
+
+def _read_waiting(catalog: Catalog) -> tuple[Table | None, list[pa.Table]]:
+    """Return ``trading.coverage`` and the claims that it lacks."""
+    for _ in range(_ATTEMPTS):
+        candles, collected = OHLC.load(catalog), COVERAGE.load(catalog)
+        with suppress(FileNotFoundError):  # collected and removed since the tables were loaded
+            return collected, [_read(candles, path) for path in _waiting(candles, collected)]
+    raise Unavailable(f"files of claims that {OHLC.name} names are missing")
+
+
+def collect_claims(catalog: Catalog) -> int:
+    """Append the claims that are not in ``trading.coverage`` yet; return the number of their rows.
+
+    The files stay: somebody may be reading them. They are removed as files that no snapshot references.
+
+    Raises:
+        CommitLost: Another process has appended to the table meanwhile; nothing has changed.
+    """
+    candles, collected = OHLC.load(catalog), COVERAGE.load(catalog)
+    waiting = _waiting(candles, collected)
+    if candles is None or collected is None or not waiting:
+        return 0
+    rows = pa.concat_tables([_read(candles, path) for path in waiting]).combine_chunks()
+    newest = candles.metadata.current_snapshot_id
+    append_rows(collected, rows, {_COLLECTED: str(newest)})
+    return rows.num_rows
+
+
+def is_collected(candles: Table, collected: Table | None) -> bool:
+    """Return whether the claims of every kept snapshot are in ``trading.coverage``."""
+    return not _waiting(candles, collected)
+
+
+def _waiting(candles: Table | None, collected: Table | None) -> list[str]:
+    """Return the files of claims that are not collected, newest first."""
+    if candles is None:
+        return []
+    done = _newest_collected(collected)
+    newer = takewhile(lambda snapshot: snapshot.snapshot_id != done, ancestors(candles.metadata))
+    states = (CommitState.decode(summary_of(snapshot)) for snapshot in newer)
+    return [state.claims for state in states if state and state.claims]
+
+
+def _newest_collected(collected: Table | None) -> int | None:
+    summaries = map(summary_of, ancestors(collected.metadata)) if collected is not None else ()
+    return next((int(summary[_COLLECTED]) for summary in summaries if _COLLECTED in summary), None)
+
+
+def _read(candles: Table | None, path: str) -> pa.Table:
+    assert candles is not None
+    with candles.io.new_input(path).open() as file:
+        return pq.read_table(cast(Any, file)).cast(COVERAGE.arrow)

@@ -1,0 +1,74 @@
+"""Commits that succeed only if the table is as it was when it was loaded.
+
+pyiceberg's own commits repeat a commit that lost against another writer, without another look at the table, and copy
+the whole metadata many times. Here a commit is built from the loaded metadata as they are, and a lost one is raised, so
+that the caller looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
+
+from services.common.model.errors import Conflict
+
+
+class CommitLost(Conflict):
+    """Another writer has committed since the table was loaded; nothing has changed. Load it, look, and try again."""
+
+
+class _Loaded(Transaction):
+    """The table as it was loaded, without the copy of the metadata that each access to a transaction makes."""
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        return self._table.metadata
+
+
+def commit_files(
+    table: Table,
+    *,
+    added: Sequence[DataFile] = (),
+    removed: Sequence[DataFile] = (),
+    properties: Mapping[str, str] | None = None,
+) -> int:
+    """Replace data files of the table by others in one snapshot; return its id. Without files it is an empty snapshot.
+
+    Args:
+        table: As it was looked at.
+        properties: Go to the snapshot's summary.
+
+    Raises:
+        CommitLost: The current snapshot is no longer the table's.
+    """
+    kind, operation = (_OverwriteFiles, Operation.OVERWRITE) if removed else (_FastAppendFiles, Operation.APPEND)
+    change: Any = kind(operation, _Loaded(table), table.io, snapshot_properties=dict(properties or {}))
+    for file in added:
+        change.append_data_file(file)
+    for file in removed:
+        change.delete_data_file(file)
+    updates, requirements = change._commit()
+    unchanged = AssertTableUUID(uuid=table.metadata.table_uuid)
+    try:
+        table.catalog.commit_table(table, (unchanged, *requirements), updates)
+    except CommitFailedException as error:
+        for path in (*change._written_manifests, *change._written_manifest_lists):
+            table.io.delete(path)
+        raise CommitLost(f"{'.'.join(table.name())} has changed since it was read: {error}") from error
+    return int(change.snapshot_id)
+
+
+def append_rows(table: Table, rows: pa.Table, properties: Mapping[str, str] | None = None) -> int:
+    """Write rows to files and append them in one snapshot; return its id. CommitLost as in ``commit_files``."""
+    files = list(_dataframe_to_data_files(table_metadata=table.metadata, df=rows, io=table.io))
+    return commit_files(table, added=files, properties=properties)

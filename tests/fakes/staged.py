@@ -1,0 +1,30 @@
+"""Files of pages as Spark's workers write them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from services.common.lake.commit import commit_files
+from services.common.model.page import PageHeaders
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from spark.pipeline.files import Layout, Writer
+from spark.tables.ohlc import CANDLES
+from tests.fakes.pages import page
+
+
+def files_of_pages(
+    target: Table, heads: Iterable[PageHeaders], *, price: float = 100.0, commit: bool = False
+) -> list[DataFile]:
+    """Write the candles of pages to files of the table; with ``commit`` make them part of it."""
+    writer = Writer(Layout.of(CANDLES, target))
+    for head in heads:
+        rows = CANDLES.decode(head, pb.DataResponse.FromString(page(head, price)[0]))
+        if rows.num_rows:
+            writer.add(rows)
+    writer.flush()
+    if commit:
+        commit_files(target, added=writer.written)
+    return writer.written

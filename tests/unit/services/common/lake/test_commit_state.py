@@ -1,0 +1,61 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.commit import commit_files
+from services.common.lake.commit_state import CommitState, state_of
+from services.common.lake.tables import OHLC
+from tests.fakes.pages import control
+from tests.fakes.staged import files_of_pages
+
+offsets = st.dictionaries(st.integers(0, 40), st.integers(0, 2**62), max_size=5)
+states = st.builds(CommitState, st.dictionaries(st.text(max_size=20), offsets, max_size=3), st.integers(0, 2**62))
+
+
+def test_properties_of_the_summary() -> None:
+    state = CommitState({"b:1": {1: 20, 0: 10}, "a:1": {}}, 7, "file:///claims.parquet")
+    assert state.encode() == {
+        "dexorder.offsets": '{"a:1":{},"b:1":{"0":10,"1":20}}',
+        "dexorder.dispatch": "7",
+        "dexorder.claims": "file:///claims.parquet",
+    }
+    assert CommitState().encode() == {"dexorder.offsets": "{}", "dexorder.dispatch": "0"}
+
+
+@given(states)
+def test_a_state_is_read_as_it_was_written(state: CommitState) -> None:
+    assert CommitState.decode(state.encode()) == state
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        {},
+        {"dexorder.offsets": "{}"},
+        {"dexorder.offsets": "[]", "dexorder.dispatch": "1"},
+        {"dexorder.offsets": '{"a": 1}', "dexorder.dispatch": "1"},
+        {"dexorder.offsets": "{", "dexorder.dispatch": "1"},
+        {"dexorder.offsets": "{}", "dexorder.dispatch": "one"},
+    ],
+)
+def test_a_summary_that_is_not_ours_has_no_state(summary: dict[str, str]) -> None:
+    assert CommitState.decode(summary) is None
+
+
+@given(states, offsets, st.integers(0, 2**62))
+def test_no_offset_and_no_number_moves_back(state: CommitState, ends: dict[int, int], dispatch: int) -> None:
+    after = state.after("s", ends, dispatch=dispatch)
+    assert after.includes("s", ends)
+    assert all(after.includes(source, done) for source, done in state.offsets.items())
+    assert after.dispatch == max(dispatch, state.dispatch)
+    assert not after.claims
+
+
+def test_snapshots_without_a_state_keep_that_of_their_ancestor(catalog: CatalogSettings) -> None:
+    tables = catalog.load()
+    assert state_of(tables.load_table(OHLC.name).metadata) == CommitState()
+    commit_files(tables.load_table(OHLC.name), properties=CommitState({"s": {0: 9}}, 3, "claims").encode())
+    for minute in range(3):
+        files_of_pages(tables.load_table(OHLC.name), [control(minute, 1)], commit=True)
+    assert state_of(tables.load_table(OHLC.name).metadata) == CommitState({"s": {0: 9}}, 3, "claims")
