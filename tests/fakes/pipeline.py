@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.claims import read_coverage
+from services.common.lake.coverage import decode_coverage
 from services.common.lake.tables import COVERAGE, OHLC
 from services.common.model.history import PageResult
 from services.common.model.page import PageHeaders
-from services.common.model.times import SECOND_NS
+from services.common.model.time_range import TimeRange, merge
+from spark.maintenance.coverage_rows import adds_up
 from spark.pipeline.reporter import FinalReport
 from spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
@@ -51,7 +54,7 @@ class Oracle:
     def __init__(self, source: FakeSource) -> None:
         self.source = source
         self.rows: dict[Key, tuple[int, int, float]] = {}
-        self.coverage: list[tuple[str, int, int, int]] = []
+        self.claims: list[tuple[str, TimeRange, tuple[TimeRange, ...]]] = []
         self.sent = 0
 
     def send(self, head: PageHeaders, price: float = 100.0) -> None:
@@ -62,7 +65,7 @@ class Oracle:
             if not any(r.start_ns <= open_ns < r.end_ns for r in head.empty):
                 key = (head.ticker, open_ns)
                 self.rows[key] = max(self.rows.get(key, (0, 0, 0.0)), (head.dispatch, head.page, price))
-        self.coverage.append((head.ticker, head.span.start_ns, head.span.end_ns, head.fetched_ns // SECOND_NS))
+        self.claims.append((head.ticker, head.span, head.empty))
 
     def send_history(self) -> None:
         """Send new and repeated ranges, newer and older copies, empty ranges, an empty page, two months and tickers."""
@@ -80,11 +83,22 @@ class Oracle:
         rows = {(r["ticker"], ns(r["open_time"])): (r["dispatch"], r["page"], r["open"]) for r in found}
         assert len(rows) == len(found), "a key is duplicated"
         assert rows == self.rows
-        covered = [
-            (r["ticker"], ns(r["start_time"]), ns(r["end_time"]), ns(r["fetched_at"]) // SECOND_NS)
-            for r in tables.load_table(COVERAGE.name).scan().to_arrow().to_pylist()
-        ]
-        assert sorted(covered) == sorted(self.coverage)
+        rows_of_coverage = [decode_coverage(row) for part in read_coverage(tables) for row in COVERAGE.rows(part)]
+        assert all(map(adds_up, rows_of_coverage))
+        assert by_ticker((row.series.ticker, row.span) for row in rows_of_coverage) == by_ticker(
+            (ticker, claimed) for ticker, claimed, _ in self.claims
+        )
+        assert by_ticker((row.series.ticker, hole) for row in rows_of_coverage for hole in row.empty) == by_ticker(
+            (ticker, hole) for ticker, _, empty in self.claims for hole in empty
+        )
+
+
+def by_ticker(ranges: Iterable[tuple[str, TimeRange]]) -> dict[str, list[TimeRange]]:
+    """Return the ranges of each ticker, those that touch as one."""
+    found: dict[str, list[TimeRange]] = {}
+    for ticker, part in ranges:
+        found[ticker] = merge([*found.get(ticker, ()), part])
+    return found
 
 
 def ns(moment: Any) -> int:

@@ -14,7 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
+from services.common.lake.claims import read_coverage
+from services.common.lake.commit_state import state_of
+from services.common.lake.tables import DEAD_LETTERS, OHLC
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.config import SparkSettings
 from spark.pipeline.batch import Pipeline
@@ -77,7 +79,7 @@ def test_a_repeated_batch_changes_nothing_and_is_reported_again(spark: SparkSess
     oracle.check(trading)
     second = pipeline.process(frame(spark, records))
     oracle.check(trading)
-    assert (first.path, second.path) == ("merge", "merge"), "some of its pages share keys"
+    assert (first.path, second.path) == ("rewrite", "none"), "some of its pages share keys"
     assert recorder.pages[: len(recorder.pages) // 2] == recorder.pages[len(recorder.pages) // 2 :]
     assert recorder.finals == [FinalReport(dispatch_id(1), ingest_pb2.DataResponse.OK, None, 80)] * 2
 
@@ -100,7 +102,7 @@ def test_new_pages_are_appended_present_ones_unchanged_and_newer_ones_merged(
     assert go(10, 100.0, (0, 20), (20, 20)) == ("append", old)
     assert go(10, 100.0, (0, 20), (20, 20)) == ("none", old)
     assert go(9, 90.0, (10, 5)) == ("none", old)
-    assert go(11, 110.0, (35, 10)) == ("merge", old | dict.fromkeys(range(35, 45), 110.0))
+    assert go(11, 110.0, (35, 10)) == ("rewrite", old | dict.fromkeys(range(35, 45), 110.0))
     assert go(11, 120.0, (100, 5), (45, 5))[0] == "append"
     snapshots = len(trading.load().load_table(OHLC.name).metadata.snapshots)
     assert snapshots == 3, "a batch that is there already commits nothing"
@@ -120,19 +122,21 @@ def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSes
     letters = tables.load_table(DEAD_LETTERS.name).scan().to_arrow().to_pylist()
     assert sorted((r["offset"], r["payload"]) for r in letters) == [(1, b"<html>"), (2, b"?")]
     assert tables.load_table(OHLC.name).scan().count() == 3
-    assert tables.load_table(COVERAGE.name).scan().count() == 1, "a refused page covers nothing"
+    assert sum(part.num_rows for part in read_coverage(tables)) == 1, "a refused page covers nothing"
     refused = [p for p in recorder.pages if p.refused]
     assert {(p.span.start_ns, p.rows) for p in refused} == {(DAY + 3 * MINUTE_NS, 0)}
     assert recorder.snapshots[0] is not None
 
 
-def test_a_batch_without_candles_reports_no_snapshot_of_an_empty_table(
-    spark: SparkSession, trading: CatalogSettings
-) -> None:
+def test_the_claim_of_a_batch_without_candles_is_committed(spark: SparkSession, trading: CatalogSettings) -> None:
     recorder = Recorder()
     pipeline = Pipeline(CANDLES, trading, "test", recorder)
     assert pipeline.process(frame(spark, [page(control(0, 3, empty=(span(0, 3),)))])).path == "none"
-    assert recorder.snapshots == [None]
+    tables = trading.load()
+    newest = tables.load_table(OHLC.name).metadata
+    assert recorder.snapshots == [newest.current_snapshot_id]
+    assert state_of(newest).offsets == {"test": {0: 1}}
+    assert [row["rows"] for part in read_coverage(tables) for row in part.to_pylist()] == [0]
 
 
 @pytest.mark.smoke
