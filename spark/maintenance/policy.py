@@ -56,6 +56,7 @@ class TableState:
 
     Attributes:
         snapshot_times_ns: Ascending. The last one is current and never expires.
+        needed_ns: Time of the oldest snapshot with something that no later one has; None if there is none.
         merged_rows: Coverage rows that the last merge left, so that only further rows make the next one due.
     """
 
@@ -63,6 +64,7 @@ class TableState:
     partitions: tuple[PartitionState, ...]
     manifests: int
     snapshot_times_ns: tuple[int, ...]
+    needed_ns: int | None = None
     merged_rows: int = 0
 
     @property
@@ -176,7 +178,8 @@ def expire_before(state: TableState, settings: MaintenanceSettings, *, now_ns: i
     """Return the time before which snapshots expire.
 
     Notifications name snapshots of the tables that pages fill, so these are kept longest. Above ``max_snapshots`` the
-    oldest expire earlier, as every commit rewrites the list. None expires within an hour: it may be in use.
+    oldest expire earlier, as every commit rewrites the list. None expires within an hour: it may be in use. One that
+    has the pipeline's state, or claims that are not collected, stays as well (``services/common/lake/claims.py``).
     """
     times = state.snapshot_times_ns
     keep_ns = round(settings.snapshot_days * 24 * _HOUR_NS)
@@ -185,7 +188,7 @@ def expire_before(state: TableState, settings: MaintenanceSettings, *, now_ns: i
     before_ns = now_ns - keep_ns
     if len(times) > settings.max_snapshots:
         before_ns = max(before_ns, min(times[-settings.max_snapshots], now_ns - _HOUR_NS))
-    return min(before_ns, settled_ns)
+    return min(before_ns, settled_ns, before_ns if state.needed_ns is None else state.needed_ns)
 
 
 def predicate(values: Sequence[PartitionValue], catalog: str) -> str:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.claims import collected_mark, needed_snapshots
 from services.common.lake.coverage import CoverageRow, Retraction, decode_coverage, decode_retraction, encode_coverage
 from services.common.lake.tables import COVERAGE, MICROSECONDS, RETRACTIONS
 from services.common.model.errors import InvalidRequest
@@ -69,7 +70,8 @@ class StepResult:
 
 def inspect(session: SparkSession, catalog: CatalogSettings, name: str, settings: MaintenanceSettings) -> TableState:
     """Return a table's present state; reads metadata only."""
-    table = catalog.load().load_table(name)
+    tables = catalog.load()
+    table, needed = tables.load_table(name), needed_snapshots(tables)
     schema = table.schema()
     fields = [(f.name, schema.find_column_name(f.source_id) or "", str(f.transform)) for f in table.spec().fields]
     names = [f"partition.`{field}`" for field, _, _ in fields]
@@ -101,8 +103,9 @@ def inspect(session: SparkSession, catalog: CatalogSettings, name: str, settings
     )
     snapshot = table.current_snapshot()
     manifests = len(snapshot.manifests(table.io)) if snapshot else 0
-    times = sorted(s.timestamp_ms * 1_000_000 for s in table.metadata.snapshots)
-    return TableState(name, partitions, manifests, tuple(times))
+    times = {each.snapshot_id: each.timestamp_ms * 1_000_000 for each in table.metadata.snapshots}
+    needed_ns = min((time_ns for snapshot_id, time_ns in times.items() if snapshot_id in needed), default=None)
+    return TableState(name, partitions, manifests, tuple(sorted(times.values())), needed_ns)
 
 
 def run(
@@ -185,7 +188,8 @@ def merge_coverage(catalog: Catalog, step: MergeCoverage) -> Merged:
     added = pa.Table.from_pylist([encode_coverage(row) for row in new], schema=found.schema)
     together = pa.concat_tables([kept, added])
     # The commit fails if the table has changed since it was read.
-    table.overwrite(together.sort_by([(name, "ascending") for name in ("ticker", "period_seconds", "start_time")]))
+    ordered = together.sort_by([(name, "ascending") for name in ("ticker", "period_seconds", "start_time")])
+    table.overwrite(ordered, snapshot_properties=collected_mark(table))
     return Merged(len(found), len(found) - saved, len(old) - saved)
 
 

@@ -16,6 +16,7 @@ import structlog
 
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.claims import collect_claims
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
@@ -108,6 +109,7 @@ class MaintenanceRunner:
     def run_due(self) -> None:
         """Run the due steps. A failure is logged and counted, and the steps stay due."""
         with self._running:
+            self._collect()
             for name in _NAMES:
                 try:
                     if self._may_need_steps(name):
@@ -141,10 +143,20 @@ class MaintenanceRunner:
         try:
             with self._running:
                 self._merged_rows = 0
+                if not dry_run:
+                    self._collect()
                 for name in tables or _NAMES:
                     yield self._maintain(name, eager=True, dry_run=dry_run, cancelled=cancelled)
         finally:
             self._requested.release()
+
+    def _collect(self) -> None:
+        """Append the claims of the last batches to ``trading.coverage``; a failure leaves them for the next time."""
+        try:
+            if rows := collect_claims(self._catalog.load()):
+                log.info("claims collected", rows=rows)
+        except Exception as error:
+            log.warning("claims are not collected", error=f"{type(error).__name__}: {error}"[:500])
 
     def _maintain(
         self,

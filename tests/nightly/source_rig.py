@@ -24,12 +24,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyiceberg.catalog import Catalog
 
 from dexorder.demo import MARKER, processes_marked
 from dexorder.testing.processes import ServiceProcess, free_block, until
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.claims import read_coverage
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from spark.pipeline.fault import Moment
 from tests.fakes.pipeline_relay import PipelineRelay, served
@@ -192,7 +194,8 @@ class Rig:
         reported = {(page.ticker, page.start_time) for report in self.relay.reports for page in report.pages}
         sent = {(page.control.ticker, page.control.span.start_ns) for page in self.pages.sent}
         assert reported == sent, "each page is reported at least once"
-        return self.pages.verdict(*(tables.load_table(name).scan().to_arrow() for name in (OHLC.name, COVERAGE.name)))
+        coverage = pa.concat_tables([part.cast(COVERAGE.arrow) for part in read_coverage(tables)])
+        return self.pages.verdict(tables.load_table(OHLC.name).scan().to_arrow(), coverage)
 
     def warm_up(self) -> None:
         """Wait until the current driver has finished a batch."""

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, cast
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from services.common.lake.commit import append_rows
 from services.common.lake.commit_state import CommitState, ancestors, summary_of
@@ -115,24 +116,38 @@ def collect_claims(catalog: Catalog) -> int:
     return rows.num_rows
 
 
-def is_collected(candles: Table, collected: Table | None) -> bool:
-    """Return whether the claims of every kept snapshot are in ``trading.coverage``."""
-    return not _waiting(candles, collected)
+def needed_snapshots(catalog: Catalog) -> set[int]:
+    """Return the snapshots of both tables that must not expire: those with the state, and with claims to collect."""
+    candles, collected = OHLC.load(catalog), COVERAGE.load(catalog)
+    needed = {snapshot.snapshot_id for snapshot, _ in _newer(candles, collected)}
+    if candles is not None:
+        stateful = (each for each in ancestors(candles.metadata) if CommitState.decode(summary_of(each)))
+        needed |= {each.snapshot_id for each in islice(stateful, 1)}
+    if collected is not None:
+        marked = (each for each in ancestors(collected.metadata) if _COLLECTED in summary_of(each))
+        needed |= {each.snapshot_id for each in islice(marked, 1)}
+    return needed
+
+
+def collected_mark(collected: Table) -> dict[str, str]:
+    """Return the properties that say which claims ``trading.coverage`` has, for a commit that rewrites its rows."""
+    marks = (summary_of(each).get(_COLLECTED) for each in ancestors(collected.metadata))
+    return next(({_COLLECTED: mark} for mark in marks if mark), {})
 
 
 def _waiting(candles: Table | None, collected: Table | None) -> list[str]:
     """Return the files of claims that are not collected, newest first."""
+    return [path for _, path in _newer(candles, collected)]
+
+
+def _newer(candles: Table | None, collected: Table | None) -> Iterator[tuple[Snapshot, str]]:
     if candles is None:
-        return []
-    done = _newest_collected(collected)
-    newer = takewhile(lambda snapshot: snapshot.snapshot_id != done, ancestors(candles.metadata))
-    states = (CommitState.decode(summary_of(snapshot)) for snapshot in newer)
-    return [state.claims for state in states if state and state.claims]
-
-
-def _newest_collected(collected: Table | None) -> int | None:
-    summaries = map(summary_of, ancestors(collected.metadata)) if collected is not None else ()
-    return next((int(summary[_COLLECTED]) for summary in summaries if _COLLECTED in summary), None)
+        return
+    done = collected_mark(collected).get(_COLLECTED) if collected is not None else None
+    for snapshot in takewhile(lambda each: str(each.snapshot_id) != done, ancestors(candles.metadata)):
+        state = CommitState.decode(summary_of(snapshot))
+        if state and state.claims:
+            yield snapshot, state.claims
 
 
 def _read(candles: Table | None, path: str) -> pa.Table:

@@ -1,0 +1,112 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.claims import (
+    claim_rows,
+    collect_claims,
+    collected_mark,
+    needed_snapshots,
+    read_coverage,
+    write_claims,
+)
+from services.common.lake.commit import CommitLost, commit_files
+from services.common.lake.commit_state import CommitState
+from services.common.lake.coverage import CoverageRow, decode_coverage
+from services.common.lake.tables import COVERAGE, OHLC
+from services.common.model.errors import Unavailable
+from services.common.model.history import PageResult
+from services.common.model.instrument import Series
+from tests.fakes.pages import TICKER, dispatch_id, span
+
+SERIES = Series(TICKER, 60)
+NOW_NS = 1_800_000_000_000_000_000
+
+
+def page(dispatch: int, first: int, count: int, *holes: int, fetched_ns: int = 5_000) -> PageResult:
+    empty = tuple(span(minute, 1) for minute in holes)
+    return PageResult(dispatch_id(dispatch), SERIES, span(first, count), empty, None, fetched_ns, count - len(empty))
+
+
+def commit(tables: Catalog, *pages: PageResult) -> int:
+    """Commit claims as the pipeline does; return the snapshot."""
+    table = tables.load_table(OHLC.name)
+    claims = write_claims(table, claim_rows(pages, now_ns=NOW_NS))
+    return commit_files(table, properties=CommitState(claims=claims).encode())
+
+
+def spans(tables: Catalog) -> list[tuple[int, int]]:
+    rows = [decode_coverage(row) for part in read_coverage(tables) for row in COVERAGE.rows(part)]
+    start = span(0, 1).start_ns
+    return sorted(((row.span.start_ns - start) // 60_000_000_000, row.rows) for row in rows)
+
+
+def test_a_run_of_pages_of_one_dispatch_is_one_row() -> None:
+    pages = [page(1, 10, 10, 12), page(1, 0, 10, 9, fetched_ns=4_000), page(1, 30, 5), page(2, 20, 10)]
+    expected = [
+        CoverageRow(SERIES, span(0, 20), 4_000, (span(9, 1), span(12, 1)), NOW_NS, 18, "page"),
+        CoverageRow(SERIES, span(30, 5), 5_000, (), NOW_NS, 5, "page"),
+        CoverageRow(SERIES, span(20, 10), 5_000, (), NOW_NS, 10, "page"),
+    ]
+    assert claim_rows([*pages, pages[0]], now_ns=NOW_NS) == expected, "a record that Kafka has twice counts once"
+    assert claim_rows([page(1, 0, 3, 2), page(1, 3, 3, 3)], now_ns=NOW_NS)[0].empty == (span(2, 2),)
+
+
+def test_claims_are_visible_with_their_snapshot_and_collected_once(catalog: CatalogSettings) -> None:
+    tables = catalog.load()
+    assert (spans(tables), collect_claims(tables)) == ([], 0)
+    commit(tables, page(1, 0, 10))
+    commit(tables, page(2, 20, 10))
+    assert spans(tables) == [(0, 10), (20, 10)]
+    assert collect_claims(tables) == 2
+    assert collect_claims(tables) == 0
+    commit(tables, page(3, 40, 10))
+    assert spans(tables) == [(0, 10), (20, 10), (40, 10)], "each once"
+    assert collect_claims(tables) == 1
+    assert tables.load_table(COVERAGE.name).scan().count() == 3
+
+
+def test_what_is_not_collected_and_the_newest_state_must_not_expire(catalog: CatalogSettings) -> None:
+    tables = catalog.load()
+    first, second = commit(tables, page(1, 0, 10)), commit(tables, page(2, 20, 10))
+    commit_files(tables.load_table(OHLC.name))  # a compaction
+    assert needed_snapshots(tables) == {first, second}
+    collect_claims(tables)
+    mark = tables.load_table(COVERAGE.name).metadata.current_snapshot_id
+    assert needed_snapshots(tables) == {second, mark}
+    assert collected_mark(tables.load_table(COVERAGE.name)) == {
+        "dexorder.ohlc-snapshot": str(tables.load_table(OHLC.name).metadata.current_snapshot_id)
+    }
+
+
+def test_two_processes_that_collect_do_not_double_a_claim(
+    catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = catalog.load()
+    commit(tables, page(1, 0, 10))
+    load: Callable[..., object] = type(COVERAGE).load
+
+    def meanwhile(table: object, given: Catalog) -> object:
+        found = load(table, given)
+        if table is COVERAGE:
+            monkeypatch.undo()
+            assert collect_claims(catalog.load()) == 1
+        return found
+
+    monkeypatch.setattr(type(COVERAGE), "load", meanwhile)
+    with pytest.raises(CommitLost):
+        collect_claims(tables)
+    assert tables.load_table(COVERAGE.name).scan().count() == 1
+
+
+def test_a_missing_file_of_claims_is_an_error_and_not_a_hole(catalog: CatalogSettings) -> None:
+    tables = catalog.load()
+    commit(tables, page(1, 0, 10))
+    metadata = Path(tables.load_table(OHLC.name).location().removeprefix("file://")) / "metadata"
+    (claims,) = metadata.glob("claims-*.parquet")
+    claims.unlink()
+    with pytest.raises(Unavailable, match=r"claims that trading\.ohlc names are missing"):
+        list(read_coverage(tables))
