@@ -1,7 +1,7 @@
 """Replacement of rows in a table by copy-on-write, committed by compare-and-swap.
 
-Files that contain rows to replace are copied without them, batch by batch, so that a file of any size needs the memory
-of a few batches. The commit is refused if anyone has committed since the table was loaded: the caller loads it again
+Files are read and copied batch by batch: pyiceberg's scans read far ahead, and a compacted file would need hundreds of
+megabytes. The commit is refused if anyone has committed since the table was loaded: the caller loads it again
 and decides anew.
 """
 
@@ -11,19 +11,39 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import BooleanExpression, Not
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.expressions.visitors import bind
 from pyiceberg.io import FileIO
 from pyiceberg.io.fileformat import FileFormatFactory
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files, _read_all_delete_files, _to_requested_schema
+from pyiceberg.io.pyarrow import (
+    _combine_positional_deletes,
+    _dataframe_to_data_files,
+    _read_all_delete_files,
+    _to_requested_schema,
+    expression_to_pyarrow,
+    pyarrow_to_schema,
+)
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.update import AssertTableUUID
 
 from services.common.model.errors import Conflict
+
+BATCH_ROWS = 65_536
+
+
+def read_rows(table: Table, where: BooleanExpression) -> pa.Table:
+    """Return all columns of the rows of the table's current snapshot that match."""
+    wanted = _arrow(table, where)
+    parts = [rows.filter(wanted) for task in _files(table, where) for rows in _rows(table, task)]
+    return pa.concat_tables([table.schema().as_arrow().empty_table(), *parts], promote_options="permissive")
 
 
 def replace_rows(
@@ -39,12 +59,12 @@ def replace_rows(
     Raises:
         Conflict: Another writer has committed since ``table`` was loaded; nothing has changed.
     """
-    tasks = list(table.scan(row_filter=where).plan_files())
-    replaced = [task for task in tasks if next(_batches(table, task, where), None) is not None]
+    wanted = _arrow(table, where)
+    replaced = [task for task in _files(table, where) if any(len(part.filter(wanted)) for part in _rows(table, task))]
     written: list[DataFile] = []
     try:
         for task in replaced:
-            written += _copy(table, task.file, _batches(table, task, Not(where)))
+            written += _copy(table, task.file, (part.filter(~wanted) for part in _rows(table, task)))
         if rows.num_rows:
             written += _dataframe_to_data_files(table.metadata, rows, table.io)
         replace_files(catalog, table, [task.file for task in replaced], written, properties)
@@ -75,28 +95,46 @@ def replace_files(
         raise Conflict(f"{'.'.join(table.name())} has changed since it was loaded") from error
 
 
-def _batches(table: Table, task: FileScanTask, where: BooleanExpression) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file that match and are not deleted."""
-    scan = ArrowScan(table.metadata, table.io, table.schema(), where)
-    # its public methods read a whole file before they return the first batch
-    return scan._record_batches_from_scan_tasks_and_deletes([task], _read_all_delete_files(table.io, [task]))
+def _arrow(table: Table, where: BooleanExpression) -> pc.Expression:
+    return expression_to_pyarrow(bind(table.schema(), where, case_sensitive=True))
 
 
-def _copy(table: Table, file: DataFile, batches: Iterable[pa.RecordBatch]) -> list[DataFile]:
-    """Write batches as one file of the same partition; none without rows."""
-    rows = iter(batches)
+def _files(table: Table, where: BooleanExpression) -> list[FileScanTask]:
+    """Return the files that may have rows that match."""
+    return list(table.scan(row_filter=where).plan_files())
+
+
+def _rows(table: Table, task: FileScanTask) -> Iterator[pa.Table]:
+    """Yield the rows of a file that are not deleted, in batches, with the ids of their columns."""
+    schema, model = table.schema(), FileFormatFactory.get(FileFormat.PARQUET)
+    deleted = _read_all_delete_files(table.io, [task]).get(task.file.file_path)
+    with table.io.new_input(task.file.file_path).open() as source:
+        file = pq.ParquetFile(cast(Any, source))  # it takes any file that can seek
+        own, first = pyarrow_to_schema(file.schema_arrow, table.metadata.name_mapping(), True), 0
+        for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+            last = first + len(batch)
+            rows = batch.take(_combine_positional_deletes(deleted, first, last)) if deleted else batch
+            first = last
+            found = _to_requested_schema(
+                schema, own, rows, include_field_ids=True, format_model=model, allow_timestamp_tz_mismatch=True
+            )
+            yield pa.Table.from_batches([found])
+
+
+def _copy(table: Table, file: DataFile, parts: Iterable[pa.Table]) -> list[DataFile]:
+    """Write rows as one file of the same partition; none without rows."""
+    rows = (part for part in parts if len(part))
     first = next(rows, None)
     if first is None:
         return []
     if file.spec_id != table.metadata.default_spec_id:  # one commit writes files of one partition spec
-        return list(_dataframe_to_data_files(table.metadata, pa.Table.from_batches([first, *rows]), table.io))
-    schema, model = table.schema(), FileFormatFactory.get(FileFormat.PARQUET)
+        return list(_dataframe_to_data_files(table.metadata, pa.concat_tables([first, *rows]), table.io))
     path = f"{file.file_path.rpartition('/')[0]}/{uuid.uuid4()}.parquet"
     output = table.io.new_output(path)
-    with model.create_writer(output, schema, table.properties) as writer:
-        for batch in chain((first,), rows):
-            found = _to_requested_schema(schema, schema, batch, include_field_ids=True, format_model=model)
-            writer.write(pa.Table.from_batches([found]))
+    writer = FileFormatFactory.get(FileFormat.PARQUET).create_writer(output, table.schema(), table.properties)
+    with writer:
+        for part in chain((first,), rows):
+            writer.write(part)
     copied = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,

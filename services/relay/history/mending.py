@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from services.common.lake.rewrite import replace_rows
+from services.common.lake.rewrite import read_rows, replace_rows
 from services.common.lake.tables import MICROSECONDS, OHLC, opens_in
 from services.common.model.errors import Conflict, Unavailable
 from services.common.model.instrument import Series
@@ -179,7 +179,7 @@ class TableMender:
         """Return the table as it is now, and the rows of a series."""
         with accessible(OHLC):
             table = self._catalog.load_table(OHLC.name)
-            return table, table.scan(row_filter=opens_in(series, window)).to_arrow()
+            return table, read_rows(table, opens_in(series, window))
 
 
 def _windows(wrong: Sequence[TimeRange], period_seconds: int) -> list[TimeRange]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,28 @@ def test_writers_that_are_always_faster_make_it_unavailable(
     with pytest.raises(Unavailable, match=r"other writers committed first, 2 times in a row; verify again"):
         mender.mend(look, [], "why")
     assert [minute for minute, _ in closes(stored(pipeline))] == [1, 1, 9, 9]
+
+
+def test_pages_that_are_appended_during_repairs_are_not_lost(tmp_path: Path, pipeline: Pipeline) -> None:
+    """Another writer appends pages while one repair after the other removes duplicates: 0 lost, 0 doubled."""
+    pages, late = 12, list[Exception]()
+
+    def append() -> None:
+        catalog = catalog_settings(tmp_path).load()
+        try:
+            for number in range(1, pages):
+                Pipeline(catalog, None).write([*range(number * 5, number * 5 + 5), number * 5])
+        except Exception as error:
+            late.append(error)
+        finally:
+            catalog.close()
+
+    pipeline.write([*range(5), 0])
+    writer = threading.Thread(target=append)
+    writer.start()
+    mender, removed, whole = TableMender(pipeline.catalog), 0, [span(0, pages * 5)]
+    while writer.is_alive() or removed < pages:
+        removed += mender.mend(mender.look(SERIES, whole, []), [], "why")
+    writer.join()
+    assert late == [] and removed == pages
+    assert [minute for minute, _ in closes(stored(pipeline))] == list(range(pages * 5))
