@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.lib import ArrowException
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import RESTError
@@ -78,10 +79,10 @@ class Answer:
         return span if end_ns is None else TimeRange(span.start_ns, min(end_ns, span.end_ns))
 
     def rows(self) -> pa.Table:
-        """Return all rows, ascending by ``open_time``; HistoryMismatch if their number is not the announced one."""
+        """Return all rows, ascending by ``open_time``; HistoryMismatch if they are not as many as announced."""
         rows = self._scan(self.span).to_arrow().sort_by("open_time")
         rows = rows if self.record.limit is None else rows.slice(0, self.record.limit)
-        self._check(rows.num_rows)
+        self._check(rows.num_rows, pc.count_distinct(rows["open_time"]).as_py())
         return rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -89,9 +90,10 @@ class Answer:
 
         The rows are counted first, by reading one column, so that no row is returned if their number is wrong.
         """
-        count = self._scan(self.span, "open_time").count()
+        opens = self._scan(self.span, "open_time")
+        count = self._distinct(opens) if self.expired else opens.count()  # the relay has verified the announced one
         left = count if self.record.limit is None else min(count, self.record.limit)
-        self._check(left)
+        self._check(left, left)
         for span in split_by_periods(self.span, self.record.period_seconds, PIECE_PERIODS):
             piece = self._scan(span).to_arrow().sort_by("open_time").slice(0, left).combine_chunks()
             if piece.num_rows:
@@ -114,13 +116,21 @@ class Answer:
         wanted = opens_in(self.record.request.series, span)
         return self.table.scan(wanted, selected_fields=columns or ("*",), snapshot_id=self.snapshot_id)
 
-    def _check(self, rows: int) -> None:
+    def _distinct(self, opens: DataScan) -> int:
+        times = opens.to_arrow()["open_time"].sort().slice(0, self.record.limit)
+        distinct: int = pc.count_distinct(times).as_py()
+        self._check(len(times), distinct)
+        return distinct
+
+    def _check(self, rows: int, distinct: int) -> None:
+        """Raise HistoryMismatch unless there are as many rows as announced, no two of them for one time."""
         record = self.record
-        if rows == record.row_count:
+        if rows == record.row_count and distinct == rows:
             return
+        doubled = f", {rows - distinct} of them duplicates," if distinct < rows else ""
         hint = "; the announced snapshot has expired: submit the range as a new request" if self.expired else ""
         raise HistoryMismatch(
-            f"request {record.request_id}: {OHLC.name} has {rows} rows at snapshot {self.snapshot_id}, "
+            f"request {record.request_id}: {OHLC.name} has {rows} rows{doubled} at snapshot {self.snapshot_id}, "
             f"but {record.row_count} were announced{hint}",
             record,
         )

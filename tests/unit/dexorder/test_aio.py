@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from dexorder import AsyncClient, Client, aio, connection, errors, reading
 from dexorder.request import make_request
 from services.common.model.history import Progress, RequestState
 from services.common.model.instrument import InstrumentList, ListedInstrument
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, make_warehouse
+from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, candles, make_warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 
 ASKED = (TICKER, "1h", "2024-01-01", "2024-01-02T06:00")
@@ -178,6 +179,21 @@ async def test_files_deleted_while_they_are_read(tmp_path: Path) -> None:
             done = await client.wait(relay.submitted[0].request_id)
             with pytest.raises(errors.CatalogError, match="is gone"):
                 await anext(client.read_batches(done))
+
+
+async def test_duplicates_at_the_current_snapshot_are_not_read_instead_of_an_expired_one(tmp_path: Path) -> None:
+    warehouse = make_warehouse(tmp_path)
+    catalog = load_catalog("dexorder", **warehouse.properties)
+    catalog.load_table("trading.ohlc").append(candles(TICKER, 7, 1))
+    relay = FakeRelay(warehouse.properties, ended(Notify.OK, rows=HOURS + 1, snapshot=4711))
+    with serving(relay):
+        async with AsyncClient(relay.address) as client:
+            with pytest.raises(errors.HistoryMismatch, match=r"has 31 rows, 1 of them duplicates, at snapshot"):
+                await client.history(*ASKED)
+            done = await client.wait(relay.submitted[0].request_id)
+            with pytest.raises(errors.HistoryMismatch, match="1 of them duplicates"):
+                await anext(client.read_batches(done))
+    catalog.close()
 
 
 async def test_list_requests_reads_all_pages(fake: FakeRelay) -> None:

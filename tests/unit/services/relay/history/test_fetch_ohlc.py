@@ -133,6 +133,9 @@ async def test_rows_are_those_of_the_requests_snapshot_until_it_has_expired(tmp_
         (now,) = await fetch(s, "r", 0, 5)
         assert ([c.open_time for c in candles([now])], now.total_records) == ([at(m) for m in (0, 1, 2, 4)], 4)
         assert len(candles(await fetch(s, "first", 0, 5, limit=3))) == 3
+        s.pipeline.write([1])
+        (doubled,) = await fetch(s, "r", 0, 5)
+        assert doubled.status == ERROR and "rows that it must not have: 1 duplicate" in doubled.error_message
         s.pipeline.catalog.load_table(OHLC.name).delete()
         (lost,) = await fetch(s, "r", 0, 5)
         assert lost.status == ERROR and "has 0 of the request's 3 rows now" in lost.error_message

@@ -20,7 +20,7 @@ from tests.unit.services.relay.harness import TICKER, Suite, at, minute, page, r
 from tests.unit.services.relay.history.test_outcome import write_off_grid
 from tests.unit.services.relay.history.test_retraction_log import covered
 
-OK = ingest.HistoryReadyNotification.OK
+OK, ERROR = ingest.HistoryReadyNotification.OK, ingest.HistoryReadyNotification.ERROR
 
 
 async def verify(s: Suite, **fields: Any) -> tuple[list[rpb.VerifyProgress], rpb.VerifyResult]:
@@ -150,6 +150,41 @@ async def test_a_repair_that_cannot_change_the_table_leaves_ranges_missing(
         monkeypatch.undo()
         _, found = await verify(s, repair=True)
         assert (found.removed_rows, found.surplus_rows) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "status"), [("mending.replace_rows", ERROR), ("submitter.Submitter._accept", OK)], ids=["before", "after"]
+)
+async def test_a_repair_cut_off_leaves_ranges_missing_or_wrong_rows_but_no_wrong_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, status: int
+) -> None:
+    """The relay starts again with what was on disk when it stopped, before or after the removal of rows."""
+
+    def stop(*_: Any) -> Any:
+        raise RuntimeError("killed")
+
+    async with suite(tmp_path) as s:
+        await faulty(s)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"services.relay.history.{step}", stop)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await verify(s, repair=True)
+    async with suite(tmp_path) as s:
+        assert await covered(s) == [(0, 4), (6, 10), (10, 11), (12, 20), (21, 30)]
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("r", 0, 30)
+        await ingestor.work(s.pipeline, dispatches=3, holes=[11])
+        assert (await s.finished("r")).status == status, "7 is there twice and 11 must not be"
+        repaired = asyncio.create_task(verify(s, repair=True))
+        if status == ERROR:
+            await ingestor.work(s.pipeline, dispatches=1, holes=[11])
+        _, found = await repaired
+        for request_id in found.repair_request_ids:
+            assert (await s.finished(request_id)).status == ingest.HistoryReadyNotification.NOT_FOUND
+        await s.queued("again", 0, 30)
+        record = await s.finished("again")
+        assert (record.status, record.row_count, record.empty_periods) == (OK, 28, 2)
 
 
 async def test_what_is_committed_and_reported_meanwhile_is_not_called_lost(
