@@ -10,7 +10,6 @@ import itertools
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -24,6 +23,7 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
+from services.common.lake.commit import remove_files
 from spark.pipeline.decode import DECODED, FILE_KIND, decode_batches
 from spark.tables.table import PageTable
 
@@ -145,7 +145,7 @@ def stage(layout: Layout) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
             yield from decode_batches(layout.table, batches, writer.add)
             writer.flush()
         except BaseException:
-            remove(layout.io, writer.written)
+            remove_files(layout.io, writer.written)
             raise
         if writer.written:
             rows = [{"kind": FILE_KIND, "file": pickle.dumps(file)} for file in writer.written]
@@ -158,13 +158,6 @@ def unpack(data: bytes) -> DataFile:
     """Return the file of a row of `stage`, which a worker of this driver has pickled."""
     file: DataFile = pickle.loads(data)  # noqa: S301
     return file
-
-
-def remove(io: FileIO, files: Iterable[DataFile]) -> None:
-    """Delete uncommitted files; maintenance removes those that cannot be deleted now."""
-    for file in files:
-        with suppress(Exception):
-            io.delete(file.file_path)
 
 
 def read_columns(layout: Layout, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:

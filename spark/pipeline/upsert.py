@@ -28,10 +28,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.storagelevel import StorageLevel
 
-from services.common.lake.commit import CommitLost, commit_files
+from services.common.lake.commit import CommitLost, commit_files, remove_files
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import iso_microseconds
-from spark.pipeline.files import Layout, Writer, frame, read_columns, remove
+from spark.pipeline.files import Layout, Writer, frame, read_columns
 from spark.pipeline.presence import MAX_READ_BYTES, Change, FoundFile, difference, find, read_rows, size_of
 from spark.tables.table import PageTable
 
@@ -192,7 +192,7 @@ def write(
     found = find(table, target, row_filter(table, ranges)) if ranges else []
     if found is None or size_of(each.task for each in found) > MAX_READ_BYTES:
         merge_with_spark(session, f"`{catalog_name}`.{table.name}", layout, files, ranges, state)
-        remove(layout.io, files)
+        remove_files(layout.io, files)
         return Path.MERGE, None
     if not (found or overlap(pages)):
         return Path.APPEND if files else Path.NONE, _commit(target, files, (), state, always=always)
@@ -204,9 +204,9 @@ def write(
     try:
         snapshot_id = _commit(target, added, removed, state, always=always)
     except CommitLost:
-        remove(layout.io, added)
+        remove_files(layout.io, added)
         raise
-    remove(layout.io, files)
+    remove_files(layout.io, files)
     return Path.REWRITE if added else Path.NONE, snapshot_id
 
 
@@ -233,7 +233,7 @@ def rewrite(
         fresh.flush()
         rest.flush()
     except BaseException:
-        remove(layout.io, [*fresh.written, *rest.written])
+        remove_files(layout.io, [*fresh.written, *rest.written])
         raise
     return [*fresh.written, *rest.written], [task.file for task in old]
 

@@ -7,11 +7,13 @@ that the caller looks again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
@@ -66,6 +68,13 @@ def commit_files(
             table.io.delete(path)
         raise CommitLost(f"{'.'.join(table.name())} has changed since it was read: {error}") from error
     return int(change.snapshot_id)
+
+
+def remove_files(io: FileIO, files: Iterable[DataFile]) -> None:
+    """Delete uncommitted files; maintenance removes those that cannot be deleted now."""
+    for file in files:
+        with suppress(Exception):
+            io.delete(file.file_path)
 
 
 def append_rows(table: Table, rows: pa.Table, properties: Mapping[str, str] | None = None) -> int:

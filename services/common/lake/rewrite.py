@@ -8,19 +8,15 @@ and decides anew.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.expressions.visitors import bind
-from pyiceberg.io import FileIO
 from pyiceberg.io.fileformat import FileFormatFactory
 from pyiceberg.io.pyarrow import (
     _combine_positional_deletes,
@@ -32,9 +28,8 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.update import AssertTableUUID
 
-from services.common.model.errors import Conflict
+from services.common.lake.commit import CommitLost, commit_files, remove_files
 
 BATCH_ROWS = 65_536
 
@@ -46,9 +41,7 @@ def read_rows(table: Table, where: BooleanExpression) -> pa.Table:
     return pa.concat_tables([table.schema().as_arrow().empty_table(), *parts], promote_options="permissive")
 
 
-def replace_rows(
-    catalog: Catalog, table: Table, where: BooleanExpression, rows: pa.Table, properties: Mapping[str, str]
-) -> None:
+def replace_rows(table: Table, where: BooleanExpression, rows: pa.Table, properties: Mapping[str, str]) -> None:
     """Replace the rows of the table's current snapshot that match ``where`` by ``rows``, in one commit.
 
     Args:
@@ -57,7 +50,7 @@ def replace_rows(
         properties: Added to the snapshot's summary.
 
     Raises:
-        Conflict: Another writer has committed since ``table`` was loaded; nothing has changed.
+        CommitLost: Another writer has committed since ``table`` was loaded; nothing has changed.
     """
     wanted = _arrow(table, where)
     replaced = [task for task in _files(table, where) if any(len(part.filter(wanted)) for part in _rows(table, task))]
@@ -67,32 +60,11 @@ def replace_rows(
             written += _copy(table, task.file, (part.filter(~wanted) for part in _rows(table, task)))
         if rows.num_rows:
             written += _dataframe_to_data_files(table.metadata, rows, table.io)
-        replace_files(catalog, table, [task.file for task in replaced], written, properties)
-    except Conflict:
-        _remove(table.io, written)
+        removed = [task.file for task in replaced]
+        commit_files(table, added=written, removed=removed, properties=properties)
+    except CommitLost:
+        remove_files(table.io, written)
         raise
-
-
-def replace_files(
-    catalog: Catalog,
-    table: Table,
-    removed: Sequence[DataFile],
-    added: Sequence[DataFile],
-    properties: Mapping[str, str],
-) -> None:
-    """Commit files in place of others; Conflict if the table has changed since it was loaded."""
-    change = table.transaction()
-    snapshot = change.update_snapshot(snapshot_properties=dict(properties)).overwrite()
-    for file in removed:
-        snapshot.delete_data_file(file)
-    for file in added:
-        snapshot.append_data_file(file)
-    updates, requirements = snapshot._commit()  # the transaction's own commit would try again without a new look
-    try:
-        catalog.commit_table(table, (*requirements, AssertTableUUID(uuid=table.metadata.table_uuid)), updates)
-    except CommitFailedException as error:
-        snapshot._clean_all_uncommitted()
-        raise Conflict(f"{'.'.join(table.name())} has changed since it was loaded") from error
 
 
 def _arrow(table: Table, where: BooleanExpression) -> pc.Expression:
@@ -148,10 +120,3 @@ def _copy(table: Table, file: DataFile, parts: Iterable[pa.Table]) -> list[DataF
         **writer.result().to_serialized_dict(),
     )
     return [copied]
-
-
-def _remove(io: FileIO, files: Iterable[DataFile]) -> None:
-    """Delete files that no commit names; maintenance removes those that cannot be deleted now."""
-    for file in files:
-        with suppress(Exception):
-            io.delete(file.file_path)

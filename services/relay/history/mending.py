@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from services.common.lake.commit import CommitLost
 from services.common.lake.rewrite import read_rows, replace_rows
 from services.common.lake.tables import MICROSECONDS, OHLC, opens_in
-from services.common.model.errors import Conflict, Unavailable
+from services.common.model.errors import Unavailable
 from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
 from services.common.model.time_range import RangeSet, TimeRange
@@ -152,14 +153,14 @@ class TableMender:
             Unavailable: The table cannot be read or written now. Windows before the failure are mended.
         """
         attempts = Retrying(
-            retry=retry_if_exception_type(Conflict),
+            retry=retry_if_exception_type(CommitLost),
             stop=stop_after_attempt(ATTEMPTS),
             wait=wait_random_exponential(0.05, max=0.5),
             reraise=True,
         )
         try:
             return sum(attempts(self._mend, look, window, void, reason) for window in look.windows)
-        except Conflict:
+        except CommitLost:
             raise Unavailable(
                 f"{OHLC.name} can't be changed: other writers committed first, {ATTEMPTS} times in a row; verify again",
                 retry_seconds=RETRY_SECONDS,
@@ -171,7 +172,7 @@ class TableMender:
         if choice.removed:
             with accessible(OHLC, "changed"):
                 where = opens_in(look.series, window)
-                replace_rows(self._catalog, table, where, choice.kept, {"dexorder.repair": reason})
+                replace_rows(table, where, choice.kept, {"dexorder.repair": reason})
             log.warning("wrong rows removed", **look.series._asdict(), rows=choice.removed, range=str(window))
         return choice.removed
 

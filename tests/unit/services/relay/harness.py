@@ -154,7 +154,7 @@ class Pipeline:
         found = table.scan(row_filter=where).to_arrow().cast(OHLC.arrow)
         again = pc.is_in(found["open_time"], pa.array(list(map(moment, minutes)), MICROSECONDS))
         rows = pa.concat_tables([found.filter(pc.invert(again)), self.rows(minutes)])
-        replace_rows(self.catalog, table, where, rows, {})
+        replace_rows(table, where, rows, {})
         return self.snapshot_id()
 
     def rows(self, minutes: Sequence[int], ticker: str = TICKER, **values: Any) -> pa.Table:

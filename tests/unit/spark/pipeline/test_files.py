@@ -15,11 +15,11 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import commit_files
+from services.common.lake.commit import commit_files, remove_files
 from services.common.lake.tables import OHLC
 from spark.pipeline import files
 from spark.pipeline.decode import DECODED, FILE_KIND, PAGE_KIND, decode_batches
-from spark.pipeline.files import Layout, Writer, read_columns, remove, stage, unpack
+from spark.pipeline.files import Layout, Writer, read_columns, stage, unpack
 from spark.source.records import RAW
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page
@@ -144,7 +144,7 @@ def test_a_task_that_fails_leaves_no_file(table: Table, monkeypatch: pytest.Monk
 def test_missing_files_can_be_removed(table: Table) -> None:
     ours = written(table, decoded(page(control(0, 5))))
     for _ in range(2):
-        remove(table.io, ours)
+        remove_files(table.io, ours)
     assert not stored(table)
 
 

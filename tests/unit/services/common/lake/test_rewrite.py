@@ -11,9 +11,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.transforms import IdentityTransform
 
+from services.common.lake.commit import CommitLost
 from services.common.lake.rewrite import replace_rows
 from services.common.lake.tables import OHLC, opens_in
-from services.common.model.errors import Conflict
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from tests.unit.services.relay.harness import TICKER, Pipeline, at, catalog_settings
@@ -48,7 +48,7 @@ def test_only_rows_that_match_are_replaced_and_only_their_files(catalog: Catalog
     before = files(tmp_path)
     table = catalog.load_table(OHLC.name)
     kept = table.scan(row_filter=WHERE).to_arrow().slice(0, 1)
-    replace_rows(catalog, table, WHERE, kept, {"dexorder.repair": "why"})
+    replace_rows(table, WHERE, kept, {"dexorder.repair": "why"})
     assert minutes(catalog) == [0, 1, kept["open"][0].as_py(), 4, 50, 40 * DAY]
     assert minutes(catalog, "ETH/USDT.SIM") == [2, 3]
     now = catalog.load_table(OHLC.name)
@@ -56,11 +56,10 @@ def test_only_rows_that_match_are_replaced_and_only_their_files(catalog: Catalog
     assert snapshot is not None and snapshot.summary is not None and snapshot.summary["dexorder.repair"] == "why"
     live = {task.file.file_path.removeprefix("file://") for task in now.scan().plan_files()}
     assert len(live & {str(each) for each in before}) == 3, "the other month, the other market, the other minute"
-    replace_rows(catalog, now, WHERE, kept.slice(0, 0), {})
+    replace_rows(now, WHERE, kept.slice(0, 0), {})
     assert minutes(catalog) == [0, 1, 4, 50, 40 * DAY]
-    replace_rows(
-        catalog, catalog.load_table(OHLC.name), opens_in(Series(TICKER, 60), TimeRange(0, 2**63 - 1)), kept, {}
-    )
+    everything = opens_in(Series(TICKER, 60), TimeRange(0, 2**63 - 1))
+    replace_rows(catalog.load_table(OHLC.name), everything, kept, {})
     assert minutes(catalog) == [kept["open"][0].as_py()], "whole files go"
 
 
@@ -68,8 +67,8 @@ def test_a_commit_since_the_look_refuses_the_replacement_and_leaves_no_file(cata
     table = catalog.load_table(OHLC.name)
     Pipeline(catalog, None).write([3])
     before, rows = files(tmp_path), minutes(catalog)
-    with pytest.raises(Conflict):
-        replace_rows(catalog, table, WHERE, table.scan(row_filter=WHERE).to_arrow(), {})
+    with pytest.raises(CommitLost):
+        replace_rows(table, WHERE, table.scan(row_filter=WHERE).to_arrow(), {})
     assert (files(tmp_path), minutes(catalog)) == (before, rows)
 
 
@@ -86,7 +85,7 @@ def test_a_failure_whose_outcome_is_unknown_keeps_the_files(
     monkeypatch.setattr(type(catalog), "commit_table", lost)
     table = catalog.load_table(OHLC.name)
     with pytest.raises(OSError, match="reset"):
-        replace_rows(catalog, table, WHERE, table.scan(row_filter=WHERE).to_arrow().slice(0, 0), {})
+        replace_rows(table, WHERE, table.scan(row_filter=WHERE).to_arrow().slice(0, 0), {})
     assert minutes(catalog) == [0, 1, 4, 50, 40 * DAY]
 
 
@@ -98,7 +97,7 @@ def test_files_of_an_older_partition_spec_and_further_columns_are_kept(catalog: 
         schema.add_column("note", OHLC.schema.find_field("ticker").field_type)
     table = catalog.load_table(OHLC.name)
     assert any(isinstance(each, PartitionField) and each.name == "period" for each in table.spec().fields)
-    replace_rows(catalog, table, WHERE, table.scan(row_filter=WHERE).to_arrow().slice(0, 0), {})
+    replace_rows(table, WHERE, table.scan(row_filter=WHERE).to_arrow().slice(0, 0), {})
     assert minutes(catalog) == [0, 1, 4, 50, 40 * DAY]
     assert catalog.load_table(OHLC.name).scan().to_arrow()["note"].null_count == 7
 
@@ -108,5 +107,5 @@ def test_a_large_file_is_copied_in_batches(catalog: Catalog, monkeypatch: pytest
     Pipeline(catalog, None).write(range(100, 100 + count), ticker="BIG/USDT.SIM")
     where = opens_in(Series("BIG/USDT.SIM", 60), TimeRange(at(500), at(501)))
     table = catalog.load_table(OHLC.name)
-    replace_rows(catalog, table, where, pa.table({}), {})
+    replace_rows(table, where, pa.table({}), {})
     assert len(minutes(catalog, "BIG/USDT.SIM")) == count - 1
