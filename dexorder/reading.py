@@ -143,7 +143,10 @@ def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord)
         with closing(catalog) if hasattr(catalog, "close") else nullcontext():
             table = OHLC.load(catalog)
     except (OSError, SQLAlchemyError, RESTError) as error:
-        raise CatalogError(f"catalog {name} can't be reached from here: {error}") from None
+        raise CatalogError(
+            f"{OHLC.name} in catalog {name} can't be read from here: {error}; check that catalog and warehouse can be "
+            "reached and that no file of the table was deleted"
+        ) from None
     if table is None:
         raise CatalogError(f"catalog {name} does not contain the table {OHLC.name}")
     if record.snapshot_id is None or table.snapshot_by_id(record.snapshot_id) is not None:
@@ -192,4 +195,7 @@ def _readable() -> Iterator[None]:
             "not help, the table is damaged: restore the file or a backup"
         ) from None
     except (OSError, ArrowException) as error:
-        raise CatalogError(f"the files of {OHLC.name} can't be read from here: {error}") from None
+        raise CatalogError(
+            f"the files of {OHLC.name} can't be read from here: {error}; check the warehouse's address and keys "
+            "(DEXORDER_CATALOG_PROPERTIES)"
+        ) from None

@@ -1,6 +1,7 @@
 import inspect
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -194,6 +195,36 @@ async def test_duplicates_at_the_current_snapshot_are_not_read_instead_of_an_exp
             with pytest.raises(errors.HistoryMismatch, match="1 of them duplicates"):
                 await anext(client.read_batches(done))
     catalog.close()
+
+
+def list_files(folder: Path, pattern: str) -> list[Path]:
+    return list(folder.rglob(pattern))
+
+
+@pytest.mark.parametrize(
+    ("files", "damage", "text"),
+    [
+        (
+            "*.metadata.json",
+            Path.unlink,
+            r"trading\.ohlc in catalog dexorder can't be read from here: .*metadata\.json",
+        ),
+        (
+            "*.parquet",
+            lambda file: file.write_bytes(b"PAR1 torn"),
+            r"the files of trading\.ohlc can't be read from here: ",
+        ),
+    ],
+)
+async def test_an_unreadable_table_is_named_with_its_cause(tmp_path: Path, files: str, damage: Any, text: str) -> None:
+    warehouse = make_warehouse(tmp_path)
+    relay = FakeRelay(warehouse.properties, ended(Notify.OK, rows=HOURS, snapshot=warehouse.last_snapshot))
+    for file in list_files(tmp_path, files):
+        damage(file)
+    with serving(relay):
+        async with AsyncClient(relay.address) as client:
+            with pytest.raises(errors.CatalogError, match=text):
+                await client.history(*ASKED)
 
 
 async def test_list_requests_reads_all_pages(fake: FakeRelay) -> None:
