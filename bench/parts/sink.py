@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,13 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
+from dexorder.testing.dispatches import dispatch_id, issued
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, table
 from dexorder.testing.suite import Suite
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
-from services.common.model.dispatch_id import new_dispatch_id
-from services.common.model.history import PageResult
+from services.common.model.history import IssuedDispatch, PageResult
 from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
 from spark.config import SparkSettings
 from spark.pipeline.batch import Pipeline
@@ -35,7 +35,11 @@ FIRST_MINUTE = -1_000_000
 
 
 class NoReporter:
-    """Reporter that drops everything."""
+    """Relay that knows every dispatch and drops every report."""
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Return the dispatches that their ids describe."""
+        return issued(dispatch_ids)
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
         """Drop the report."""
@@ -77,7 +81,7 @@ def preload(bootstrap: str, pages: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "fnv1a_random", "compression.codec": "lz4"})
     for number in range(pages):
         span = minutes(FIRST_MINUTE + number * MAX_PAGE_CANDLES, MAX_PAGE_CANDLES)
-        control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, new_dispatch_id(number + 1, "0" * 16), 0, span, 1)
+        control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, dispatch_id(number + 1, "BTC/USDT.SIM"), 0, span, 1)
         headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
         producer.produce(
             OHLC_TOPIC, page_value("preload", candles(span)), control.dispatch_id.encode(), headers=headers

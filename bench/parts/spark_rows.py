@@ -17,9 +17,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
+from dexorder.testing.dispatches import dispatch_id
 from services.common.kafka.page_record import page_value
 from services.common.lake.tables import MICROSECONDS
-from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -112,7 +112,7 @@ def append(stream: DataFrame, table: str, checkpoint: Path, trigger: dict[str, A
 def produce(producer: Producer, topic: str, span: TimeRange) -> None:
     """Write one page of a dispatch of its own, later than those before, and wait until Kafka has it."""
     now_ns = time.time_ns()
-    control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, new_dispatch_id(now_ns, "0" * 16), 0, span, now_ns)
+    control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, dispatch_id(now_ns, "BTC/USDT.SIM"), 0, span, now_ns)
     headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
     producer.produce(topic, page_value("bench", candles(span)), control.dispatch_id.encode(), headers=headers)
     if producer.flush(_TIMEOUT_SECONDS):

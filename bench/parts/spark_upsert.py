@@ -16,12 +16,12 @@ from confluent_kafka import Producer
 from bench.parts.latency import candles
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
+from dexorder.testing.dispatches import dispatch_id
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, spread, table
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.tables import OHLC
-from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -144,7 +144,7 @@ class Batch:
                     Kind.PAGE,
                     f"T{ticker}/USDT.BENCH",
                     PERIOD_SECONDS,
-                    new_dispatch_id(self.dispatch, "0" * 16),
+                    dispatch_id(self.dispatch, f"T{ticker}/USDT.BENCH"),
                     len(rows),
                     span,
                     SECOND_NS,

@@ -54,6 +54,8 @@ class RelaySettings(ServiceSettings):
     """Largest number of candle periods of one request."""
     retention_days: float = Field(default=30.0, gt=0)
     """How long ended requests and their notifications are kept, in days."""
+    dispatch_retention_days: float = Field(default=60.0, gt=0)
+    """How long dispatches are known, in days; pages of others are refused. Longer than the topics' retention."""
     count_attempts: int = Field(default=6, ge=1)
     """Attempts to count a request's rows in one round; 0.2 s, 0.4 s, ... apart."""
 

@@ -8,7 +8,6 @@ jobs meanwhile.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from services.common.clock import Clock, SystemClock
 from services.common.exchanges import load_exchanges
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.coverage import Claim, Retraction
+from services.common.model.dispatch_id import DispatchNumbers
 from services.common.model.errors import Unavailable
 from services.common.model.times import SECOND_NS
 from services.common.rpc.lifecycle import grpc_server, stop_signal
@@ -81,10 +81,10 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
     async with open_store(settings.db, metrics.committed) as store:
         tables = await asyncio.to_thread(_open, catalog)
         reader, retraction_table = TableReader(tables), RetractionTable(tables)
-        state = _empty_state(settings)
-        await _load(state, store, reader, retraction_table, clock)
-        last_ns = max((each.latest_ns for each in state.retractions.values()), default=0)
-        retraction_log = RetractionLog(retraction_table, clock, last_ns=last_ns)
+        numbers = DispatchNumbers()
+        state = _empty_state(settings, numbers)
+        numbers.restart(await _load(state, store, reader, retraction_table, clock))
+        retraction_log = RetractionLog(retraction_table, numbers, clock)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
         engine = Engine(settings, state, store, decider, retraction_log, venues, clock, metrics)
         service = RelayService(
@@ -120,30 +120,37 @@ def _open(catalog: CatalogSettings) -> Catalog:
         ) from error
 
 
-def _empty_state(settings: RelaySettings) -> HistoryState:
+def _empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistoryState:
     leases = Leases(
         lease_ns=int(settings.lease_seconds * SECOND_NS),
-        new_id=lambda: uuid.uuid4().hex,
+        new_id=numbers.new_id,
         max_slots=settings.max_slots_per_ingestor,
     )
     retry_policy = RetryPolicy(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
     return HistoryState(leases, retry_policy, job_periods=settings.job_periods, page_periods=settings.page_periods)
 
 
-async def _load(state: HistoryState, store: Store, reader: TableReader, table: RetractionTable, clock: Clock) -> None:
-    """Load the database, then apply retractions and claims that the tables have beyond it."""
+async def _load(state: HistoryState, store: Store, reader: TableReader, table: RetractionTable, clock: Clock) -> int:
+    """Load the database, then apply retractions and claims that the tables have beyond it.
+
+    Returns:
+        The largest number of a dispatch or of a retraction that the database or a table has.
+    """
     await store.load(state, now_ns=clock.monotonic_ns())
     applied = await store.retractions()
     attempts = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
     made: list[Retraction] = await attempts(asyncio.to_thread, table.read)
     claims: list[Claim] = await attempts(asyncio.to_thread, lambda: list(reader.coverage()))
+    numbers = [await store.last_number(), await attempts(asyncio.to_thread, reader.last_dispatch)]
+    numbers += [each.order.dispatch for each in made] + [claim.dispatch for claim in claims]
     batch, new = Batch(), [each for each in made if each not in applied]
     for each in new:
-        coverage.retract(state, each.series, [each.span], each.retracted_ns, batch)
+        coverage.retract(state, each.series, [each.span], each.order, batch)
     for claim in claims:
-        coverage.cover(state, claim.series, claim.span, claim.empty, claim.fetched_ns, batch)
+        coverage.cover(state, claim.series, claim.span, claim.empty, claim.order, batch)
     for each in new:
         planner.replan(state, each.series, [each.span], batch)
     coverage.settle_jobs(state, batch)
     await store.commit(batch)
     log.info("loaded", requests=len(state.requests), jobs=len(state.jobs), covered_ranges=len(claims))
+    return max(numbers)

@@ -45,6 +45,7 @@ M = TypeVar("M")
 V = TypeVar("V")
 PAGE_SIZE, MAX_PAGE_SIZE = 100, 1_000
 RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
+DISPATCHES_IN_A_CALL = 10_000
 
 
 @dataclass
@@ -235,6 +236,15 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
         finals = self._valid("final", messages.decode_final_result, request.finals)
         await self._engine.dispatcher.report_jobs(pages, finals)
         return pipeline_service_pb2.ReportJobsResponse()
+
+    async def DescribeDispatches(  # noqa: N802
+        self, request: pipeline_service_pb2.DescribeDispatchesRequest, context: Context
+    ) -> pipeline_service_pb2.DescribeDispatchesResponse:
+        """Return the dispatches that were issued under these ids."""
+        if len(request.job_ids) > DISPATCHES_IN_A_CALL:
+            raise InvalidRequest(f"job_ids has {len(request.job_ids)} ids; at most {DISPATCHES_IN_A_CALL} are allowed")
+        found = await self._engine.queries.dispatches(request.job_ids)
+        return pipeline_service_pb2.DescribeDispatchesResponse(dispatches=map(messages.encode_issued_dispatch, found))
 
     def _valid(self, kind: str, decode: Callable[[M], V], parts: Iterable[M]) -> list[V]:
         decoded = []

@@ -2,19 +2,19 @@
 
 The rows' combined meaning does not change, in whatever order and however often they are merged:
 
-- A retraction cancels claims inside its range that were fetched before it.
+- A retraction cancels earlier claims inside its range.
 - A period is settled if a row claims it. It is verified empty if every row that claims it says so: an upsert never
   removes a candle, so if one row has counted a candle, the table has it.
 
 So a page that is replayed after it was merged, and gets a row of its own again, adds nothing; the next merge takes it
 into the same row.
 
-Where rows overlap, the one fetched last stands for the range, and only the rest of the others is kept. This requires
+Where rows overlap, the last one stands for the range, and only the rest of the others is kept. This requires
 rows that add up: candles and empty ranges account for every period, as decoding checks for every page, so the number
 of candles in any part is known. A row that does not add up is not merged.
 
-A merged row has the fetch time of its oldest part, so a retraction cancels at least as much of it as of the parts. For
-the same reason rows are not merged across a retraction that cancelled one of them but not the other.
+A merged row has the place of its earliest part, so a retraction cancels at least as much of it as of the parts. For the
+same reason rows are not merged across a retraction that cancelled one of them but not the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
-from services.common.lake.coverage import CoverageRow, Retraction, Retractions
+from services.common.lake.coverage import CoverageRow, Order, Retraction, Retractions
 from services.common.model.instrument import Series
 from services.common.model.periods import count_periods, is_on_grid, total_periods
 from services.common.model.time_range import TimeRange, merge, subtract
@@ -60,7 +60,7 @@ def merge_rows(rows: Iterable[CoverageRow], retractions: Iterable[Retraction] = 
         by_series[row.series].append(row)
     for retraction in retractions:
         if retraction.span:
-            retracted[retraction.series].add(retraction.whole_periods(), retraction.retracted_ns)
+            retracted[retraction.series].add(retraction.whole_periods(), retraction.order)
     return sorted(row for series, group in by_series.items() for row in _merge_series(sorted(group), retracted[series]))
 
 
@@ -92,18 +92,16 @@ def _clusters(rows: Sequence[CoverageRow]) -> Iterator[list[CoverageRow]]:
 
 def _merge_cluster(cluster: Sequence[CoverageRow], retractions: Retractions) -> list[CoverageRow]:
     period_seconds = cluster[0].series.period_seconds
-    claims = [
-        (number, part) for number, row in enumerate(cluster) for part in retractions.claimed(row.span, row.fetched_ns)
-    ]
+    claims = [(number, part) for number, row in enumerate(cluster) for part in retractions.claimed(row.span, row.order)]
     filled = merge(part for number, claim in claims for part in subtract([claim], cluster[number].empty))
     empty = subtract((part for _, part in claims), filled)
 
-    def fits(span: TimeRange, fetched_ns: int) -> bool:
+    def fits(span: TimeRange, order: Order) -> bool:
         first, last = _overlapping(empty, span)
         return (
             count_periods(span, period_seconds) <= MAX_MERGED_PERIODS
             and last - first <= MAX_MERGED_EMPTY
-            and not retractions.taken(span, fetched_ns)
+            and not retractions.taken(span, order)
         )
 
     return [_merged_row(run, cluster, empty) for run in _runs(_pieces(claims, cluster), fits)]
@@ -115,24 +113,24 @@ _Claim: TypeAlias = tuple[int, TimeRange]
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A range, the numbers of the rows that claim a part of it, and the fetch time of the row that stands for it."""
+    """A range, the numbers of the rows that claim a part of it, and the place of the row that stands for it."""
 
     span: TimeRange
     rows: frozenset[int]
-    fetched_ns: int
+    order: Order
 
 
 def _pieces(claims: Sequence[_Claim], cluster: Sequence[CoverageRow]) -> Iterator[_Piece]:
-    """Yield, in time order, one piece for each range that one row, the last fetched, stands for."""
+    """Yield, in time order, one piece for each range that one row, the last, stands for."""
 
-    def age(claim: _Claim) -> tuple[int, int]:
-        return cluster[claim[0]].fetched_ns, claim[0]
+    def place(claim: _Claim) -> tuple[Order, int]:
+        return cluster[claim[0]].order, claim[0]
 
-    sections = ((max(present, key=age), span, present) for span, present in _sections(claims))
+    sections = ((max(present, key=place), span, present) for span, present in _sections(claims))
     for (number, _), group in groupby(sections, key=lambda section: section[0]):
         spans, presents = zip(*((span, present) for _, span, present in group), strict=True)
         rows = frozenset(number for present in presents for number, _ in present)
-        yield _Piece(TimeRange(spans[0].start_ns, spans[-1].end_ns), rows, cluster[number].fetched_ns)
+        yield _Piece(TimeRange(spans[0].start_ns, spans[-1].end_ns), rows, cluster[number].order)
 
 
 def _sections(claims: Sequence[_Claim]) -> Iterator[tuple[TimeRange, list[_Claim]]]:
@@ -147,24 +145,24 @@ def _sections(claims: Sequence[_Claim]) -> Iterator[tuple[TimeRange, list[_Claim
             yield TimeRange(start_ns, end_ns), present
 
 
-def _runs(pieces: Iterable[_Piece], fits: Callable[[TimeRange, int], bool]) -> Iterator[list[_Piece]]:
+def _runs(pieces: Iterable[_Piece], fits: Callable[[TimeRange, Order], bool]) -> Iterator[list[_Piece]]:
     """Group pieces that become one row, from the left as long as they fit.
 
     Pieces that do not fit would not fit if either side were longer, so a repetition changes nothing.
     """
     run: list[_Piece] = []
-    oldest_ns = 0
+    first = Order(0, 0)
     for piece in pieces:
-        both_ns = min(oldest_ns, piece.fetched_ns)
+        both = min(first, piece.order)
         touch = run and run[-1].span.end_ns == piece.span.start_ns
-        if touch and fits(TimeRange(run[0].span.start_ns, piece.span.end_ns), both_ns):
+        if touch and fits(TimeRange(run[0].span.start_ns, piece.span.end_ns), both):
             run.append(piece)
-            oldest_ns = both_ns
+            first = both
         else:
             if run:
                 yield run
             run = [piece]
-            oldest_ns = piece.fetched_ns
+            first = piece.order
     if run:
         yield run
 
@@ -181,7 +179,7 @@ def _merged_row(run: Sequence[_Piece], cluster: Sequence[CoverageRow], empty: Se
     return CoverageRow(
         only.series,
         span,
-        min(piece.fetched_ns for piece in run),
+        *min(piece.order for piece in run),
         holes,
         max(part.committed_ns for part in parts),
         count_periods(span, period_seconds) - total_periods(holes, period_seconds),

@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import collected_mark, needed_snapshots
 from services.common.lake.coverage import CoverageRow, Retraction, decode_coverage, decode_retraction, encode_coverage
-from services.common.lake.tables import COVERAGE, MICROSECONDS, RETRACTIONS
+from services.common.lake.tables import COVERAGE, MICROSECONDS, RETRACTIONS, present_columns
 from services.common.model.errors import InvalidRequest
 from services.common.model.times import iso_microseconds
 from spark.config import MaintenanceSettings
@@ -223,5 +223,5 @@ def _retractions(catalog: Catalog) -> list[Retraction]:
     table = RETRACTIONS.load(catalog)
     if table is None:  # the relay creates it with the first retraction
         return []
-    columns = tuple(name for name in RETRACTIONS.arrow.names if name != "reason")
+    columns = present_columns(table, RETRACTIONS.key)
     return [decode_retraction(row) for row in RETRACTIONS.rows(table.scan(selected_fields=columns).to_arrow())]

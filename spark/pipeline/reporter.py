@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import structlog
 import tenacity
+from google.protobuf.message import Message
 
 from services.common.model.errors import SuiteError
-from services.common.model.history import PageResult
+from services.common.model.history import IssuedDispatch, PageResult
 from services.common.rpc.channel import open_sync_channel
 from services.common.rpc.client_retry import Failure, code_of, details_of, error_text, is_failure, is_too_large
-from services.common.rpc.history_messages import encode_page_result
+from services.common.rpc.history_messages import decode_issued_dispatch, encode_page_result
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 
 log = structlog.get_logger(__name__)
 _CALL_TIMEOUT_S = 30.0
 _MAX_WAIT_S = 2.0
+_DISPATCHES_IN_A_CALL = 1_000
 MAX_REPORT_BYTES = 1024 * 1024
 """Largest size of one message; the relay accepts four times as much by default."""
 
@@ -41,14 +43,17 @@ class FinalReport:
 
 
 class Reporter(Protocol):
-    """Receiver of reports. ``report`` returns when the report is durable there; repeating one changes nothing."""
+    """The relay, as the pipeline needs it. Either call may block for as long as it is unavailable."""
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Return those of the dispatches that were issued, by id."""
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
-        """Report one batch; may block for as long as the receiver is unavailable."""
+        """Report one batch, which is durable there when this returns; repeating a report changes nothing."""
 
 
 class RelayReporter:
-    """Reporter to the relay's PipelineService, which waits for the relay until ``stop`` is set."""
+    """Client of the relay's PipelineService, which waits for the relay until ``stop`` is set."""
 
     def __init__(
         self, address: str, stop: threading.Event, on_attempt: Callable[[int, str], None] = lambda failed, code: None
@@ -64,6 +69,16 @@ class RelayReporter:
         self._channel = open_sync_channel(address)
         self._stub = rpc.PipelineServiceStub(self._channel)
 
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Ask for dispatches until every part is answered OK; Stopped if ``stop`` is set first."""
+        found = {}
+        for first in range(0, len(wanted := sorted(dispatch_ids)), _DISPATCHES_IN_A_CALL):
+            request = pb.DescribeDispatchesRequest(job_ids=wanted[first : first + _DISPATCHES_IN_A_CALL])
+            answer: pb.DescribeDispatchesResponse = self._call(self._stub.DescribeDispatches, request, _is_rpc_error)
+            found.update({each.job_id: decode_issued_dispatch(each) for each in answer.dispatches})
+        self._on_attempt(0, "OK")
+        return found
+
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
         """Send every part until it is answered OK; Stopped if ``stop`` is set first.
 
@@ -74,7 +89,7 @@ class RelayReporter:
         while waiting:
             part = waiting.pop()
             try:
-                self._send(part)
+                self._call(self._stub.ReportJobs, part, _may_succeed)
             except grpc.RpcError as error:
                 halves = halve(part)
                 waiting += reversed(halves)
@@ -83,24 +98,26 @@ class RelayReporter:
                     self._on_attempt(1, code_of(error).name)
         self._on_attempt(0, "OK")
 
-    def _send(self, request: pb.ReportJobsRequest) -> None:
+    def _call(self, method: Callable[..., Any], request: Message, again: Callable[[BaseException], bool]) -> Any:
         attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_may_succeed),
+            retry=tenacity.retry_if_exception(again),
             wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=_MAX_WAIT_S, jitter=0.2),
             stop=tenacity.stop_when_event_set(self._stop),
             sleep=tenacity.sleep_using_event(self._stop),
             before_sleep=self._note_failure,
         )
         try:
-            attempts(self._stub.ReportJobs, request, timeout=_CALL_TIMEOUT_S)
+            return attempts(method, request, timeout=_CALL_TIMEOUT_S)
         except tenacity.RetryError as error:
-            raise Stopped("stopping before the relay has answered the report") from error
+            raise Stopped("stopping before the relay has answered") from error
 
     def _note_failure(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         code = code_of(error).name if error else "UNKNOWN"
         details = details_of(error) if error else ""
-        log.warning("report failed; the batch waits", attempt=state.attempt_number, code=code, details=details)
+        log.warning(
+            "the relay does not answer; the batch waits", attempt=state.attempt_number, code=code, details=details
+        )
         self._on_attempt(state.attempt_number, code)
 
     def close(self) -> None:
@@ -125,6 +142,10 @@ def to_request(
             for f in finals
         ],
     )
+
+
+def _is_rpc_error(error: BaseException) -> bool:
+    return isinstance(error, grpc.RpcError)
 
 
 def _may_succeed(error: BaseException) -> bool:

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
+from dexorder.testing import dispatches
 from services.common.kafka.page_record import final_value, page_value
 from services.common.lake.commit import append_rows
 from services.common.lake.coverage import CoverageRow, encode_coverage
 from services.common.lake.tables import COVERAGE
-from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.history import PageResult
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
@@ -25,9 +25,9 @@ TICKER = "BTC/USDT.BINANCE"
 Record = tuple[bytes, dict[str, str]]
 
 
-def dispatch_id(number: int) -> str:
+def dispatch_id(number: int, ticker: str = TICKER) -> str:
     """Return the id of a dispatch; always the same one for a number."""
-    return new_dispatch_id(number, f"{number:016x}")
+    return dispatches.dispatch_id(number, ticker)
 
 
 def span(first: int, count: int) -> TimeRange:
@@ -50,8 +50,8 @@ def control(
     empty: tuple[TimeRange, ...] = (),
 ) -> PageHeaders:
     """Return the headers of a page of the dispatch with the number ``job``."""
-    fetched_ns = fetched_s * SECOND_NS
-    return PageHeaders(kind, ticker, 60, dispatch_id(job), page, span(first, count), fetched_ns, empty, "trace")
+    made_by, fetched_ns = dispatch_id(job, ticker), fetched_s * SECOND_NS
+    return PageHeaders(kind, ticker, 60, made_by, page, span(first, count), fetched_ns, empty, "trace")
 
 
 def page(head: PageHeaders, price: float = 100.0) -> Record:
@@ -70,7 +70,7 @@ def final(
 def append_coverage(catalog: Catalog, pages: Sequence[PageResult], *, now_ns: int) -> int:
     """Append a row of ``trading.coverage`` for each page, as releases did that had no claims; return their number."""
     rows = [
-        encode_coverage(CoverageRow(p.series, p.span, p.fetched_ns, p.empty, now_ns, p.rows, evidence="page"))
+        encode_coverage(CoverageRow(p.series, p.span, p.dispatch, p.fetched_ns, p.empty, now_ns, p.rows, "page"))
         for p in pages
     ]
     append_rows(catalog.load_table(COVERAGE.name), pa.Table.from_pylist(rows, schema=COVERAGE.arrow))

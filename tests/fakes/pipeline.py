@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dexorder.testing.dispatches import issued
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import read_coverage
 from services.common.lake.coverage import decode_coverage
 from services.common.lake.tables import COVERAGE, OHLC
-from services.common.model.history import PageResult
+from services.common.model.history import IssuedDispatch, PageResult
 from services.common.model.page import PageHeaders
 from services.common.model.time_range import TimeRange, merge
 from spark.maintenance.coverage_rows import adds_up
@@ -38,6 +39,9 @@ class Recorder:
     snapshots: list[int | None] = field(default_factory=list)
     pages: list[PageResult] = field(default_factory=list)
     finals: list[FinalReport] = field(default_factory=list)
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        return issued(dispatch_ids)
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
         self.calls += 1

@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 
+from dexorder.testing.dispatches import issued
+from services.common.rpc.history_messages import encode_issued_dispatch
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 
@@ -49,6 +51,9 @@ class PipelineRelay(rpc.PipelineServiceServicer):
             context.abort(self.refusal, "as the test says")
         self.reports.append(request)
         return pb.ReportJobsResponse()
+
+    def DescribeDispatches(self, request: pb.DescribeDispatchesRequest, context: Any) -> pb.DescribeDispatchesResponse:
+        return pb.DescribeDispatchesResponse(dispatches=map(encode_issued_dispatch, issued(request.job_ids).values()))
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dexorder.testing.dispatches import dispatch_id
 from services.common.kafka.page_record import page_value
-from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.page import Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, parse_time
@@ -53,7 +53,7 @@ class Page:
             Kind.PAGE,
             TICKERS[self.ticker],
             _PERIOD_SECONDS,
-            new_dispatch_id(self.version, f"{self.ticker:016x}"),
+            dispatch_id(self.version, TICKERS[self.ticker]),
             self.index,
             TimeRange(start_ns, start_ns + CANDLES * _MINUTE_NS),
             (_FETCHED_S - self.version) * SECOND_NS,  # against the order of the dispatches, which alone decides

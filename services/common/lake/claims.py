@@ -24,7 +24,7 @@ from pyiceberg.table.snapshots import Snapshot
 from services.common.lake.commit import append_rows
 from services.common.lake.commit_state import CommitState, ancestors, summary_of
 from services.common.lake.coverage import CoverageRow, encode_coverage
-from services.common.lake.tables import COVERAGE, OHLC
+from services.common.lake.tables import COVERAGE, OHLC, present_columns
 from services.common.model.errors import Unavailable
 from services.common.model.history import PageResult
 from services.common.model.time_range import TimeRange, merge
@@ -43,7 +43,7 @@ def claim_rows(pages: Iterable[PageResult], *, now_ns: int) -> list[CoverageRow]
     rows: list[CoverageRow] = []
     last = ""
     for page in sorted(set(pages), key=lambda page: (page.dispatch_id, page.series, page.span)):
-        row = CoverageRow(page.series, page.span, page.fetched_ns, page.empty, now_ns, page.rows, evidence="page")
+        row = CoverageRow(page.series, page.span, page.dispatch, page.fetched_ns, page.empty, now_ns, page.rows, "page")
         if rows and page.dispatch_id == last and _continues(rows[-1], row):
             rows[-1] = _joined(rows[-1], row)
         else:
@@ -60,7 +60,7 @@ def _joined(row: CoverageRow, following: CoverageRow) -> CoverageRow:
     return replace(
         row,
         span=TimeRange(row.span.start_ns, following.span.end_ns),
-        fetched_ns=min(row.fetched_ns, following.fetched_ns),  # a retraction takes back at least as much as before
+        fetched_ns=min(row.fetched_ns, following.fetched_ns),
         empty=tuple(merge([*row.empty, *following.empty])),
         rows=row.rows + following.rows,
     )
@@ -84,7 +84,8 @@ def read_coverage(
     """
     collected, waiting = _read_waiting(catalog)
     if collected is not None:
-        for batch in collected.scan(row_filter=row_filter, selected_fields=columns).to_arrow_batch_reader():
+        wanted = columns if columns == ("*",) else present_columns(collected, columns)
+        for batch in collected.scan(row_filter=row_filter, selected_fields=wanted).to_arrow_batch_reader():
             yield pa.Table.from_batches([batch])
     yield from waiting
 

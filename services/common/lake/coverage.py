@@ -1,7 +1,7 @@
 """Rows of the coverage and retraction tables, and the rule that combines them. Pure.
 
-Rows are only ever added to either table. A claim of coverage holds where no retraction that was made after the claim's
-data were fetched overlaps it, so both tables together determine coverage.
+Rows are only ever added to either table. A claim of coverage holds where no later retraction overlaps it, so both
+tables together determine coverage. The relay numbers dispatches and retractions in one sequence, which is their order.
 
 Rows are encoded to and decoded from dictionaries whose times are integers in microseconds, as ``IcebergTable.rows``
 returns them.
@@ -17,8 +17,21 @@ from services.common.model.instrument import Series
 from services.common.model.periods import ceil_to_grid, floor_to_grid
 from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
 
-CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at")
+CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at", "dispatch")
 """Columns of the coverage table that a Claim needs."""
+
+
+class Order(NamedTuple):
+    """Place of a claim or a retraction among the others.
+
+    Attributes:
+        dispatch: Its number; 0 in rows from before numbers were issued, which come first.
+        time_ns: Time of the fetch or of the retraction. It decides between rows without a number only, as a claim and
+            a retraction never share one.
+    """
+
+    dispatch: int
+    time_ns: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,14 +39,21 @@ class Claim:
     """A range that is settled: every period has a candle in the table or lies in an empty range.
 
     Attributes:
+        dispatch: Number of the dispatch that settled it.
         fetched_ns: Time at which the exchange answered, in whole microseconds.
         empty: Ranges verified to have no candle.
     """
 
     series: Series
     span: TimeRange
+    dispatch: int
     fetched_ns: int
     empty: tuple[TimeRange, ...]
+
+    @property
+    def order(self) -> Order:
+        """Its place among claims and retractions."""
+        return Order(self.dispatch, self.fetched_ns)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,14 +72,14 @@ class CoverageRow(Claim):
 
 
 class Retraction(NamedTuple):
-    """A row of the retraction table: coverage of ``span`` that was fetched before ``retracted_ns`` no longer holds.
+    """A row of the retraction table: earlier claims of coverage of ``span`` no longer hold.
 
     Two rows with equal fields are the same retraction.
     """
 
     series: Series
     span: TimeRange
-    retracted_ns: int
+    order: Order
 
     def whole_periods(self) -> TimeRange:
         """Return the range of every period that the retraction touches."""
@@ -70,37 +90,31 @@ class Retraction(NamedTuple):
 
 
 class Retractions:
-    """All retractions of one series.
-
-    Attributes:
-        latest_ns: Time of the latest one; 0 if there is none.
-    """
+    """All retractions of one series."""
 
     def __init__(self) -> None:
-        self.latest_ns = 0
-        self._taken: dict[int, RangeSet] = {}
+        self._taken: dict[Order, RangeSet] = {}
 
-    def add(self, span: TimeRange, retracted_ns: int) -> None:
-        """Add a retraction, in any order of time. Where two overlap, the later one holds."""
-        self.latest_ns = max(self.latest_ns, retracted_ns)
-        for part in self.claimed(span, retracted_ns):
-            for older in [each for each in self._taken if each < retracted_ns]:
+    def add(self, span: TimeRange, order: Order) -> None:
+        """Add a retraction; they may come in any sequence. Where two overlap, the later one holds."""
+        for part in self.claimed(span, order):
+            for older in [each for each in self._taken if each < order]:
                 self._taken[older].remove(part)
                 if not self._taken[older]:
                     del self._taken[older]
-            self._taken.setdefault(retracted_ns, RangeSet()).add(part)
+            self._taken.setdefault(order, RangeSet()).add(part)
 
-    def by_time(self) -> dict[int, tuple[TimeRange, ...]]:
-        """Return, by time of retraction, the ranges that no later retraction covers."""
-        return {retracted_ns: tuple(taken) for retracted_ns, taken in self._taken.items()}
+    def in_force(self) -> dict[Order, tuple[TimeRange, ...]]:
+        """Return, for each retraction, the ranges that no later one covers."""
+        return {order: tuple(taken) for order, taken in self._taken.items()}
 
-    def claimed(self, span: TimeRange, fetched_ns: int) -> list[TimeRange]:
+    def claimed(self, span: TimeRange, order: Order) -> list[TimeRange]:
         """Return the part of a claim that still holds."""
-        return subtract([span], self.taken(span, fetched_ns))
+        return subtract([span], self.taken(span, order))
 
-    def taken(self, span: TimeRange, fetched_ns: int) -> list[TimeRange]:
+    def taken(self, span: TimeRange, order: Order) -> list[TimeRange]:
         """Return the part of a claim that is retracted."""
-        later = (taken for retracted_ns, taken in self._taken.items() if retracted_ns > fetched_ns)
+        later = (taken for retracted, taken in self._taken.items() if retracted > order)
         return merge(part for taken in later for part in taken.within(span))
 
 
@@ -113,12 +127,14 @@ def encode_coverage(row: CoverageRow) -> dict[str, Any]:
         "evidence": row.evidence,
         "fetched_at": row.fetched_ns // 1_000,
         "committed_at": row.committed_ns // 1_000,
+        "dispatch": row.dispatch,
     }
 
 
 def decode_claim(row: Mapping[str, Any]) -> Claim:
     """Parse the columns ``CLAIM_COLUMNS`` of a row; InvalidRequest if a range is reversed."""
-    return Claim(_series(row), _span(row), row["fetched_at"] * 1_000, tuple(map(_span, row["empty"] or ())))
+    empty = tuple(map(_span, row["empty"] or ()))
+    return Claim(_series(row), _span(row), row.get("dispatch") or 0, row["fetched_at"] * 1_000, empty)
 
 
 def decode_coverage(row: Mapping[str, Any]) -> CoverageRow:
@@ -127,6 +143,7 @@ def decode_coverage(row: Mapping[str, Any]) -> CoverageRow:
     return CoverageRow(
         claim.series,
         claim.span,
+        claim.dispatch,
         claim.fetched_ns,
         claim.empty,
         committed_ns=row["committed_at"] * 1_000,
@@ -140,13 +157,14 @@ def encode_retraction(retraction: Retraction, reason: str) -> dict[str, Any]:
     return {
         **_encode_key(retraction.series, retraction.span),
         "reason": reason,
-        "retracted_at": retraction.retracted_ns // 1_000,
+        "retracted_at": retraction.order.time_ns // 1_000,
+        "dispatch": retraction.order.dispatch,
     }
 
 
 def decode_retraction(row: Mapping[str, Any]) -> Retraction:
     """Parse a row of the retraction table; InvalidRequest if the range is reversed."""
-    return Retraction(_series(row), _span(row), row["retracted_at"] * 1_000)
+    return Retraction(_series(row), _span(row), Order(row.get("dispatch") or 0, row["retracted_at"] * 1_000))
 
 
 def _encode_key(series: Series, span: TimeRange) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from it. A new table is one more declaration here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -126,6 +127,11 @@ class IcebergTable:
                     if each.name in present and each.doc != present[each.name].doc:
                         change.update_column(each.name, doc=each.doc)
         return table
+
+
+def present_columns(table: Table, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those columns that a table has; one of an earlier release may lack optional ones."""
+    return tuple(name for name in names if name in table.schema().column_names)
 
 
 def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
@@ -263,8 +269,9 @@ COVERAGE = IcebergTable(
         _required(7, "evidence", StringType(), "how the range came to be settled: page"),
         _required(8, "fetched_at", TimestamptzType()),
         _required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
+        _optional(10, "dispatch", LongType(), "number of the dispatch that settled the range"),
     ),
-    key=("ticker", "period_seconds", "start_time", "end_time", "fetched_at"),
+    key=("ticker", "period_seconds", "start_time", "end_time", "dispatch"),
 )
 """Settled ranges. ``lake/coverage.py`` has the row."""
 
@@ -276,9 +283,10 @@ RETRACTIONS = IcebergTable(
         _required(3, "start_time", TimestamptzType(), "first moment that is no longer settled"),
         _required(4, "end_time", TimestamptzType(), "first moment after it"),
         _required(5, "reason", StringType()),
-        _required(6, "retracted_at", TimestamptzType(), "pages fetched before claim nothing inside"),
+        _required(6, "retracted_at", TimestamptzType()),
+        _optional(7, "dispatch", LongType(), "pages of dispatches with a smaller number claim nothing inside"),
     ),
-    key=("ticker", "period_seconds", "start_time", "end_time", "retracted_at"),
+    key=("ticker", "period_seconds", "start_time", "end_time", "dispatch", "retracted_at"),
 )
 """Coverage that no longer holds. ``lake/coverage.py`` has the row. The relay creates it with the first retraction."""
 

@@ -7,12 +7,16 @@ without any clock. The token is random: whoever knows the number of a dispatch c
 from __future__ import annotations
 
 import re
+import secrets
 
 from services.common.model.errors import InvalidRequest
 
 MAX_NUMBER = 2**62 - 1
 MIN_TOKEN_LENGTH = 16
 """Hexadecimal digits of a token: 64 random bits."""
+RESTART_GAP = 1 << 20
+"""Numbers left out at a start: those that dispatches without a trace in the tables may have, if a database that is
+older than they are was restored."""
 _FORM = re.compile(rf"([1-9][0-9]{{0,18}})-[0-9a-f]{{{MIN_TOKEN_LENGTH},64}}", re.ASCII)
 
 
@@ -32,3 +36,27 @@ def number_of(dispatch_id: str) -> int:
             f"{MIN_TOKEN_LENGTH} to 64 hexadecimal digits"
         )
     return number
+
+
+class DispatchNumbers:
+    """Source of the numbers of dispatches and retractions, each larger than all before.
+
+    Attributes:
+        last: The last number that was issued.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def restart(self, largest: int) -> None:
+        """Continue above every number that was issued before, the largest known of which is ``largest``."""
+        self.last = max(self.last, largest) + RESTART_GAP
+
+    def next(self) -> int:
+        """Return a new number."""
+        self.last += 1
+        return self.last
+
+    def new_id(self) -> str:
+        """Return the id of a new dispatch."""
+        return new_dispatch_id(self.next(), secrets.token_hex(MIN_TOKEN_LENGTH // 2))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Self
 
+from services.common.model.dispatch_id import number_of
 from services.common.model.instrument import Series
 from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange
@@ -314,12 +315,21 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
+class IssuedDispatch:
+    """A dispatch that the relay has issued, as its ledger has it, also after the dispatch has ended."""
+
+    dispatch_id: str
+    series: Series
+    span: TimeRange
+
+
+@dataclass(frozen=True, slots=True)
 class PageResult:
     """Result of the pipeline for one page: committed, or refused for a reason.
 
     Attributes:
         refused: The reason; None for a good page.
-        fetched_ns: Time at which the exchange answered; 0 if it is not known.
+        fetched_ns: Time at which the exchange answered; 0 if it is not known. It decides nothing.
         rows: Candles written; 0 for a refused page.
     """
 
@@ -330,6 +340,11 @@ class PageResult:
     refused: str | None = None
     fetched_ns: int = 0
     rows: int = 0
+
+    @property
+    def dispatch(self) -> int:
+        """Number of the dispatch; InvalidRequest if its id has none."""
+        return number_of(self.dispatch_id)
 
 
 @dataclass(frozen=True, slots=True)

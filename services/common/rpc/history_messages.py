@@ -16,11 +16,13 @@ from services.common.model.coverage import (
     VerificationProgress,
     VerificationResult,
 )
+from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import (
     FinalResult,
     FinalStatus,
     HistoryRequest,
+    IssuedDispatch,
     Notification,
     Outcome,
     PageResult,
@@ -198,7 +200,8 @@ def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
 
 
 def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
-    """Return one page of a report; InvalidRequest if its ticker, period or range is invalid, so it is no coverage."""
+    """Return one page of a report; InvalidRequest if its id, ticker, period or range is invalid."""
+    number_of(message.job_id)
     Instrument.parse(message.ticker)
     return PageResult(
         message.job_id,
@@ -209,6 +212,23 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
         message.fetched_at,
         message.rows,
     )
+
+
+def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.IssuedDispatch:
+    """Return one dispatch of an answer."""
+    return pipeline_service_pb2.IssuedDispatch(
+        job_id=dispatch.dispatch_id,
+        ticker=dispatch.series.ticker,
+        period_seconds=dispatch.series.period_seconds,
+        start_time=dispatch.span.start_ns,
+        end_time=dispatch.span.end_ns,
+    )
+
+
+def decode_issued_dispatch(message: pipeline_service_pb2.IssuedDispatch) -> IssuedDispatch:
+    """Return one dispatch of an answer."""
+    series, span = Series(message.ticker, message.period_seconds), TimeRange(message.start_time, message.end_time)
+    return IssuedDispatch(message.job_id, series, span)
 
 
 def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:

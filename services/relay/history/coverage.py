@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.common.lake.coverage import Retraction
+from services.common.lake.coverage import Order, Retraction
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.history.job import Job
@@ -13,14 +13,14 @@ from services.relay.store.schema import Batch, job_owner, series_owner
 
 
 def cover(
-    state: HistoryState, series: Series, span: TimeRange, empty: Iterable[TimeRange], fetched_ns: int, batch: Batch
+    state: HistoryState, series: Series, span: TimeRange, empty: Iterable[TimeRange], order: Order, batch: Batch
 ) -> None:
-    """Add a page whose rows are in the table, without the parts that were retracted since it was fetched.
+    """Add a page whose rows are in the table, without the parts that were retracted since its dispatch.
 
     A period is empty only if every page says so: where one has counted a row, the table has it.
     """
     coverage, owner, empty = state.coverage[series], series_owner(series), tuple(empty)
-    for claimed in state.retractions[series].claimed(span, fetched_ns):
+    for claimed in state.retractions[series].claimed(span, order):
         rows = subtract(coverage.covered.within(claimed), coverage.empty.within(claimed))
         batch.ranges(owner, "covered", coverage.covered.add(claimed))
         for part in subtract([claimed], empty):
@@ -29,15 +29,15 @@ def cover(
             batch.ranges(owner, "empty", coverage.empty.add(part))
 
 
-def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], retracted_ns: int, batch: Batch) -> None:
+def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], order: Order, batch: Batch) -> None:
     """Take back coverage that the retraction table already lists, so that later requests fetch it again.
 
-    Jobs with a dispatch do not bring these ranges: the pages that they have were fetched before.
+    Jobs with a dispatch do not bring these ranges: the dispatch is earlier than the retraction.
     """
     coverage, owner = state.coverage[series], series_owner(series)
     for span in spans:
-        state.retractions[series].add(span, retracted_ns)
-        batch.retraction(Retraction(series, span, retracted_ns))
+        state.retractions[series].add(span, order)
+        batch.retraction(Retraction(series, span, order))
         batch.ranges(owner, "covered", coverage.covered.remove(span))
         batch.ranges(owner, "empty", coverage.empty.remove(span))
     for job in state.jobs_of(series):

@@ -45,7 +45,9 @@ class Dispatcher:
             await context.wake.wait()
             context.wake.clear()
             batch = Batch()
-            made = dispatches.assign(context.state, batch, now_ns=context.clock.monotonic_ns())
+            made = dispatches.assign(
+                context.state, batch, wall_ns=context.clock.wall_ns(), now_ns=context.clock.monotonic_ns()
+            )
             if made:
                 await context.store.commit(batch)
                 for assignment, dispatch in made:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from services.common.lake.coverage import Order
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import Dispatch, FinalResult, PageResult
 from services.common.model.instrument import Series
@@ -19,13 +20,14 @@ from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch, job_owner
 
 
-def assign(state: HistoryState, batch: Batch, *, now_ns: int) -> list[tuple[Assignment, Dispatch]]:
+def assign(state: HistoryState, batch: Batch, *, wall_ns: int, now_ns: int) -> list[tuple[Assignment, Dispatch]]:
     """Give queued jobs to free slots; the batch must be on disk before anything is sent."""
     made = []
     for assignment in state.leases.assign(now_ns=now_ns):
         job = state.jobs[assignment.job]
-        made.append((assignment, state.add_dispatch(job, assignment.dispatch_id)))
-        batch.dispatch(job)
+        dispatch = state.add_dispatch(job, assignment.dispatch_id)
+        made.append((assignment, dispatch))
+        batch.dispatch(job, dispatch, issued_ns=wall_ns)
         for live in state.requests_of(job):
             live.progress_ns = now_ns
             if live.start():
@@ -106,9 +108,8 @@ def report(
         landed[result.series].append(result.span)
         job = state.job_of(result.dispatch_id)
         if result.refused is None:
-            # fetched after every retraction before its dispatch, even if the ingestor's clock is behind
-            fetched_ns = max(result.fetched_ns, job.dispatch_ids[result.dispatch_id] if job else 0)
-            cover(state, result.series, result.span, result.empty, fetched_ns, batch)
+            order = Order(result.dispatch, result.fetched_ns)
+            cover(state, result.series, result.span, result.empty, order, batch)
         elif job is not None:
             _refuse(job, result, batch)
     for live in state.requests.values():

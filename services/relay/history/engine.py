@@ -94,12 +94,14 @@ class Engine:
             await asyncio.sleep(MEASURE_SECONDS)
 
     async def _forget(self) -> None:
-        """Forget requests that ended long ago, in pieces, so that other writes do not wait for all of them."""
+        """Forget old requests and dispatches, in pieces, so that other writes do not wait for all of them."""
+        settings, store = self._context.settings, self._context.store
+        kept = [(store.forget, settings.retention_days), (store.forget_dispatches, settings.dispatch_retention_days)]
         while True:
-            days = self._context.settings.retention_days
-            before_ns = self._context.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
-            while await self._context.store.forget(before_ns) == FORGOTTEN_AT_ONCE:
-                pass
+            for forget, days in kept:
+                before_ns = self._context.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
+                while await forget(before_ns) == FORGOTTEN_AT_ONCE:
+                    pass
             await asyncio.sleep(FORGET_SECONDS)
 
     async def _fail_stop(self) -> None:

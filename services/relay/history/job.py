@@ -83,8 +83,7 @@ class Job:
         handled: Ranges that no later dispatch fetches: those of dispatches whose final record was reported, and those
             whose coverage was retracted while a dispatch had them.
         requests: Ids of the requests that wait for it.
-        dispatch_ids: Every dispatch so far with the time of the series' latest retraction before it, in nanoseconds.
-            Late pages arrive under old ids.
+        dispatch_ids: Every dispatch so far. Late pages arrive under old ids.
     """
 
     id: int
@@ -103,12 +102,12 @@ class Job:
     refused: RangeSet = field(default_factory=RangeSet)
     handled: RangeSet = field(default_factory=RangeSet)
     requests: set[str] = field(default_factory=set)
-    dispatch_ids: dict[str, int] = field(default_factory=dict)
+    dispatch_ids: set[str] = field(default_factory=set)
 
-    def assign(self, dispatch_id: str, covered: RangeSet, *, retracted_ns: int) -> Dispatch:
+    def assign(self, dispatch_id: str, covered: RangeSet) -> Dispatch:
         """Start a dispatch of the first range to fetch; further ranges follow after its final record."""
         self.dispatch_id = dispatch_id
-        self.dispatch_ids[dispatch_id] = retracted_ns
+        self.dispatch_ids.add(dispatch_id)
         self.sent = self.to_fetch(covered)[0]
         return Dispatch(dispatch_id, self.request_id, self.series, self.sent, self.client_id)
 

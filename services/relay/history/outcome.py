@@ -100,8 +100,8 @@ class OutcomeDecider:
         log.error(LOST, request_id=request_id, ranges=len(lost))
         # following very many ranges one by one would delay everybody, so the ranges between them are retracted too
         spans = lost if len(lost) <= MAX_RETRACTED_RANGES else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
-        retracted_ns = await self._retraction_log.record(series, spans, LOST)
-        coverage.retract(self._state, series, spans, retracted_ns, batch)
+        order = await self._retraction_log.record(series, spans, LOST)
+        coverage.retract(self._state, series, spans, order, batch)
         planner.replan(self._state, series, spans, batch, skip=request_id)
 
     async def _read(self, live: LiveRequest) -> Reading:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 
 from services.common.model.coverage import CoveragePage, CoverageRange, known_ranges
 from services.common.model.errors import InvalidRequest
-from services.common.model.history import HistoryRequest, Notification, Outcome, Progress, RequestRecord, RequestState
+from services.common.model.history import (
+    HistoryRequest,
+    IssuedDispatch,
+    Notification,
+    Outcome,
+    Progress,
+    RequestRecord,
+    RequestState,
+)
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.relay.access import unknown_request
@@ -39,6 +47,10 @@ class RequestQueries:
         if record is None:
             raise unknown_request(request_id)
         return record
+
+    async def dispatches(self, dispatch_ids: Iterable[str]) -> list[IssuedDispatch]:
+        """Return those dispatches that were issued and are not forgotten."""
+        return await self._store.dispatches(dispatch_ids)
 
     async def outcome(self, request: HistoryRequest) -> Outcome:
         """Wait until a request has ended and return its outcome; NotFound as ``record``, Unavailable at the stop."""
@@ -115,7 +127,7 @@ class CoverageQueries:
                 row.evidence,
                 row.fetched_ns,
                 row.committed_ns,
-                tuple(retractions.taken(row.span, row.fetched_ns)) if retractions else (),
+                tuple(retractions.taken(row.span, row.order)) if retractions else (),
             )
             for row in rows
         ]

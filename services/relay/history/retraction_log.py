@@ -2,7 +2,8 @@
 
 First the retraction is in the table, then anything else changes. A kill in between leaves a retraction that the state
 does not have; the relay applies it at its next start (``server.py``). So the relay's database never knows more than the
-two tables.
+two tables. A retraction has a number of the same sequence as the dispatches: what an earlier dispatch brings no longer
+counts, what a later one brings does.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pyiceberg.catalog import Catalog
 from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
 
 from services.common.clock import Clock
-from services.common.lake.coverage import Retraction, decode_retraction, encode_retraction
-from services.common.lake.tables import RETRACTIONS
+from services.common.lake.coverage import Order, Retraction, decode_retraction, encode_retraction
+from services.common.lake.tables import RETRACTIONS, present_columns
+from services.common.model.dispatch_id import DispatchNumbers
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.relay.history.table_reader import accessible
@@ -35,7 +37,10 @@ class RetractionTable:
         """Return all retractions; none if the table does not exist."""
         with accessible(RETRACTIONS):
             table = RETRACTIONS.load(self._catalog)
-            found = [] if table is None else RETRACTIONS.rows(table.scan(selected_fields=RETRACTIONS.key).to_arrow())
+            if table is None:
+                return []
+            columns = present_columns(table, RETRACTIONS.key)
+            found = RETRACTIONS.rows(table.scan(selected_fields=columns).to_arrow())
         return list(map(decode_retraction, found))
 
     def append(self, retractions: Sequence[Retraction], reason: str) -> None:
@@ -46,17 +51,16 @@ class RetractionTable:
 
 
 class RetractionLog:
-    """Makes retractions durable, one after the other, each with a later time than those before."""
+    """Makes retractions durable, one after the other."""
 
-    def __init__(self, table: RetractionTable, clock: Clock, *, last_ns: int) -> None:
-        """Continue after the time of the last retraction, ``last_ns``."""
+    def __init__(self, table: RetractionTable, numbers: DispatchNumbers, clock: Clock) -> None:
         self._table = table
+        self._numbers = numbers
         self._clock = clock
-        self._last_ns = last_ns
         self._lock = asyncio.Lock()
 
-    async def record(self, series: Series, spans: Iterable[TimeRange], reason: str) -> int:
-        """Write that coverage of ``spans`` is retracted; return the time for ``coverage.retract``.
+    async def record(self, series: Series, spans: Iterable[TimeRange], reason: str) -> Order:
+        """Write that coverage of ``spans`` is retracted; return its place for ``coverage.retract``.
 
         The caller changes the state and hands the change to the store before its next await. It must get there even if
         it is cancelled, so it runs in a task of the engine.
@@ -65,12 +69,11 @@ class RetractionLog:
             Unavailable: The table cannot be written now; nothing has changed.
         """
         async with self._lock:
-            now_ns = -(-self._clock.wall_ns() // MICROSECOND_NS) * MICROSECOND_NS
-            self._last_ns = max(now_ns, self._last_ns + MICROSECOND_NS)
-            made = [Retraction(series, span, self._last_ns) for span in spans]
+            order = Order(self._numbers.next(), self._clock.wall_ns() // MICROSECOND_NS * MICROSECOND_NS)
+            made = [Retraction(series, span, order) for span in spans]
             attempts = AsyncRetrying(
                 stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.2, max=2), reraise=True
             )
             with accessible(RETRACTIONS, "written"):
                 await attempts(asyncio.to_thread, self._table.append, made, reason)
-            return self._last_ns
+            return order

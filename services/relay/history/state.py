@@ -61,7 +61,7 @@ class HistoryState:
     def add_dispatch(self, job: Job, dispatch_id: str) -> Dispatch:
         """Start a dispatch; its id stays known as long as the job, as late pages arrive under old ids."""
         self._by_dispatch_id[dispatch_id] = job
-        return job.assign(dispatch_id, self.covered(job.series), retracted_ns=self.retractions[job.series].latest_ns)
+        return job.assign(dispatch_id, self.covered(job.series))
 
     def job_of(self, dispatch_id: str) -> Job | None:
         """Return the job of a dispatch, which may be fenced."""

@@ -120,8 +120,8 @@ class Submitter:
         context, batch = self._context, Batch()
         try:
             if spans:
-                retracted_ns = await self._retraction_log.record(series, spans, reason)
-                coverage.retract(context.state, series, spans, retracted_ns, batch)
+                order = await self._retraction_log.record(series, spans, reason)
+                coverage.retract(context.state, series, spans, order, batch)
                 context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
             if retracted is not None:
                 planner.replan(context.state, series, spans, batch)  # other requests do not wait for these

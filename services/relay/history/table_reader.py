@@ -11,12 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import And, EqualTo, GreaterThan, LessThan
 from pyiceberg.table import Table
+from pyiceberg.types import LongType
 
 from services.common.lake.claims import read_coverage
 from services.common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
-from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in
+from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in, present_columns
 from services.common.model.errors import SuiteError, Unavailable
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -94,6 +96,16 @@ class TableReader:
         with accessible(COVERAGE):
             for rows in read_coverage(self._catalog, columns=CLAIM_COLUMNS):
                 yield from map(decode_claim, COVERAGE.rows(rows))
+
+    def last_dispatch(self) -> int:
+        """Return the largest number of a dispatch that has rows in ``trading.ohlc``, by its files' statistics."""
+        with accessible(OHLC):
+            table = OHLC.load(self._catalog)
+            if table is None or not present_columns(table, ["dispatch"]):
+                return 0
+            column = table.schema().find_field("dispatch").field_id
+            bounds = ((task.file.upper_bounds or {}).get(column) for task in table.scan().plan_files())
+            return max((int(from_bytes(LongType(), bound)) for bound in bounds if bound is not None), default=0)
 
     def pages(self, series: Series, span: TimeRange) -> list[CoverageRow]:
         """Return the rows of the coverage table that overlap ``span``, by start and time of fetching."""

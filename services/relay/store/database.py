@@ -8,6 +8,7 @@ A write that fails leaves memory ahead of the disk, so it is fatal: ``failed`` i
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
 import sqlite3
 import threading
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.common.config import BadSettings
-from services.common.lake.coverage import Retraction
+from services.common.lake.coverage import Order, Retraction
 from services.common.lake.tables import OHLC
-from services.common.model.errors import Unavailable
-from services.common.model.history import Notification, RequestRecord, RequestState
+from services.common.model.dispatch_id import number_of
+from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
 from services.common.model.instrument import InstrumentList, Series
 from services.common.model.time_range import TimeRange
 from services.common.rpc.streams import retrieved
@@ -34,6 +36,8 @@ from services.relay.history.state import HistoryState
 from services.relay.store import schema
 from services.relay.store.schema import (
     FORGET,
+    FORGET_DISPATCHES,
+    LAST_NUMBER,
     REQUEST_COLUMNS,
     Batch,
     job_owner,
@@ -85,6 +89,11 @@ class Store:
         """Delete requests that ended before a time; return their number, at most FORGOTTEN_AT_ONCE."""
         values = (completed_before_ns, FORGOTTEN_AT_ONCE)
         return self._give(lambda connection: [connection.execute(sql, values).rowcount for sql in FORGET][-1])
+
+    def forget_dispatches(self, issued_before_ns: int) -> asyncio.Future[int]:
+        """Delete dispatches without a job that were issued before a time, as ``forget`` does."""
+        values = (issued_before_ns, FORGOTTEN_AT_ONCE)
+        return self._give(lambda connection: connection.execute(FORGET_DISPATCHES, values).rowcount)
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run a query that changes nothing."""
@@ -189,6 +198,27 @@ class Store:
         """Return the retractions that the stored coverage reflects."""
         return await self.read(lambda connection: set(read_retractions(connection)))
 
+    async def dispatches(self, dispatch_ids: Iterable[str]) -> list[IssuedDispatch]:
+        """Return those dispatches that were issued and are not forgotten."""
+        wanted = set(dispatch_ids)
+        numbers = json.dumps([number for dispatch_id in wanted if (number := _number(dispatch_id))])
+        sql = (
+            "SELECT job_id, ticker, period_seconds, start_ns, end_ns FROM dispatches"
+            " WHERE number IN (SELECT value FROM json_each(?))"
+        )
+        rows = await self.read(lambda connection: connection.execute(sql, (numbers,)).fetchall())
+        return [
+            IssuedDispatch(dispatch_id, Series(ticker, period), TimeRange(start_ns, end_ns))
+            for dispatch_id, ticker, period, start_ns, end_ns in rows
+            if dispatch_id in wanted
+        ]
+
+    async def last_number(self) -> int:
+        """Return the largest number of a dispatch or of a retraction; 0 if there is none."""
+        sql = "SELECT value FROM meta WHERE name = ? UNION ALL SELECT max(number) FROM retractions"
+        found = await self.read(lambda connection: connection.execute(sql, (LAST_NUMBER,)).fetchall())
+        return max((number or 0 for (number,) in found), default=0)
+
     async def load(self, state: HistoryState, *, now_ns: int) -> None:
         """Fill an empty state from the file; dispatches that are out keep their ids and get a full lease."""
         await self.read(lambda connection: fill_state(connection, state, now_ns))
@@ -224,7 +254,7 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
         if owner.startswith("market:"):
             _add_ranges(state.coverage[schema.parse_series_owner(owner)], parts)
     for each in read_retractions(connection):
-        state.retractions[each.series].add(each.span, each.retracted_ns)
+        state.retractions[each.series].add(each.span, each.order)
     unfinished = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
     for row in connection.execute(unfinished, (_FINISHED,)):
         live = LiveRequest(read_request(row), row[8], row[9], now_ns, RequestState.from_number(row[10]))
@@ -244,9 +274,9 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
 
 def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
     """Yield every retraction in the file."""
-    sql = "SELECT ticker, period_seconds, start_ns, end_ns, retracted_ns FROM retractions"
-    for ticker, period, start_ns, end_ns, retracted_ns in connection.execute(sql):
-        yield Retraction(Series(ticker, period), TimeRange(start_ns, end_ns), retracted_ns)
+    sql = "SELECT ticker, period_seconds, start_ns, end_ns, number, retracted_ns FROM retractions"
+    for ticker, period, start_ns, end_ns, number, retracted_ns in connection.execute(sql):
+        yield Retraction(Series(ticker, period), TimeRange(start_ns, end_ns), Order(number, retracted_ns))
 
 
 def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
@@ -258,7 +288,7 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
     job_id, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row = row[:10]
     dispatch_id, produced, sent_start_ns, sent_end_ns = row[10:]
     waiting = connection.execute("SELECT request_id FROM attachments WHERE job = ?", (job_id,))
-    dispatches = connection.execute("SELECT job_id, retracted_ns FROM dispatches WHERE job = ?", (job_id,))
+    dispatches = connection.execute("SELECT job_id FROM dispatches WHERE job = ?", (job_id,))
     return Job(
         job_id,
         request_id,
@@ -272,8 +302,15 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
         bool(produced),
         None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns),
         requests={request_id for (request_id,) in waiting},
-        dispatch_ids=dict(dispatches.fetchall()),
+        dispatch_ids={dispatch_id for (dispatch_id,) in dispatches},
     )
+
+
+def _number(dispatch_id: str) -> int | None:
+    try:
+        return number_of(dispatch_id)
+    except InvalidRequest:
+        return None
 
 
 def _resolve(group: list[_Work], results: list[Any]) -> None:

@@ -12,7 +12,16 @@ from dataclasses import astuple
 from typing import Any
 
 from services.common.lake.coverage import Retraction
-from services.common.model.history import HistoryRequest, Outcome, Progress, RequestRecord, RequestState, RequestStatus
+from services.common.model.dispatch_id import number_of
+from services.common.model.history import (
+    Dispatch,
+    HistoryRequest,
+    Outcome,
+    Progress,
+    RequestRecord,
+    RequestState,
+    RequestStatus,
+)
 from services.common.model.instrument import InstrumentList, ListedInstrument, Series
 from services.common.model.time_range import Diff, TimeRange
 from services.relay.history.job import Job
@@ -68,6 +77,24 @@ DELETE FROM ranges;
 INSERT INTO ranges (owner, kind, start_ns, end_ns) SELECT owner, kind, start_ns, end_ns FROM merged;
 DROP TABLE merged;
 """,
+    # 4: dispatches are numbered and outlive their job; jobs start again, as dispatches without a number no longer count
+    """
+DROP TABLE dispatches;
+CREATE TABLE dispatches (
+    number INTEGER PRIMARY KEY, job_id TEXT NOT NULL, job INTEGER, ticker TEXT NOT NULL,
+    period_seconds INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL, issued_ns INTEGER NOT NULL);
+CREATE INDEX dispatches_by_job ON dispatches (job) WHERE job IS NOT NULL;
+CREATE INDEX dispatches_by_age ON dispatches (issued_ns) WHERE job IS NULL;
+UPDATE jobs SET phase = 1, error = '', fruitless = 0, job_id = NULL, produced = 0, sent_start_ns = NULL,
+    sent_end_ns = NULL;
+DELETE FROM ranges WHERE owner LIKE 'job:%';
+CREATE TABLE numbered (
+    ticker TEXT, period_seconds INTEGER, start_ns INTEGER, end_ns INTEGER, number INTEGER, retracted_ns INTEGER,
+    PRIMARY KEY (ticker, period_seconds, start_ns, end_ns, number, retracted_ns)) WITHOUT ROWID;
+INSERT INTO numbered SELECT ticker, period_seconds, start_ns, end_ns, 0, retracted_ns FROM retractions;
+DROP TABLE retractions;
+ALTER TABLE numbered RENAME TO retractions;
+""",
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (
@@ -77,6 +104,13 @@ FORGET = (
     " (SELECT sequence FROM requests WHERE completed_ns < ? ORDER BY completed_ns, sequence LIMIT ?)",
 )
 """Delete the oldest requests that ended before a time, at most a number of them; first their notifications."""
+FORGET_DISPATCHES = (
+    "DELETE FROM dispatches WHERE number IN"
+    " (SELECT number FROM dispatches WHERE job IS NULL AND issued_ns < ? ORDER BY issued_ns LIMIT ?)"
+)
+"""Delete the oldest dispatches that were issued before a time and whose job is gone, at most a number of them."""
+LAST_NUMBER = "dispatch"
+"""Name in ``meta`` of the last number of a dispatch."""
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
@@ -183,11 +217,20 @@ class Batch:
             sent_end_ns=sent and sent.end_ns,
         )
 
-    def dispatch(self, job: Job) -> None:
+    def dispatch(self, job: Job, dispatch: Dispatch, *, issued_ns: int) -> None:
         """Store a job and its new dispatch."""
-        assert job.dispatch_id is not None
-        retracted_ns = job.dispatch_ids[job.dispatch_id]
-        self._insert("INTO dispatches", job_id=job.dispatch_id, job=job.id, retracted_ns=retracted_ns)
+        number = number_of(dispatch.dispatch_id)
+        self._insert(
+            "INTO dispatches",
+            number=number,
+            job_id=dispatch.dispatch_id,
+            job=job.id,
+            **dispatch.series._asdict(),
+            start_ns=dispatch.span.start_ns,
+            end_ns=dispatch.span.end_ns,
+            issued_ns=issued_ns,
+        )
+        self._insert("OR REPLACE INTO meta", name=LAST_NUMBER, value=number)
         self.job(job)
 
     def attach(self, request_id: str, job_id: int) -> None:
@@ -195,9 +238,10 @@ class Batch:
         self._insert("OR IGNORE INTO attachments", request_id=request_id, job=job_id)
 
     def forget(self, job_id: int) -> None:
-        """Delete a job that no request waits for."""
-        for table in ("jobs", "dispatches", "attachments"):
+        """Delete a job that no request waits for; its dispatches stay known, as their pages may still arrive."""
+        for table in ("jobs", "attachments"):
             self._add(f"DELETE FROM {table} WHERE job = ?", job_id)  # noqa: S608 - a name from the line above
+        self._add("UPDATE dispatches SET job = NULL WHERE job = ?", job_id)
         self._add("DELETE FROM ranges WHERE owner = ?", job_owner(job_id))
 
     def ranges(self, owner: str, kind: str, diff: Diff) -> None:
@@ -214,7 +258,8 @@ class Batch:
             **made.series._asdict(),
             start_ns=made.span.start_ns,
             end_ns=made.span.end_ns,
-            retracted_ns=made.retracted_ns,
+            number=made.order.dispatch,
+            retracted_ns=made.order.time_ns,
         )
 
     def instruments(self, listed: InstrumentList) -> None:

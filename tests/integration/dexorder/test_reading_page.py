@@ -17,7 +17,7 @@ from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from spark.tables.table import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
-from tests.fakes.pages import append_coverage
+from tests.fakes.pages import append_coverage, dispatch_id
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 from tests.paths import ROOT
 
@@ -51,13 +51,13 @@ def names(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator
     with closing(catalog.load()) as loaded:
         table = loaded.load_table(OHLC.name)
         schema = table.schema().as_arrow()
-        old = [PageResult("", Series(TICKER, 3600), SPAN, fetched_ns=START, rows=HOURS)]
+        old = [PageResult(dispatch_id(1), Series(TICKER, 3600), SPAN, fetched_ns=START, rows=HOURS)]
         append_coverage(loaded, old, now_ns=START)  # before the snapshot, so it is no news
         table.append(candles(TICKER, 0, HOURS, schema))
         announced = table.current_snapshot()
         assert announced is not None
         table.append(candles(OTHER, HOURS, 2, schema))
-        new = [PageResult("", Series(OTHER, 3600), NEWS, fetched_ns=START, rows=2)]
+        new = [PageResult(dispatch_id(1), Series(OTHER, 3600), NEWS, fetched_ns=START, rows=2)]
         append_coverage(loaded, new, now_ns=(announced.timestamp_ms + 1_000) * 1_000_000)
     for name in ("NAME", "URI", "WAREHOUSE"):
         monkeypatch.delenv(f"DEXORDER_CATALOG_{name}", raising=False)

@@ -80,7 +80,7 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
         decode_record(CANDLES, {"headers": list(record.headers.items()), "payload": record.payload}, candles.append)
         table = tables.load_table(OHLC.name)
         table.append(pa.Table.from_batches(candles).cast(table.schema().as_arrow()))
-        good = PageResult("", Series(head.ticker, 60), head.span, fetched_ns=head.fetched_ns, rows=10)
+        good = PageResult(head.dispatch_id, Series(head.ticker, 60), head.span, fetched_ns=head.fetched_ns, rows=10)
         append_coverage(tables, [good], now_ns=head.fetched_ns)
 
 

@@ -39,9 +39,12 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.broker.leases import Leases
 from services.relay.config import RelaySettings
 from services.relay.server import RunningRelay, relay
+from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
 
 TICKER = "BTC/USDT.SIM"
+EARLIER = dispatch_id(1)
+"""A dispatch of an earlier relay, which forgot it."""
 MINUTE_NS = 60 * SECOND_NS
 START_NS = 1_704_067_200 * SECOND_NS  # 2024-01-01, a Monday
 VALUES = ("open", "high", "low", "close", "volume", "quote_volume")
@@ -120,13 +123,19 @@ def write_coverage(catalog: Catalog, *rows: CoverageRow) -> None:
 
 
 def coverage_row(
-    start: int, end: int, *, fetched_ns: int, empty: Sequence[tuple[int, int]] = (), series: Series | None = None
+    start: int,
+    end: int,
+    *,
+    fetched_ns: int,
+    dispatch: int = 1,
+    empty: Sequence[tuple[int, int]] = (),
+    series: Series | None = None,
 ) -> CoverageRow:
     """Return a row of the coverage table for minutes [start, end)."""
     holes = tuple(TimeRange(at(first), at(last)) for first, last in empty)
     rows = end - start - sum(last - first for first, last in empty)
     span, committed_ns = TimeRange(at(start), at(end)), fetched_ns + SECOND_NS
-    return CoverageRow(series or Series(TICKER, 60), span, fetched_ns, holes, committed_ns, rows, "page")
+    return CoverageRow(series or Series(TICKER, 60), span, dispatch, fetched_ns, holes, committed_ns, rows, "page")
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -135,6 +135,7 @@ MATRIX = {
     "IngestorService/ReportPage": INGESTORS,
     "IngestorService/ReportMarkets": INGESTORS,
     "PipelineService/ReportJobs": PIPELINES,
+    "PipelineService/DescribeDispatches": PIPELINES,
 }
 
 

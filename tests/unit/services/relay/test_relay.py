@@ -19,6 +19,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay import server
 from services.relay.server import relay
 from tests.unit.services.relay.harness import (
+    EARLIER,
     TICKER,
     at,
     catalog_settings,
@@ -67,7 +68,7 @@ async def test_request_ends_ok_with_counted_rows_and_one_notification_a_topic(tm
 
 async def test_covered_request_ends_without_a_dispatch(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page("old", 0, 20, empty=[(10, 20)])])
+        await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page(EARLIER, 0, 20, empty=[(10, 20)])])
         await s.queued("full", 0, 15)
         await s.queued("void", 12, 18)
         full, void = await s.finished("full"), await s.finished("void")
@@ -225,7 +226,7 @@ async def test_rows_lost_from_the_table_are_an_error_and_fetched_again(tmp_path:
         ingestor = s.ingestor()
         await ingestor.offer()
         snapshot_id = s.pipeline.write([0, 1, 2, 7, 8, 9])
-        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10, empty=[(3, 4)])])
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(EARLIER, 0, 10, empty=[(3, 4)])])
         await s.queued("r", 0, 10)
         record = await s.finished("r")
         assert (record.status, record.row_count, list(record.missing)) == (ERROR, 6, ranges([(4, 7)]))
@@ -242,7 +243,7 @@ async def test_rows_too_many_do_not_make_up_for_lost_ones(tmp_path: Path, surplu
     async with suite(tmp_path) as s:
         s.pipeline.write([surplus])
         snapshot_id = s.pipeline.write([0, 1, 2, 4, 6, 7, 8, 9])
-        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10, empty=[(3, 4)])])
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(EARLIER, 0, 10, empty=[(3, 4)])])
         await s.queued("r", 0, 10, limit=limit)
         record = await s.finished("r")
         assert (record.status, list(record.missing)) == (ERROR, ranges([(5, 6)]))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.coverage import CoverageRow, Retraction
+from services.common.lake.coverage import CoverageRow, Order, Retraction
 from services.common.model.instrument import Series
 from services.common.model.periods import MONTH_SECONDS, next_open, open_times
 from services.common.model.time_range import TimeRange, merge
@@ -31,7 +31,7 @@ def span(first: int, count: int, period_seconds: int = 60) -> TimeRange:
 def row(
     first: int,
     count: int,
-    fetched: int = 1,
+    dispatch: int = 1,
     *,
     empty: Iterable[int] = (),
     period_seconds: int = 60,
@@ -45,16 +45,17 @@ def row(
     return CoverageRow(
         Series(ticker, period_seconds),
         span(first, count, period_seconds),
-        fetched,
+        dispatch,
+        1_000 - dispatch,
         parts,
-        committed_ns=fetched + 100,
+        committed_ns=dispatch + 100,
         rows=count - len(holes) + wrong,
         evidence=evidence,
     )
 
 
 def retraction(first: int, count: int, at: int, *, period_seconds: int = 60, ticker: str = TICKER) -> Retraction:
-    return Retraction(Series(ticker, period_seconds), span(first, count, period_seconds), at)
+    return Retraction(Series(ticker, period_seconds), span(first, count, period_seconds), Order(at, 0))
 
 
 def meaning(found: Iterable[CoverageRow], retractions: Sequence[Retraction] = ()) -> Meaning:
@@ -63,9 +64,7 @@ def meaning(found: Iterable[CoverageRow], retractions: Sequence[Retraction] = ()
     for one in found:
         for open_ns in open_times(one.span, one.series.period_seconds):
             if any(
-                r.series == one.series
-                and r.span.start_ns <= open_ns < r.span.end_ns
-                and one.fetched_ns < r.retracted_ns
+                r.series == one.series and r.span.start_ns <= open_ns < r.span.end_ns and one.order < r.order
                 for r in retractions
             ):
                 continue
@@ -160,7 +159,7 @@ def test_a_merged_row_adds_up_within_its_bounds(
         assert adds_up(one)
         inside = [page for page in table if page.span.intersect(one.span)]
         assert one.committed_ns <= max(page.committed_ns for page in inside)
-        assert one.fetched_ns in {page.fetched_ns for page in inside}
+        assert one.order in {page.order for page in inside}
         if not any(one.span.start_ns >= page.span.start_ns and one.span.end_ns <= page.span.end_ns for page in inside):
             assert len(open_times(one.span, one.series.period_seconds)) <= bounds[0]
             assert len(one.empty) <= bounds[1]
@@ -172,7 +171,8 @@ def test_pages_that_touch_become_one_as_old_as_the_oldest() -> None:
         CoverageRow(
             Series(TICKER, 60),
             span(0, 25),
-            fetched_ns=2,
+            dispatch=2,
+            fetched_ns=998,
             committed_ns=107,
             rows=21,
             empty=(span(2, 1), span(9, 3)),
@@ -193,7 +193,7 @@ def test_the_last_fetched_page_stands_for_its_range_and_an_older_one_for_the_res
         "nothing is left of the older one"
     )
     (merged,) = merge_rows([row(0, 10, 1, empty=[0]), row(5, 10, 5, empty=[14])])
-    assert (merged.fetched_ns, merged.rows, merged.empty) == (1, 13, (span(0, 1), span(14, 1)))
+    assert (merged.dispatch, merged.rows, merged.empty) == (1, 13, (span(0, 1), span(14, 1)))
 
 
 @pytest.mark.parametrize("empty_first", [True, False])
@@ -217,7 +217,7 @@ def test_retracted_ranges_are_left_out_unless_they_were_fetched_again() -> None:
     left, right = merge_rows(pages, retractions)
     assert (left.span, right.span, left.rows, right.rows) == (span(0, 42), span(45, 55), 42, 55)
     found = merge_rows([left, right, row(42, 3, 6)], retractions)
-    assert [(one.span, one.fetched_ns) for one in found] == [(span(0, 42), 1), (span(42, 3), 6), (span(45, 55), 1)], (
+    assert [(one.span, one.dispatch) for one in found] == [(span(0, 42), 1), (span(42, 3), 6), (span(45, 55), 1)], (
         "in one row with the older ones it would be retracted too"
     )
     assert merge_rows(pages[:1], [retraction(0, 10, 5)]) == [], "a page without a remaining claim"
@@ -234,7 +234,7 @@ def test_a_gap_is_never_closed() -> None:
 
 def test_a_retraction_of_part_of_a_period_cancels_all_of_it() -> None:
     half = TimeRange(span(3, 1).start_ns + 1, span(3, 1).end_ns - 1)
-    merged = merge_rows([row(0, 4), row(0, 4, 2)], [Retraction(Series(TICKER, 60), half, 9)])
+    merged = merge_rows([row(0, 4), row(0, 4, 2)], [Retraction(Series(TICKER, 60), half, Order(9, 0))])
     assert [one.span for one in merged] == [span(0, 3)]
 
 

@@ -15,7 +15,7 @@ from pyiceberg.types import StringType
 
 from services.common.clock import ManualClock
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.coverage import CoverageRow, Retraction, decode_coverage, encode_retraction
+from services.common.lake.coverage import CoverageRow, Order, Retraction, decode_coverage, encode_retraction
 from services.common.lake.tables import COVERAGE, RETRACTIONS
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
@@ -30,7 +30,7 @@ from spark.maintenance.procedures import Merged, merge_coverage
 from spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
 from spark.runtime.locks import WriterLock
-from tests.fakes.pages import TICKER, append_coverage, span
+from tests.fakes.pages import TICKER, append_coverage, dispatch_id, span
 
 NOW_NS = 1_800_000_000 * SECOND_NS
 STEP = MergeCoverage(NOW_NS, min_rows=1, max_rows=100_000, repeats=1)
@@ -42,16 +42,14 @@ class Killed(BaseException):
     """Like SIGKILL: no handler of errors runs after it."""
 
 
-def page(
-    first: int, count: int, fetched_s: int = 1_700_000_000, *, empty: Sequence[int] = (), ticker: str = TICKER
-) -> PageResult:
+def page(first: int, count: int, dispatch: int = 100, *, empty: Sequence[int] = (), ticker: str = TICKER) -> PageResult:
     holes = tuple(merge(span(n, 1) for n in empty))
     rows = count - len(empty)
-    return PageResult("", Series(ticker, 60), span(first, count), holes, None, fetched_s * SECOND_NS, rows)
+    return PageResult(dispatch_id(dispatch), Series(ticker, 60), span(first, count), holes, fetched_ns=1_000, rows=rows)
 
 
 def pages(count: int, **given: Any) -> list[PageResult]:
-    return [page(n * 10, 10, 1_700_000_000 + n, **given) for n in range(count)]
+    return [page(n * 10, 10, 100 + n, **given) for n in range(count)]
 
 
 @pytest.fixture
@@ -87,7 +85,8 @@ def test_pages_become_one_row_in_one_file_and_the_relay_sees_the_same(tables: Ca
     assert stored(tables)[0] == CoverageRow(
         Series(TICKER, 60),
         span(0, 70),
-        fetched_ns=1_700_000_000 * SECOND_NS,
+        dispatch=100,
+        fetched_ns=1_000,
         committed_ns=NOW_NS + 5_000,
         rows=67,
         empty=(span(60, 2), span(69, 1)),
@@ -114,13 +113,13 @@ def test_a_merge_that_removes_too_few_rows_is_not_committed(tables: Catalog) -> 
 
 def test_replayed_pages_of_a_merged_row_add_nothing_and_are_merged_again(tables: Catalog) -> None:
     """As after a lost checkpoint: all pages again, in any order, with an older copy that a later one replaced."""
-    everything = [page(0, 20, 1_700_000_000, empty=[3, 4]), page(0, 10, 1_700_000_500, empty=[4]), *pages(6)[2:]]
+    everything = [page(0, 20, 100, empty=[3, 4]), page(0, 10, 600, empty=[4]), *pages(6)[2:]]
     append_coverage(tables, everything, now_ns=NOW_NS - SECOND_NS)
     merge_coverage(tables, STEP)
     (merged,) = stored(tables)
     assert (merged.span, merged.rows, merged.empty) == (span(0, 60), 59, (span(4, 1),)), "minute 3 has a candle"
     for _ in range(3):
-        assert append_coverage(tables, [*reversed(everything), page(5, 10, 1_600_000_000)], now_ns=NOW_NS - 1_000) == 7
+        assert append_coverage(tables, [*reversed(everything), page(5, 10, 1)], now_ns=NOW_NS - 1_000) == 7
         assert relay_sees(tables)[0] == [span(0, 60)]
         merge_coverage(tables, STEP)
         (again,) = stored(tables)
@@ -132,18 +131,18 @@ def test_a_replay_does_not_restore_retracted_coverage(tables: Catalog) -> None:
     merge_coverage(tables, STEP)
     retract(
         tables,
-        Retraction(Series(TICKER, 60), span(20, 10), 1_750_000_000 * SECOND_NS),
-        Retraction(Series(OTHER, 60), span(0, 60), NOW_NS),
+        Retraction(Series(TICKER, 60), span(20, 10), Order(1_000, NOW_NS)),
+        Retraction(Series(OTHER, 60), span(0, 60), Order(1_002, NOW_NS)),
     )
     append_coverage(tables, pages(6), now_ns=NOW_NS - 1_000)
     merge_coverage(tables, STEP)
     assert [one.span for one in stored(tables)] == [span(0, 20), span(30, 30)]
-    again = page(20, 10, 1_750_000_001)
+    again = page(20, 10, 1_001)
     append_coverage(tables, [again, *pages(6)], now_ns=NOW_NS - 1_000)
     merge_coverage(tables, STEP)
     found = stored(tables)
     assert [(one.span, one.rows) for one in found] == [(span(0, 20), 20), (span(20, 10), 10), (span(30, 30), 30)]
-    assert found[1].fetched_ns == again.fetched_ns
+    assert found[1].dispatch == again.dispatch
 
 
 def test_a_kill_before_the_catalog_is_updated_leaves_the_old_rows(

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.history import PageResult
+from services.common.model.dispatch_id import number_of
+from services.common.model.history import IssuedDispatch, PageResult
 from services.common.model.instrument import Series
+from services.common.rpc.history_messages import encode_issued_dispatch
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
@@ -35,11 +37,24 @@ class Relay(rpc.PipelineServiceServicer):
         self.requests: list[pb.ReportJobsRequest] = []
         self.called = threading.Event()
 
-    def ReportJobs(self, request: pb.ReportJobsRequest, context: grpc.ServicerContext) -> pb.ReportJobsResponse:
+    def fail(self, context: grpc.ServicerContext) -> None:
         self.called.set()
         if self.failures:
             self.failures -= 1
             context.abort(grpc.StatusCode.INTERNAL if self.failures % 2 else grpc.StatusCode.UNAVAILABLE, "not now")
+
+    def DescribeDispatches(
+        self, request: pb.DescribeDispatchesRequest, context: grpc.ServicerContext
+    ) -> pb.DescribeDispatchesResponse:
+        """Know the dispatches with even numbers."""
+        self.fail(context)
+        assert len(request.job_ids) <= 1_000
+        known = [job_id for job_id in request.job_ids if number_of(job_id) % 2 == 0]
+        issued = [IssuedDispatch(job_id, Series(TICKER, 60), span(0, number_of(job_id))) for job_id in known]
+        return pb.DescribeDispatchesResponse(dispatches=map(encode_issued_dispatch, issued))
+
+    def ReportJobs(self, request: pb.ReportJobsRequest, context: grpc.ServicerContext) -> pb.ReportJobsResponse:
+        self.fail(context)
         if any(page.ticker == REFUSED_TICKER for page in request.pages):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "ticker")
         self.requests.append(request)
@@ -156,3 +171,17 @@ def test_stopping_ends_the_wait_for_the_relay(relay: tuple[Relay, str]) -> None:
     stopper.join()
     reporter.close()
     assert not servicer.requests
+
+
+def test_dispatches_are_described_in_parts_until_every_part_is_answered(relay: tuple[Relay, str]) -> None:
+    servicer, address = relay
+    servicer.failures = 3
+    attempts: list[int] = []
+    reporter = RelayReporter(address, threading.Event(), lambda failed, code: attempts.append(failed))
+    found = reporter.describe([dispatch_id(number) for number in range(1, 2_502)])
+    reporter.close()
+    assert found == {
+        dispatch_id(number): IssuedDispatch(dispatch_id(number), Series(TICKER, 60), span(0, number))
+        for number in range(2, 2_502, 2)
+    }
+    assert attempts == [1, 2, 3, 0], "as for a report, the failures are counted"

@@ -88,9 +88,7 @@ class PageResult(_message.Message):
     refused: _builtins.str
     """Reason for refusing the page; its rows are not in the table then, and its range counts as missing."""
     fetched_at: _builtins.int
-    """Time of the exchange's answer, nanoseconds since the epoch; decides whether the page counts where coverage was
-    retracted. If it is absent, the page counts as fetched after its dispatch.
-    """
+    """Time of the exchange's answer by the ingestor's clock, nanoseconds since the epoch. Information only."""
     @_builtins.property
     def empty(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
@@ -175,3 +173,89 @@ class ReportJobsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportJobsResponse: _TypeAlias = ReportJobsResponse  # noqa: Y015
+
+@_typing.final
+class DescribeDispatchesRequest(_message.Message):
+    """Dispatches to describe."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of dispatches, at most 10,000. Any text is allowed: one that is no id of a dispatch is unknown."""
+
+    def __init__(
+        self,
+        *,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeDispatchesRequest: _TypeAlias = DescribeDispatchesRequest  # noqa: Y015
+
+@_typing.final
+class DescribeDispatchesResponse(_message.Message):
+    """The dispatches that are known, in any order; the others were never issued, or were issued too long ago."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISPATCHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def dispatches(self) -> _containers.RepeatedCompositeFieldContainer[Global___IssuedDispatch]:
+        """One entry for each known id."""
+
+    def __init__(
+        self,
+        *,
+        dispatches: _abc.Iterable[Global___IssuedDispatch] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dispatches", b"dispatches"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeDispatchesResponse: _TypeAlias = DescribeDispatchesResponse  # noqa: Y015
+
+@_typing.final
+class IssuedDispatch(_message.Message):
+    """What a dispatch was issued for. It never changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TICKER_FIELD_NUMBER: _builtins.int
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """Id of the dispatch."""
+    ticker: _builtins.str
+    """Market identifier."""
+    period_seconds: _builtins.int
+    """Candle period in seconds."""
+    start_time: _builtins.int
+    """First nanosecond since the epoch of its range."""
+    end_time: _builtins.int
+    """First nanosecond since the epoch after its range."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        ticker: _builtins.str = ...,
+        period_seconds: _builtins.int = ...,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "job_id", b"job_id", "period_seconds", b"period_seconds", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IssuedDispatch: _TypeAlias = IssuedDispatch  # noqa: Y015

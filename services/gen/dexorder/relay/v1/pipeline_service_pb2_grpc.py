@@ -40,6 +40,11 @@ class PipelineServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportJobsRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportJobsResponse.FromString,
                 _registered_method=True)
+        self.DescribeDispatches = channel.unary_unary(
+                '/dexorder.relay.v1.PipelineService/DescribeDispatches',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesResponse.FromString,
+                _registered_method=True)
 
 
 class PipelineServiceServicer:
@@ -53,6 +58,13 @@ class PipelineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeDispatches(self, request, context):
+        """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PipelineServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +72,11 @@ def add_PipelineServiceServicer_to_server(servicer, server):
                     servicer.ReportJobs,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportJobsRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportJobsResponse.SerializeToString,
+            ),
+            'DescribeDispatches': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeDispatches,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +107,33 @@ class PipelineService:
             '/dexorder.relay.v1.PipelineService/ReportJobs',
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportJobsRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeDispatches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.PipelineService/DescribeDispatches',
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,8 @@ class PipelineServiceStub:
     def __new__(cls, channel: _aio.Channel) -> PipelineServiceAsyncStub: ...
     ReportJobs: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportJobsRequest, _pipeline_service_pb2.ReportJobsResponse]
     """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
+    DescribeDispatches: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]
+    """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
 
 @_typing.type_check_only
 class PipelineServiceAsyncStub(PipelineServiceStub):
@@ -43,6 +45,8 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReportJobs: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportJobsRequest, _pipeline_service_pb2.ReportJobsResponse]  # type: ignore[assignment]
     """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
+    DescribeDispatches: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]  # type: ignore[assignment]
+    """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
 
 class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     """Results of jobs, after their rows are committed."""
@@ -54,5 +58,13 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.ReportJobsResponse, _abc.Awaitable[_pipeline_service_pb2.ReportJobsResponse]]:
         """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
+
+    @_abc_1.abstractmethod
+    def DescribeDispatches(
+        self,
+        request: _pipeline_service_pb2.DescribeDispatchesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pipeline_service_pb2.DescribeDispatchesResponse, _abc.Awaitable[_pipeline_service_pb2.DescribeDispatchesResponse]]:
+        """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

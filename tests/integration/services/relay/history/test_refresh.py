@@ -13,6 +13,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.history.retraction_log import RetractionTable
 from tests.unit.services.relay.harness import (
+    EARLIER,
     Suite,
     at,
     coverage_row,
@@ -42,7 +43,7 @@ def span_of(dispatch: Any) -> tuple[int, int]:
 
 async def cover(s: Suite, start: int, end: int) -> None:
     """Put ten minutes into the table, report them and write their coverage."""
-    await s.pipeline.report(snapshot_id=s.pipeline.write(range(start, end)), pages=[page("old", start, end)])
+    await s.pipeline.report(snapshot_id=s.pipeline.write(range(start, end)), pages=[page(EARLIER, start, end)])
     write_coverage(s.pipeline.catalog, coverage_row(start, end, fetched_ns=at(100)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from tests.unit.services.relay.harness import Suite, page, suite, until
+from tests.unit.services.relay.harness import EARLIER, Suite, page, suite, until
 
 EACH = 500
 TOPIC = "RESPONSE:me"
@@ -46,7 +46,7 @@ async def read(s: Suite, after: int, most: int) -> list[Any]:
 @pytest.mark.smoke
 async def test_client_that_was_away_resumes_and_one_that_never_says_where_gets_all_again(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await s.pipeline.report(pages=[page("x", 0, 100, empty=[(0, 100)])])
+        await s.pipeline.report(pages=[page(EARLIER, 0, 100, empty=[(0, 100)])])
         await s.queued("seen", 0, 10, client_id="me")
         await s.finished("seen")
         (seen,) = await read(s, 0, 1)
@@ -64,7 +64,7 @@ async def test_client_that_was_away_resumes_and_one_that_never_says_where_gets_a
 
 async def test_stream_that_is_open_misses_nothing_while_requests_end(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await s.pipeline.report(pages=[page("x", 0, 100, empty=[(0, 100)])])
+        await s.pipeline.report(pages=[page(EARLIER, 0, 100, empty=[(0, 100)])])
         call = s.relay.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=TOPIC), timeout=60)
         found: list[Any] = []
 

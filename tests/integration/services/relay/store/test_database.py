@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from services.common.config import BadSettings
-from services.common.lake.coverage import Retraction
+from services.common.lake.coverage import Order, Retraction
 from services.common.model.errors import Unavailable
 from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
 from services.common.model.instrument import Series
@@ -30,6 +30,7 @@ from services.relay.history.state import HistoryState, progress
 from services.relay.store import schema
 from services.relay.store.database import Store, open_store
 from services.relay.store.schema import Batch
+from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, at, counts, environment, free_port, minute, request, suite
 
@@ -40,9 +41,9 @@ def span(start: int, end: int) -> TimeRange:
     return TimeRange(at(start), at(end))
 
 
-def new_state(prefix: str = "id") -> HistoryState:
-    ids = itertools.count()
-    leases = Leases(lease_ns=15, new_id=lambda: f"{prefix}{next(ids)}")
+def new_state(first: int = 1) -> HistoryState:
+    numbers = itertools.count(first)
+    leases = Leases(lease_ns=15, new_id=lambda: dispatch_id(next(numbers)))
     return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10)
 
 
@@ -58,7 +59,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     planner.accept(state, history_request("b", 20, 40), batch, wall_ns=6, now_ns=0)
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    (one, _), (two, _) = dispatches.assign(state, batch, now_ns=0)
+    (one, _), (two, _) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
     dispatches.page(state, one.dispatch_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
     dispatches.produced(state, two.dispatch_id, batch)
     pages = [
@@ -68,7 +69,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     dispatches.report(state, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
     await first.commit(batch)
 
-    second, again = Store(tmp_path / "relay.db"), new_state("new")
+    second, again = Store(tmp_path / "relay.db"), new_state(100)
     await second.load(again, now_ns=1_000)
     assert again.requests.keys() == state.requests.keys()
     for request_id, live in state.requests.items():
@@ -98,7 +99,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     assert lost is not None and not lost.failures_in_a_row  # what it was before is on disk too
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    made = dispatches.assign(again, batch, now_ns=1_016)
+    made = dispatches.assign(again, batch, wall_ns=0, now_ns=1_016)
     assert [minute(d.span.start_ns) for _, d in made] == [4, 20]
     for store in (first, second):
         await store.close()
@@ -108,7 +109,7 @@ async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path
     store, state, batch = Store(tmp_path / "relay.db"), new_state(), Batch()
     planner.accept(state, history_request("r", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = dispatches.assign(state, batch, now_ns=0)
+    ((assign, _),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
     page = PageResult(assign.dispatch_id, SERIES, span(0, 10), (span(0, 10),))
     dispatches.report(state, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
     await store.commit(batch)
@@ -163,6 +164,7 @@ def first_version(path: Path) -> None:
         job = (1, "live", None, TICKER, 60, at(0), at(10), 1, "", 0, "id0", 0, at(0), at(10))
         old.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * len(job))})", job)
         old.execute("INSERT INTO dispatches (job_id, job) VALUES ('id0', 1)")
+        old.execute("INSERT INTO ranges VALUES ('job:1', 'acked', ?, ?)", (at(0), at(5)))
         old.execute("INSERT INTO attachments (request_id, job) VALUES ('live', 1)")
         for start, end in ((50, 60), (52, 54), (55, 70), (70, 80), (90, 95)):
             old.execute("INSERT INTO ranges VALUES (?, 'covered', ?, ?)", (f"market:60:{TICKER}", at(start), at(end)))
@@ -179,7 +181,9 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
         await store.load(again, now_ns=0)
         assert again.requests.keys() == {"live"}
         assert list(again.coverage[SERIES].covered) == [span(50, 80), span(90, 95)]
-        assert again.jobs[1].dispatch_ids == {"id0": 0} and again.leases.job_of("id0") == 1
+        job = again.jobs[1]
+        assert not job.dispatch_ids and again.leases.is_queued(1), "a dispatch without a number no longer counts"
+        assert job.to_fetch(again.covered(SERIES)) == [span(0, 10)], "nor what Kafka has of it"
         record = await store.record("ended")
         assert record is not None and record.outcome is not None and record.outcome.row_count == 10
         assert [n.request.request_id for n in await store.notifications("RESPONSE:me", 0, 9)] == ["ended"]
@@ -198,13 +202,13 @@ async def test_what_is_taken_back_stays_so_in_a_file_that_had_overlapping_ranges
     first_version(path)
     store, state, batch = Store(path), new_state(), Batch()
     await store.load(state, now_ns=0)
-    coverage.retract(state, SERIES, [span(51, 58)], 1_000, batch)
+    coverage.retract(state, SERIES, [span(51, 58)], Order(3, 1_000), batch)
     await store.commit(batch)
     again = new_state()
     await store.load(again, now_ns=0)
     assert list(again.coverage[SERIES].covered) == [span(50, 51), span(58, 80), span(90, 95)]
     assert not again.coverage[SERIES].empty
-    assert await store.retractions() == {Retraction(SERIES, span(51, 58), 1_000)}
+    assert await store.retractions() == {Retraction(SERIES, span(51, 58), Order(3, 1_000))}
     await store.close()
 
 

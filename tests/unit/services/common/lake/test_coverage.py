@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.lake.coverage import Retractions
+from services.common.lake.coverage import Order, Retractions
 from services.common.model.time_range import TimeRange, merge
 
 
@@ -13,11 +13,14 @@ def points(ranges: list[TimeRange]) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("made", "fetched_ns", "claimed"),
+    "numbered", [True, False], ids=["by number, against the clock", "by time, from before numbers"]
+)
+@pytest.mark.parametrize(
+    ("made", "at", "claimed"),
     [
         ([], 0, [(0, 10)]),
         ([(2, 4, 5)], 4, [(0, 2), (4, 10)]),
-        ([(2, 4, 5)], 5, [(0, 10)]),  # fetched at that time is not fetched before it
+        ([(2, 4, 5)], 5, [(0, 10)]),  # at the same place is not before it
         ([(2, 4, 5)], 6, [(0, 10)]),
         ([(20, 30, 5)], 0, [(0, 10)]),
         ([(0, 10, 5)], 4, []),
@@ -29,12 +32,25 @@ def points(ranges: list[TimeRange]) -> list[tuple[int, int]]:
     ],
 )
 def test_later_retraction_removes_the_claim_inside_it(
-    made: list[tuple[int, int, int]], fetched_ns: int, claimed: list[tuple[int, int]]
+    made: list[tuple[int, int, int]], at: int, claimed: list[tuple[int, int]], numbered: bool
 ) -> None:
+    def order(place: int) -> Order:
+        return Order(1 + place, 100 - place) if numbered else Order(0, place)
+
     retractions = Retractions()
-    for start, end, retracted_ns in made:
-        retractions.add(TimeRange(start, end), retracted_ns)
-    assert points(retractions.claimed(TimeRange(0, 10), fetched_ns)) == claimed
-    both = [*retractions.claimed(TimeRange(0, 10), fetched_ns), *retractions.taken(TimeRange(0, 10), fetched_ns)]
+    for start, end, place in made:
+        retractions.add(TimeRange(start, end), order(place))
+    assert points(retractions.claimed(TimeRange(0, 10), order(at))) == claimed
+    both = [*retractions.claimed(TimeRange(0, 10), order(at)), *retractions.taken(TimeRange(0, 10), order(at))]
     assert merge(both) == [TimeRange(0, 10)]
-    assert retractions.latest_ns == max((each[2] for each in made), default=0)
+
+
+def test_a_numbered_retraction_is_later_than_every_claim_without_a_number() -> None:
+    retractions = Retractions()
+    retractions.add(TimeRange(0, 10), Order(1, 5))
+    assert retractions.claimed(TimeRange(0, 10), Order(0, 2**62)) == []
+    old = Retractions()
+    old.add(TimeRange(0, 10), Order(0, 2**62))
+    assert old.claimed(TimeRange(0, 10), Order(1, 5)) == [TimeRange(0, 10)], (
+        "and an old one earlier than every dispatch"
+    )

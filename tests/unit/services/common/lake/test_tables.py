@@ -17,6 +17,7 @@ from services.common.lake.coverage import (
     CLAIM_COLUMNS,
     Claim,
     CoverageRow,
+    Order,
     Retraction,
     decode_claim,
     decode_coverage,
@@ -124,6 +125,7 @@ DECLARED: list[tuple[IcebergTable, str, list[dict[str, Any]], list[int], dict[st
             column(7, "evidence", "string", "how the range came to be settled: page"),
             column(8, "fetched_at", "timestamptz"),
             column(9, "committed_at", "timestamptz", "when this row was written, after the candles"),
+            column(10, "dispatch", "long", "number of the dispatch that settled the range", required=False),
         ],
         [],
         UNPARTITIONED,
@@ -138,7 +140,14 @@ DECLARED: list[tuple[IcebergTable, str, list[dict[str, Any]], list[int], dict[st
             column(3, "start_time", "timestamptz", "first moment that is no longer settled"),
             column(4, "end_time", "timestamptz", "first moment after it"),
             column(5, "reason", "string"),
-            column(6, "retracted_at", "timestamptz", "pages fetched before claim nothing inside"),
+            column(6, "retracted_at", "timestamptz"),
+            column(
+                7,
+                "dispatch",
+                "long",
+                "pages of dispatches with a smaller number claim nothing inside",
+                required=False,
+            ),
         ],
         [],
         UNPARTITIONED,
@@ -212,8 +221,8 @@ def test_properties() -> None:
 def test_keys_and_versions_name_columns() -> None:
     assert [table.key for table in TABLES] == [
         ("ticker", "period_seconds", "open_time"),
-        ("ticker", "period_seconds", "start_time", "end_time", "fetched_at"),
-        ("ticker", "period_seconds", "start_time", "end_time", "retracted_at"),
+        ("ticker", "period_seconds", "start_time", "end_time", "dispatch"),
+        ("ticker", "period_seconds", "start_time", "end_time", "dispatch", "retracted_at"),
         ("source", "partition", "offset"),
     ]
     assert [table.version for table in TABLES] == [("dispatch", "page"), (), (), ()]
@@ -291,6 +300,7 @@ MINUTE = 60_000_000_000
 ROW = CoverageRow(
     SERIES,
     TimeRange(0, 3 * MINUTE),
+    7,
     1_700_000_000_000_001_000,
     (TimeRange(MINUTE, 2 * MINUTE),),
     committed_ns=1_700_000_001_000_000_000,
@@ -307,13 +317,13 @@ def test_coverage_rows_survive_the_table(catalog: Any) -> None:
     assert decode_coverage(row) == ROW
     (claim,) = COVERAGE.rows(table.scan(selected_fields=CLAIM_COLUMNS).to_arrow())
     assert set(claim) == set(CLAIM_COLUMNS)
-    assert decode_claim(claim) == Claim(ROW.series, ROW.span, ROW.fetched_ns, ROW.empty)
+    assert decode_claim(claim) == Claim(ROW.series, ROW.span, ROW.dispatch, ROW.fetched_ns, ROW.empty)
     for batch in table.scan().to_arrow_batch_reader():
         assert COVERAGE.rows(batch) == [row]
 
 
 def test_retractions_survive_the_table(catalog: Any) -> None:
-    retraction = Retraction(SERIES, TimeRange(30_000_000_000, MINUTE), 1_700_000_000_000_001_000)
+    retraction = Retraction(SERIES, TimeRange(30_000_000_000, MINUTE), Order(7, 1_700_000_000_000_001_000))
     table = RETRACTIONS.load_or_create(catalog)
     table.append(pa.Table.from_pylist([encode_retraction(retraction, "test")], schema=RETRACTIONS.arrow))
     (row,) = RETRACTIONS.rows(table.scan().to_arrow())

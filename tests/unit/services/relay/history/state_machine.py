@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from services.common.lake.coverage import Order
 from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, Outcome, PageResult, RequestStatus
 from services.common.model.instrument import Series
 from services.common.model.periods import split_by_periods
@@ -25,6 +26,7 @@ from services.relay.history.request import LiveRequest, decide
 from services.relay.history.state import HistoryState, progress, timed_out
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
+from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import MINUTE_NS, at, counts
 from tests.unit.services.relay.history.state_model import (
     ALL_SERIES,
@@ -52,14 +54,13 @@ class StateMachine(RuleBasedStateMachine):
         type(self).steps -= 1  # invariants are checked once before the first step
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.connection.executescript("".join(schema.STEPS))
-        self.new_id = map("id{}".format, itertools.count()).__next__
+        self.numbers = itertools.count(1)
         self.state = self.new_state()
         self.model = Model()
         self.now_ns = 0
         self.wall_ns = 10 * HOUR_NS
         self.requests = itertools.count(1)
         self.identities = itertools.count(1)
-        self.retractions = itertools.count(1)
         self.alive: list[bytes] = []
         self.workers: list[Worker] = []
         self.fenced: set[str] = set()
@@ -68,7 +69,7 @@ class StateMachine(RuleBasedStateMachine):
         self.excused: list[tuple[Series, TimeRange]] = []
 
     def new_state(self) -> HistoryState:
-        leases = Leases(lease_ns=LEASE_NS, new_id=self.new_id, max_slots=MAX_SLOTS)
+        leases = Leases(lease_ns=LEASE_NS, new_id=lambda: dispatch_id(next(self.numbers)), max_slots=MAX_SLOTS)
         return HistoryState(leases, RetryPolicy(MAX_ATTEMPTS, BACKOFF_NS), job_periods=8, page_periods=3)
 
     def save(self, batch: Batch) -> None:
@@ -149,15 +150,15 @@ class StateMachine(RuleBasedStateMachine):
     def take_back(self, series: Series, start: int, length: int) -> None:
         """Retract coverage of a range; requests that wait for it continue to wait."""
         span, before = TimeRange(at(start), at(start + length)), dump(self.state)
-        retracted_ns = next(self.retractions)
-        self.plan(lambda batch: self.take_back_now(series, span, retracted_ns, batch))
+        order = Order(next(self.numbers), 0)
+        self.plan(lambda batch: self.take_back_now(series, span, order, batch))
         assert not self.state.coverage[series].covered.within(span)
         assert before[1].keys() == self.state.requests.keys()
         self.model.note(self.model.taken_back, series, [span])
         self.notice_what_left()
 
-    def take_back_now(self, series: Series, span: TimeRange, retracted_ns: int, batch: Batch) -> None:
-        coverage.retract(self.state, series, [span], retracted_ns, batch)
+    def take_back_now(self, series: Series, span: TimeRange, order: Order, batch: Batch) -> None:
+        coverage.retract(self.state, series, [span], order, batch)
         planner.replan(self.state, series, [span], batch)
 
     # ---- ingestors -------------------------------------------------------------------------------------------------
@@ -182,7 +183,7 @@ class StateMachine(RuleBasedStateMachine):
     def dispatch(self, cancelled: int | None) -> None:
         """Dispatch as the engine does: on disk, then sent; meanwhile a request may be cancelled."""
         expected, batch = self.model.assign(self.now_ns), Batch()
-        made = dispatches.assign(self.state, batch, now_ns=self.now_ns)
+        made = dispatches.assign(self.state, batch, wall_ns=self.wall_ns, now_ns=self.now_ns)
         self.save(batch)
         assert sorted((a.job, a.slot) for a, _ in made) == sorted(expected)
         for exchange in EXCHANGES:
@@ -494,6 +495,6 @@ class StateMachine(RuleBasedStateMachine):
         assert self.ended.keys() == self.submitted.keys()
         reported = self.connection.execute("SELECT request_id, topic FROM notifications").fetchall()
         assert sorted(reported) == sorted((i, topic) for i, asked in self.submitted.items() for topic in asked.topics)
-        for table in ("jobs", "dispatches", "attachments", "ranges WHERE owner LIKE 'job:%'"):
+        for table in ("jobs", "dispatches WHERE job NOT NULL", "attachments", "ranges WHERE owner LIKE 'job:%'"):
             assert self.connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         self.connection.close()

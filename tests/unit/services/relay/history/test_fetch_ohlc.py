@@ -17,7 +17,7 @@ from services.gen.dexorder.market.v1 import ohlcv_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.history import fetch_ohlc
 from services.relay.history.table_reader import CANDLE_COLUMNS
-from tests.unit.services.relay.harness import TICKER, VALUES, Suite, at, candle, page, settings, suite
+from tests.unit.services.relay.harness import EARLIER, TICKER, VALUES, Suite, at, candle, page, settings, suite
 
 OK, NOT_FOUND, ERROR = ingest.Response.OK, ingest.Response.NOT_FOUND, ingest.Response.ERROR
 
@@ -47,7 +47,7 @@ def expected(minutes: int) -> ohlcv_pb2.OHLCV:
 async def have(s: Suite, minutes: list[int], start: int, end: int) -> None:
     """Put rows into the table; the rest of the range is verified empty."""
     holes = [(m, m + 1) for m in sorted({*range(start, end)} - {*minutes})]
-    await s.pipeline.report(snapshot_id=s.pipeline.write(minutes), pages=[page("old", start, end, empty=holes)])
+    await s.pipeline.report(snapshot_id=s.pipeline.write(minutes), pages=[page(EARLIER, start, end, empty=holes)])
 
 
 async def test_missing_candles_are_fetched_first_and_all_come_in_time_order(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_limit_ends_the_answer(tmp_path: Path) -> None:
 
 async def test_an_empty_range_is_one_page(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await s.pipeline.report(pages=[page("old", 0, 10, empty=[(0, 10)])])
+        await s.pipeline.report(pages=[page(EARLIER, 0, 10, empty=[(0, 10)])])
         assert await fetch(s, "r", 0, 10) == [
             ingest.Response(request_id="r", status=NOT_FOUND, total_records=0, is_final=True)
         ]

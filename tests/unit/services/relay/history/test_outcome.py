@@ -19,7 +19,7 @@ from services.relay.history import completion, outcome
 from services.relay.history.compare import Times
 from services.relay.history.outcome import read
 from services.relay.history.table_reader import Rows
-from tests.unit.services.relay.harness import TICKER, Suite, at, minute, page, ranges, suite
+from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.history.test_compare import opens, span
 
 OK, ERROR = ingest.HistoryReadyNotification.OK, ingest.HistoryReadyNotification.ERROR
@@ -28,7 +28,7 @@ SERIES = Series(TICKER, 60)
 
 async def have(s: Suite, *minutes: int, empty: tuple[int, int] = (3, 4), end: int = 10) -> None:
     """Write rows and claim minutes 0 to ``end``; ``empty`` is verified empty."""
-    await s.pipeline.report(snapshot_id=s.pipeline.write(minutes), pages=[page("old", 0, end, empty=[empty])])
+    await s.pipeline.report(snapshot_id=s.pipeline.write(minutes), pages=[page(EARLIER, 0, end, empty=[empty])])
 
 
 def delete(s: Suite, start: int, end: int) -> None:

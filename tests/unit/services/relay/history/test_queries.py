@@ -15,7 +15,7 @@ from services.common.model.coverage import CoverageKind, CoverageRange, known_ra
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from tests.unit.services.relay.harness import TICKER, at, coverage_row, page, ranges, suite, write_coverage
+from tests.unit.services.relay.harness import EARLIER, TICKER, at, coverage_row, page, ranges, suite, write_coverage
 
 ROWS, EMPTY = rpb.COVERAGE_KIND_ROWS, rpb.COVERAGE_KIND_EMPTY
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: TimeRange(p[0], p[0] + p[1])))
@@ -64,7 +64,7 @@ async def test_ranges_of_pages_that_were_reported_and_of_those_in_the_table(tmp_
         assert [answer.ranges for answer in await asked(s.relay)] == [[]]
         write_coverage(s.pipeline.catalog, coverage_row(20, 30, fetched_ns=at(90), empty=[(28, 30)]))
     async with suite(tmp_path) as s:
-        await s.pipeline.report(pages=[page("j", 10, 20, empty=[(12, 14)]), page("j", 40, 50)])
+        await s.pipeline.report(pages=[page(EARLIER, 10, 20, empty=[(12, 14)]), page(EARLIER, 40, 50)])
         whole = [(10, 12, ROWS), (12, 14, EMPTY), (14, 28, ROWS), (28, 30, EMPTY), (40, 50, ROWS)]
         assert reported(await asked(s.relay)) == minutes(*whole)
         assert reported(await asked(s.relay, start_time=at(13))) == minutes((13, 14, EMPTY), *whole[2:])

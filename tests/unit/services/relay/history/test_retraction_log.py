@@ -13,13 +13,17 @@ from pyiceberg.catalog import Catalog
 from services.common.clock import SystemClock
 from services.common.lake.coverage import Retraction
 from services.common.lake.tables import RETRACTIONS
+from services.common.model.dispatch_id import DispatchNumbers, number_of
 from services.common.model.errors import Unavailable
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.history.retraction_log import RetractionLog, RetractionTable
+from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import (
+    EARLIER,
     TICKER,
     Suite,
     at,
@@ -55,17 +59,16 @@ def span(start: int, end: int) -> TimeRange:
 async def test_the_table_is_made_when_needed_and_gives_back_what_was_written(catalog: Catalog) -> None:
     table = RetractionTable(catalog)
     assert table.read() == [] and not catalog.namespace_exists("trading")
-    retraction_log = RetractionLog(table, StoppedClock(), last_ns=0)
+    numbers = DispatchNumbers()
+    retraction_log = RetractionLog(table, numbers, StoppedClock())
     one = await retraction_log.record(SERIES, [span(0, 10), span(20, 30)], "because")
     two = await retraction_log.record(SERIES, [span(0, 10)], "again")
-    assert one >= StoppedClock().wall_ns() and one % 1_000 == 0, "microseconds, and not before now"
-    assert two > one, "each is later than those before, whatever the clock says"
+    assert one.time_ns % 1_000 == 0 and one.time_ns // 1_000 == StoppedClock().wall_ns() // 1_000, "microseconds"
+    assert (one.dispatch, two.dispatch, numbers.next()) == (1, 2, 3), "each is later, whatever the clock says"
     expected = [(span(0, 10), one), (span(0, 10), two), (span(20, 30), one)]
     assert sorted(RetractionTable(catalog).read()) == [Retraction(SERIES, *each) for each in expected]
     rows = catalog.load_table(RETRACTIONS.name).scan().to_arrow().to_pylist()
     assert sorted(row["reason"] for row in rows) == ["again", "because", "because"]
-    late = RetractionLog(table, StoppedClock(), last_ns=at(50))
-    assert await late.record(SERIES, [span(0, 1)], "") == at(50) + 1_000, "the clock was set back"
 
 
 async def test_what_cannot_be_written_is_not_taken_back(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,12 +81,12 @@ async def test_what_cannot_be_written_is_not_taken_back(catalog: Catalog, monkey
 
     monkeypatch.setattr(asyncio, "sleep", _at_once)
     monkeypatch.setattr(table, "append", broken)
-    retraction_log = RetractionLog(table, SystemClock(), last_ns=0)
+    retraction_log = RetractionLog(table, DispatchNumbers(), SystemClock())
     with pytest.raises(Unavailable, match="coverage_retractions can't be written: no space"):
         await retraction_log.record(SERIES, [span(0, 10)], "")
     assert len(tries) > 1 and table.read() == []
     monkeypatch.setattr(table, "append", append)
-    assert await retraction_log.record(SERIES, [span(0, 10)], "") > 0
+    assert (await retraction_log.record(SERIES, [span(0, 10)], "")).dispatch > 0
 
 
 async def _at_once(_: float) -> None:
@@ -102,7 +105,7 @@ async def covered(s: Suite) -> list[tuple[int, int]]:
 async def lose_four_to_seven(s: Suite) -> None:
     """Report ten minutes and write their coverage; the table has seven of them."""
     snapshot_id = s.pipeline.write([0, 1, 2, 3, 7, 8, 9])
-    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10)])
+    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(EARLIER, 0, 10)])
     write_coverage(s.pipeline.catalog, coverage_row(0, 10, fetched_ns=at(100)))
     await s.queued("r", 0, 10)
     record = await s.finished("r")
@@ -114,7 +117,7 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
         await lose_four_to_seven(s)
         assert await covered(s) == [(0, 4), (7, 10)]
         (made,) = RetractionTable(s.pipeline.catalog).read()
-        assert (made.series, made.span) == (SERIES, span(4, 7)) and made.retracted_ns > at(100)
+        assert (made.series, made.span) == (SERIES, span(4, 7)) and made.order.dispatch > number_of(EARLIER)
     async with suite(tmp_path) as s:
         assert await covered(s) == [(0, 4), (7, 10)], "with its database"
     for name in ("relay.db", "relay.db-wal", "relay.db-shm"):
@@ -135,9 +138,11 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
 
 async def test_a_retraction_that_a_kill_kept_from_the_database_is_followed_at_the_next_start(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page("old", 0, 10)])
+        await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page(EARLIER, 0, 10)])
         write_coverage(s.pipeline.catalog, coverage_row(0, 10, fetched_ns=at(100)))
-        retraction_log = RetractionLog(RetractionTable(s.pipeline.catalog), SystemClock(), last_ns=0)
+        numbers = DispatchNumbers()
+        numbers.restart(number_of(EARLIER))
+        retraction_log = RetractionLog(RetractionTable(s.pipeline.catalog), numbers, SystemClock())
         await retraction_log.record(SERIES, [span(2, 5)], "killed behind this")
         assert await covered(s) == [(0, 10)]
     for _ in range(2):
@@ -150,7 +155,7 @@ async def test_others_who_wait_for_what_is_lost_get_it_fetched(tmp_path: Path) -
         ingestor = s.ingestor()
         await s.queued("longer", 0, 20)  # its job is for 10 to 20 once the rest is reported
         snapshot_id = s.pipeline.write([0, 1, 2, 3, 7, 8, 9])
-        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10)])
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(EARLIER, 0, 10)])
         await s.queued("r", 0, 10)
         assert (await s.finished("r")).status == ERROR
         await ingestor.offer()
@@ -161,7 +166,7 @@ async def test_others_who_wait_for_what_is_lost_get_it_fetched(tmp_path: Path) -
 
 
 async def test_late_pages_of_a_dispatch_from_before_do_not_count(tmp_path: Path) -> None:
-    """They were in Kafka when the range was retracted; they count if their fetch time is later."""
+    """They were in Kafka when the range was retracted, whatever their ingestor's clock says."""
     async with suite(tmp_path) as s:
         ingestor = s.ingestor()
         await ingestor.offer()
@@ -170,14 +175,13 @@ async def test_late_pages_of_a_dispatch_from_before_do_not_count(tmp_path: Path)
         await lose_four_to_seven(s)
         table = RetractionTable(s.pipeline.catalog)
         (made,) = table.read()
-        late = page("gone", 0, 10)
+        late = page(dispatch_id(made.order.dispatch - 1), 0, 10)
+        late.fetched_at = MAX_TIME_NS
         await s.pipeline.report(pages=[late])
         assert await covered(s) == [(0, 4), (7, 10)]
-        late.fetched_at = made.retracted_ns - 1
-        await s.pipeline.report(pages=[late])
-        assert await covered(s) == [(0, 4), (7, 10)]
-        late.fetched_at = made.retracted_ns
-        await s.pipeline.report(pages=[late])
+        newer = page(dispatch_id(made.order.dispatch + 1), 0, 10)
+        newer.fetched_at = 1
+        await s.pipeline.report(pages=[newer])
         assert await covered(s) == [(0, 10)]
         await s.pipeline.land(dispatch)
         assert (await s.finished("before")).status == OK

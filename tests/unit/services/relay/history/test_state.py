@@ -25,14 +25,15 @@ from services.relay.history.request import decide
 from services.relay.history.state import HistoryState, progress
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
+from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import TICKER, at
 
 SERIES = Series(TICKER, 60)
-IDS = itertools.count()
+NUMBERS = itertools.count(1)
 
 
 def new_state() -> HistoryState:
-    leases = Leases(lease_ns=15, new_id=lambda: f"id{next(IDS)}")
+    leases = Leases(lease_ns=15, new_id=lambda: dispatch_id(next(NUMBERS)))
     return HistoryState(leases, RetryPolicy(1_000, 0), job_periods=8, page_periods=3)
 
 
@@ -82,7 +83,7 @@ class Life(RuleBasedStateMachine):
         for _ in range(slots):
             self.state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
         batch = Batch()
-        for _, dispatch in dispatches.assign(self.state, batch, now_ns=self.now_ns):
+        for _, dispatch in dispatches.assign(self.state, batch, wall_ns=0, now_ns=self.now_ns):
             assert not self.state.coverage[SERIES].covered.within(dispatch.span)
             self.workers.append(Worker(dispatch, split_by_periods(dispatch.span, 60, 3)))
         self.save(batch)
@@ -214,7 +215,7 @@ class Life(RuleBasedStateMachine):
         assert self.ended.keys() == self.submitted and not any(self.ended.values())
         rows = self.connection.execute("SELECT count(*), count(DISTINCT request_id) FROM notifications").fetchone()
         assert rows == (len(self.submitted), len(self.submitted))
-        for table in ("jobs", "dispatches", "attachments"):
+        for table in ("jobs", "dispatches WHERE job NOT NULL", "attachments"):
             assert self.connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         self.connection.close()
 
@@ -234,7 +235,7 @@ def dump(state: HistoryState) -> Any:
                 job.sent,
                 *(tuple(getattr(job, name)) for name in ("acked", "acked_empty", "refused", "handled")),
                 frozenset(job.requests),
-                frozenset(job.dispatch_ids.items()),
+                frozenset(job.dispatch_ids),
                 state.leases.is_queued(number),
                 state.leases.is_running(number),
             )
@@ -245,7 +246,7 @@ def dump(state: HistoryState) -> Any:
             for request_id, live in state.requests.items()
         },
         {series: (tuple(c.covered), tuple(c.empty)) for series, c in state.coverage.items() if c.covered},
-        {series: (r.latest_ns, r.by_time()) for series, r in state.retractions.items() if r.latest_ns},
+        {series: taken for series, each in state.retractions.items() if (taken := each.in_force())},
     )
 
 

@@ -16,7 +16,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.history import mending, verification
 from services.relay.history.retraction_log import RetractionTable
 from services.relay.history.table_reader import Rows
-from tests.unit.services.relay.harness import TICKER, Suite, at, minute, page, ranges, suite
+from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.history.test_outcome import write_off_grid
 from tests.unit.services.relay.history.test_retraction_log import covered
 
@@ -36,7 +36,7 @@ async def faulty(s: Suite) -> None:
     """Claim 0 to 30, 10 to 12 as empty. The table lacks 4, 5 and 20; it has 11, 7 twice, and unclaimed 40."""
     there = [m for m in range(30) if m not in (4, 5, 10, 20)]
     snapshot_id = s.pipeline.write([*there, 7, 40])
-    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 30, empty=[(10, 12)])])
+    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(EARLIER, 0, 30, empty=[(10, 12)])])
 
 
 async def test_every_kind_of_fault_is_told_and_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +194,9 @@ async def test_what_is_committed_and_reported_meanwhile_is_not_called_lost(
     looks, times = list[int](), Rows.times
 
     async with suite(tmp_path, count_attempts=3) as s:
-        await s.pipeline.report(snapshot_id=s.pipeline.write(range(5)), pages=[page("a", 0, 5), page("b", 5, 10)])
+        await s.pipeline.report(
+            snapshot_id=s.pipeline.write(range(5)), pages=[page(EARLIER, 0, 5), page(EARLIER, 5, 10)]
+        )
 
         def late(rows: Rows, *which: Any) -> Any:
             looks.append(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import uuid
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import grpc
 import pytest
 
 from services.common.clock import ManualClock
+from services.common.lake.coverage import Order
+from services.common.model.dispatch_id import DispatchNumbers
 from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, Outcome, PageResult, RequestStatus
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
@@ -24,7 +25,7 @@ from services.relay.history.state import HistoryState, progress
 from services.relay.store import database
 from services.relay.store.database import Store
 from services.relay.store.schema import Batch
-from tests.unit.services.relay.harness import TICKER, Suite, at, page, suite, until
+from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, page, suite, until
 
 DAY_NS = 86_400 * SECOND_NS
 
@@ -49,7 +50,7 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
     monkeypatch.setattr(engine, "FORGOTTEN_AT_ONCE", 2)
     clock = ManualClock()
     async with suite(tmp_path, clock, retention_days=10, request_timeout_seconds=1e9) as s:
-        await s.pipeline.report(pages=[page("x", 0, 100, empty=[(0, 100)])])
+        await s.pipeline.report(pages=[page(EARLIER, 0, 100, empty=[(0, 100)])])
         for n in range(5):
             await s.queued(f"old{n}", n, n + 10, client_id="me")
             await s.finished(f"old{n}")
@@ -85,12 +86,12 @@ async def test_ended_requests_are_forgotten_after_their_retention_and_live_ones_
 async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_one_retention(tmp_path: Path) -> None:
     """Ten retentions of requests, each through two dispatches; the file's pages are used again."""
     held, pages = Store(tmp_path / "relay.db"), []
-    leases = Leases(lease_ns=1, new_id=lambda: uuid.uuid4().hex)
+    leases = Leases(lease_ns=1, new_id=DispatchNumbers().new_id)
     state = HistoryState(leases, RetryPolicy(9, 0), job_periods=10, page_periods=10)
     for generation in range(10):
         for n in range(50):
             await held.commit(_through(state, f"{generation}-{n}", generation))
-        while await held.forget(generation + 1):
+        while await held.forget(generation + 1) + await held.forget_dispatches(generation + 1):
             pass
         pages.append(await held.read(lambda c: c.execute("PRAGMA page_count").fetchone()[0]))
         for table in ("requests", "notifications", "jobs", "dispatches", "attachments", "ranges"):
@@ -106,7 +107,7 @@ def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
     live = planner.accept(state, request, batch, wall_ns=0, now_ns=0)
     for start in (0, 5):
         state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, _),) = dispatches.assign(state, batch, now_ns=start)
+        ((assign, _),) = dispatches.assign(state, batch, wall_ns=completed_ns, now_ns=start)
         dispatches.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
         if start == 0:
             (job_id,) = state.leases.expired(now_ns=1)
@@ -115,5 +116,5 @@ def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
     dispatches.report(state, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
     batch.finish(request, Outcome(RequestStatus.OK, "", at(10), completed_ns, 10), progress(state, live))
     planner.remove(state, live, batch)
-    coverage.retract(state, Series(TICKER, 60), [span], 1_000, batch)
+    coverage.retract(state, Series(TICKER, 60), [span], Order(1, 0), batch)
     return batch
