@@ -14,9 +14,6 @@ from services.common.model.errors import InvalidRequest
 MAX_NUMBER = 2**62 - 1
 MIN_TOKEN_LENGTH = 16
 """Hexadecimal digits of a token: 64 random bits."""
-RESTART_GAP = 1 << 20
-"""Numbers left out at a start: those that dispatches without a trace in the tables may have, if a database that is
-older than they are was restored."""
 _FORM = re.compile(rf"([1-9][0-9]{{0,18}})-[0-9a-f]{{{MIN_TOKEN_LENGTH},64}}", re.ASCII)
 
 
@@ -48,9 +45,14 @@ class DispatchNumbers:
     def __init__(self) -> None:
         self.last = 0
 
-    def restart(self, largest: int) -> None:
-        """Continue above every number that was issued before, the largest known of which is ``largest``."""
-        self.last = max(self.last, largest) + RESTART_GAP
+    def restart(self, largest: int, *, wall_ns: int) -> None:
+        """Continue above every number that was issued before, the largest known of which is ``largest``.
+
+        Where a database older than the last dispatches was restored, those without a trace in the tables are not known.
+        So a start also leaves out as many numbers as microseconds have passed since 1970, which is more than can have
+        been issued. A wrong clock makes the gap longer or shorter; it never makes a number smaller.
+        """
+        self.last = max(self.last, largest, wall_ns // 1_000)
 
     def next(self) -> int:
         """Return a new number."""

@@ -141,7 +141,7 @@ async def test_a_retraction_that_a_kill_kept_from_the_database_is_followed_at_th
         await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page(EARLIER, 0, 10)])
         write_coverage(s.pipeline.catalog, coverage_row(0, 10, fetched_ns=at(100)))
         numbers = DispatchNumbers()
-        numbers.restart(number_of(EARLIER))
+        numbers.restart(number_of(EARLIER), wall_ns=0)
         retraction_log = RetractionLog(RetractionTable(s.pipeline.catalog), numbers, SystemClock())
         await retraction_log.record(SERIES, [span(2, 5)], "killed behind this")
         assert await covered(s) == [(0, 10)]
