@@ -113,7 +113,7 @@ async def test_numbers_grow_over_restarts_whatever_the_clock_says(tmp_path: Path
 
 @pytest.mark.parametrize("trace", ["rows", "coverage", "retraction", "none"])
 async def test_a_restored_database_never_repeats_a_number(tmp_path: Path, trace: str) -> None:
-    """What was issued since the backup is known from the tables, even if the clock was set back; else the clock helps."""
+    """The tables tell what was issued since, even if the clock was set back; without a trace there, the clock does."""
     starts = itertools.count()
     async with suite(tmp_path, ClockSetBack(next(starts))) as s:
         await dispatched(s, "before", 0, 10)
