@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
 from services.common.lake.claims import read_coverage
+from services.common.lake.commit_state import state_of
 from services.common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
 from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in, present_columns
 from services.common.model.errors import SuiteError, Unavailable
@@ -98,11 +99,13 @@ class TableReader:
                 yield from map(decode_claim, COVERAGE.rows(rows))
 
     def last_dispatch(self) -> int:
-        """Return the largest number of a dispatch that has rows in ``trading.ohlc``, by its files' statistics."""
+        """Return the largest number of a dispatch that is committed; of a table without a state, one that has rows."""
         with accessible(OHLC):
             table = OHLC.load(self._catalog)
             if table is None or not present_columns(table, ["dispatch"]):
                 return 0
+            if committed := state_of(table.metadata).dispatch:
+                return committed
             column = table.schema().find_field("dispatch").field_id
             bounds = ((task.file.upper_bounds or {}).get(column) for task in table.scan().plan_files())
             return max((int(from_bytes(LongType(), bound)) for bound in bounds if bound is not None), default=0)
