@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from dexorder.cli.app import app
 from dexorder.supervisor.state import PartState, SuiteState, write_state
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from tests.unit.services.relay.harness import Suite, page, suite
+from tests.unit.services.relay.harness import EARLIER, Suite, page, suite
 from tests.unit.services.relay.history.test_outcome import write_off_grid
 
 
@@ -29,7 +29,7 @@ async def dexorder(s: Suite, *arguments: str) -> Result:
 async def damaged(s: Suite) -> None:
     """Claim minutes 0 to 10, 8 to 10 as empty. The table has 2 and 9 twice, lacks 5 and has a row off the grid."""
     snapshot_id = s.pipeline.write([0, 1, 2, 2, 3, 4, 6, 7, 9, 9])
-    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page("old", 0, 10, empty=[(8, 10)])])
+    await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(EARLIER, 0, 10, empty=[(8, 10)])])
     write_off_grid(s, 6)
 
 

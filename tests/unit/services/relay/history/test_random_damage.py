@@ -13,7 +13,7 @@ from services.common.lake.tables import OHLC, opens_in
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from tests.unit.services.relay.harness import TICKER, Ingestor, Suite, at, candle, page, suite
+from tests.unit.services.relay.harness import EARLIER, TICKER, Ingestor, Suite, at, candle, page, suite
 from tests.unit.services.relay.history.test_outcome import write_off_grid
 from tests.unit.services.relay.history.test_verification import verify
 
@@ -54,7 +54,7 @@ async def test_a_repair_restores_the_history_whatever_was_done_to_the_table(tmp_
     holes = sorted(pick.sample(range(MINUTES), 8))
     async with suite(tmp_path) as s:
         there = [minute for minute in range(MINUTES) if minute not in holes]
-        pages = [page("old", 0, MINUTES, empty=[(hole, hole + 1) for hole in holes])]
+        pages = [page(EARLIER, 0, MINUTES, empty=[(hole, hole + 1) for hole in holes])]
         await s.pipeline.report(snapshot_id=s.pipeline.write(there), pages=pages)
         damage(s, pick, holes)
         fetching = asyncio.create_task(fetch_forever(s, s.ingestor(), holes))

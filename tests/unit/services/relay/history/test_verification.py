@@ -105,7 +105,7 @@ async def test_a_repaired_table_agrees_with_its_coverage(tmp_path: Path) -> None
         ingestor = s.ingestor()
         await ingestor.offer()
         await s.pipeline.report(
-            snapshot_id=s.pipeline.write([0, 1, 2, 2, 5, 6]), pages=[page("old", 0, 8, empty=[(5, 8)])]
+            snapshot_id=s.pipeline.write([0, 1, 2, 2, 5, 6]), pages=[page(EARLIER, 0, 8, empty=[(5, 8)])]
         )
         _, found = await verify(s, repair=True)
         assert (found.removed_rows, found.lost_periods) == (3, 2)
@@ -121,7 +121,7 @@ async def test_a_repaired_table_agrees_with_its_coverage(tmp_path: Path) -> None
 
 async def test_duplicates_alone_are_removed_without_a_fetch_and_without_a_retraction(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await s.pipeline.report(snapshot_id=s.pipeline.write([0, 1, 2]), pages=[page("old", 0, 3)])
+        await s.pipeline.report(snapshot_id=s.pipeline.write([0, 1, 2]), pages=[page(EARLIER, 0, 3)])
         s.pipeline.write([0, 1, 2])
         _, found = await verify(s, repair=True)
         assert (found.removed_rows, list(found.repair_request_ids)) == (3, [])
