@@ -30,6 +30,7 @@ from spark.maintenance.policy import PartitionState, TableState
 from spark.maintenance.procedures import StepResult
 from spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
+from spark.pipeline import presence
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.decode import decode_record
 from spark.pipeline.driver import start_query
@@ -87,8 +88,9 @@ def append(catalog: CatalogSettings, oracle: Oracle, pages: int) -> None:
 @pytest.mark.smoke
 @pytest.mark.spark
 def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_remain(
-    spark: SparkSession, trading: CatalogSettings
+    spark: SparkSession, trading: CatalogSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(presence, "MAX_READ_BYTES", 0)  # so that the batch is merged, which leaves delete files
     parts, oracle = Parts(trading), Oracle(FakeSource())
     append(trading, oracle, 6)  # 30 minutes of January and 30 of February: two partitions
     newer = control(0, 40, job=2)
@@ -117,7 +119,7 @@ def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_rem
     assert (said[0].data_files_after, said[0].delete_files_after) == (2, 0)
     assert (coverage.data_files_before, coverage.data_files_after) == (7, 1)
     assert (dead.data_files_before, dead.expired_snapshots) == (0, 0)
-    assert (ohlc.expired_snapshots >= len(before[0]), ohlc.kept_snapshots) == (True, 1)
+    assert ohlc.expired_snapshots == len(before[0]) - 1, "all before the one with the pipeline's state"
     assert ohlc.removed_files >= 6
     assert parts.metric("maintenance_files_total", table=OHLC.name, what="rewritten") >= ohlc.data_files_before
     assert parts.metric("table_data_files", table=OHLC.name) == 2

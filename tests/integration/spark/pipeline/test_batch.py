@@ -19,6 +19,7 @@ from services.common.lake.commit_state import state_of
 from services.common.lake.tables import DEAD_LETTERS, OHLC
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.config import SparkSettings
+from spark.pipeline import presence
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.driver import Driver, QueryFailed, start_query
 from spark.pipeline.reporter import FinalReport
@@ -109,6 +110,26 @@ def test_new_pages_are_appended_present_ones_unchanged_and_newer_ones_merged(
     files = Path(str(trading.warehouse).removeprefix("file://"), *OHLC.name.split("."), "data").rglob("*.parquet")
     known = trading.load().load_table(OHLC.name).inspect.all_files().column("file_path").to_pylist()
     assert {str(path) for path in files} == {unquote(urlsplit(path).path) for path in known}, "the others are removed"
+
+
+def test_a_large_overlap_is_merged_by_spark_with_its_state(
+    spark: SparkSession, trading: CatalogSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(CANDLES, trading, "test", Recorder())
+    pipeline.process(frame(spark, [page(control(0, 40, job=1))]))
+    monkeypatch.setattr(presence, "MAX_READ_BYTES", 0)
+    records = [page(control(20, 30, job=2), 200.0), page(control(30, 5, job=3), 300.0)]
+    ends = {0: 2}
+    for _ in range(2):
+        assert pipeline.process(frame(spark, records)).path == "merge"
+        found = trading.load().load_table(OHLC.name)
+        rows = found.scan().to_arrow().to_pylist()
+        assert sorted((row["dispatch"], row["open"]) for row in rows) == (
+            [(1, 100.0)] * 20 + [(2, 200.0)] * 25 + [(3, 300.0)] * 5
+        )
+        assert state_of(found.metadata).includes("test", ends)
+        claims = [row["rows"] for part in read_coverage(trading.load()) for row in part.to_pylist()]
+        assert sorted(claims) == [5, 30, 40]
 
 
 def test_a_refused_record_is_kept_and_reported_and_stops_nothing(spark: SparkSession, trading: CatalogSettings) -> None:
