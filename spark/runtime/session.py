@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
@@ -27,6 +28,15 @@ from spark.source.udsource import UdSource
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BUSY_TIMEOUT_MS = 10_000
+_NEVER = "1000d"
+_OVERRIDABLE = (
+    "spark.sql.adaptive.enabled",
+    "spark.sql.shuffle.partitions",
+    "spark.ui.enabled",
+    "spark.ui.showConsoleProgress",
+    "spark.driver.memory",
+)
+"""Settings that ``spark-submit --conf`` may set otherwise; the pipeline needs the others as they are."""
 _S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 _JAVA_NAMES = {
     "s3.region": "client.region",
@@ -70,6 +80,10 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.python.daemon.module": "spark.runtime.worker_daemon",
+            # Driver and executor are one process here. After a pause of the machine (a closed lid, a migrated VM) Spark
+            # would take its own executor for lost, and run on for minutes without one.
+            "spark.network.timeout": _NEVER,
+            "spark.executor.heartbeatInterval": "1h",
         }
     return conf
 
@@ -127,8 +141,10 @@ def build_session(
         builder = builder.master(settings.master)
     if jars:
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
+    given = SparkConf() if settings.is_submitted else None  # what spark-submit was told
     for key, value in (session_conf(settings, scratch, java_options or ()) | dict(extra or {})).items():
-        builder = builder.config(key, value)
+        if given is None or key not in _OVERRIDABLE or not given.contains(key):
+            builder = builder.config(key, value)
     session = builder.getOrCreate()
     # Not in the builder, whose settings are visible to everybody on Java's command line.
     for key, value in catalog_conf(catalog).items():

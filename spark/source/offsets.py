@@ -5,8 +5,9 @@ Spark's checkpoint has them as JSON objects, ``{"0": 17}``; gRPC metadata as ``0
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from services.common.model.errors import InvalidRequest
 from spark.source.options import Position
@@ -88,10 +89,25 @@ def cap(start: Offsets, ends: Offsets, limit: int | None) -> dict[int, int]:
     return planned
 
 
-def plan(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """Return one range for each partition with records in ``[start, end)``; a partition new in ``end`` starts at 0.
+def resume(state: SourceState, done: Offsets) -> dict[int, int]:
+    """Return the offsets at which a query continues whose sink has everything before ``done``.
 
-    InvalidRequest if an end is before its start.
+    A partition that the sink does not know starts at the committed offset. If the sink is ahead of the log, the log
+    was made anew, and is read from its start.
+    """
+    fallback = initial(state, "committed")
+    found = {}
+    for partition, first in state.starts.items():
+        offset = done.get(partition, fallback[partition])
+        found[partition] = first if offset > state.ends.get(partition, 0) else max(first, offset)
+    return found
+
+
+def plan(start: Offsets, end: Offsets, min_ranges: int = 1) -> list[OffsetRange]:
+    """Return the ranges of ``[start, end)``; a partition new in ``end`` starts at 0.
+
+    There is one range for each partition with records. Where these are fewer than ``min_ranges``, they are cut in
+    proportion to their length. InvalidRequest if an end is before its start.
     """
     ranges = []
     for partition in sorted(end):
@@ -100,7 +116,17 @@ def plan(start: Offsets, end: Offsets) -> list[OffsetRange]:
             raise InvalidRequest(f"end {last} of partition {partition} is before start {first}")
         if first < last:
             ranges.append(OffsetRange(partition, first, last))
-    return ranges
+    total = sum(each.end - each.start for each in ranges)
+    if len(ranges) >= min_ranges:
+        return ranges
+    return [part for each in ranges for part in _cut(each, round((each.end - each.start) * min_ranges / total))]
+
+
+def _cut(whole: OffsetRange, parts: int) -> Iterator[OffsetRange]:
+    size = whole.end - whole.start
+    parts = min(max(parts, 1), size)
+    ends = [whole.start + size * number // parts for number in range(parts + 1)]
+    return (OffsetRange(whole.partition, first, last) for first, last in pairwise(ends))
 
 
 def to_ack(end: Offsets, state: SourceState) -> dict[int, int]:

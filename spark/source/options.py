@@ -31,6 +31,7 @@ class SourceOptions:
     replay: Replay = "auto"
     max_bytes: int = 256 * 1024 * 1024
     read_timeout_ms: int = 500
+    min_partitions: int = 1
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -100,5 +101,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "replay": ("replay", _replay),
     "maxBytesPerBatch": ("max_bytes", _positive),
     "readTimeoutMs": ("read_timeout_ms", _positive),
+    "minPartitions": ("min_partitions", _positive),
 }
 """Field and parser of each option."""

@@ -91,7 +91,7 @@ class ReplayPlanner:
         return rules.to_json(end)
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return one task per partition with records; for equal offsets one task without records.
+        """Return the tasks of a batch; for equal offsets one task without records.
 
         InvalidRequest if an end is before its start.
         """
@@ -102,7 +102,7 @@ class ReplayPlanner:
             self._offered = None
         self._planned = last  # also for a checkpoint's end: the query that stopped there may not have acked it
         try:
-            parts = rules.plan(first, last)
+            parts = rules.plan(first, last, self._options.min_partitions)
         except InvalidRequest as error:
             raise InvalidRequest(
                 f"{error}: a query that continues its checkpoint with Trigger.AvailableNow needs option drain=true"
@@ -170,7 +170,7 @@ def ranges_now(options: SourceOptions, state: rules.SourceState) -> list[RangePa
     beyond = {p: offset for p, offset in end.items() if offset > state.ends.get(p, 0)}
     if beyond:
         raise InvalidRequest(f"endingOffsets {beyond} are after the ends {dict(state.ends)}")
-    parts = rules.plan(rules.initial(state, options.starting), end)
+    parts = rules.plan(rules.initial(state, options.starting), end, options.min_partitions)
     return [RangePartition(part) for part in parts] or [RangePartition(None)]
 
 

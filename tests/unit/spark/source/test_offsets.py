@@ -11,6 +11,7 @@ from spark.source.offsets import (
     initial,
     parse_pairs,
     plan,
+    resume,
     to_ack,
     to_json,
 )
@@ -65,6 +66,40 @@ def test_equal_ends_plan_nothing_and_reversed_ones_are_refused() -> None:
     assert plan({0: 3}, {0: 5, 1: 2}) == [OffsetRange(0, 3, 5), OffsetRange(1, 0, 2)]
     with pytest.raises(InvalidRequest, match="partition 0"):
         plan({0: 3}, {0: 2})
+
+
+@given(offsets, st.integers(1, 8))
+def test_cut_ranges_have_every_offset_once(ends: dict[int, int], min_ranges: int) -> None:
+    parts = plan({}, ends, min_ranges)
+    assert sorted((r.partition, o) for r in parts for o in range(r.start, r.end)) == [
+        (p, o) for p, end in sorted(ends.items()) for o in range(end)
+    ]
+    assert all(part.start < part.end for part in parts)
+    assert len(parts) <= max(min_ranges, len(ends)) + len(ends)
+
+
+def test_one_partition_feeds_all_cores() -> None:
+    assert plan({0: 10}, {0: 20}, 3) == [OffsetRange(0, 10, 13), OffsetRange(0, 13, 16), OffsetRange(0, 16, 20)]
+    assert plan({0: 10}, {0: 11}, 3) == [OffsetRange(0, 10, 11)]
+    assert plan({}, {0: 30, 1: 10}, 4) == [
+        OffsetRange(0, 0, 10),
+        OffsetRange(0, 10, 20),
+        OffsetRange(0, 20, 30),
+        OffsetRange(1, 0, 10),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("done", "start"),
+    [
+        ({0: 15, 1: 3, 2: 9}, {0: 15, 1: 3, 2: 9}),
+        ({0: 1, 1: 3, 2: 9}, {0: 5, 1: 3, 2: 9}),  # retention has removed the records in between
+        ({0: 15}, {0: 15, 1: 0, 2: 9}),  # a partition that was added later
+        ({0: 21, 1: 8, 2: 9}, {0: 5, 1: 0, 2: 9}),  # a topic that was made anew
+    ],
+)
+def test_a_query_continues_where_its_sink_ends(done: dict[int, int], start: dict[int, int]) -> None:
+    assert resume(STATE, done) == start
 
 
 def test_a_new_query_starts_at_the_commit_or_at_the_log_start() -> None:
