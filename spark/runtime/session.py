@@ -28,7 +28,7 @@ from spark.source.udsource import UdSource
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BUSY_TIMEOUT_MS = 10_000
-_NEVER = "1000d"
+_NEVER = "10d"
 _OVERRIDABLE = (
     "spark.sql.adaptive.enabled",
     "spark.sql.shuffle.partitions",
