@@ -153,7 +153,7 @@ class MaintenanceRunner:
     def _collect(self) -> None:
         """Append the claims of the last batches to ``trading.coverage``; a failure leaves them for the next time."""
         try:
-            if rows := collect_claims(self._catalog.load()):
+            if rows := collect_claims(self._catalog.load(), now_ns=self._clock.wall_ns()):
                 log.info("claims collected", rows=rows)
         except Exception as error:
             log.warning("claims are not collected", error=f"{type(error).__name__}: {error}"[:500])

@@ -24,7 +24,7 @@ from pyiceberg.table.snapshots import Snapshot
 from services.common.lake.commit import append_rows
 from services.common.lake.commit_state import CommitState, ancestors, summary_of
 from services.common.lake.coverage import CoverageRow, encode_coverage
-from services.common.lake.tables import COVERAGE, OHLC, present_columns
+from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, present_columns
 from services.common.model.errors import Unavailable
 from services.common.model.history import PageResult
 from services.common.model.time_range import TimeRange, merge
@@ -99,8 +99,8 @@ def _read_waiting(catalog: Catalog) -> tuple[Table | None, list[pa.Table]]:
     raise Unavailable(f"files of claims that {OHLC.name} names are missing")
 
 
-def collect_claims(catalog: Catalog) -> int:
-    """Append the claims that are not in ``trading.coverage`` yet; return the number of their rows.
+def collect_claims(catalog: Catalog, *, now_ns: int) -> int:
+    """Append the claims that are not in ``trading.coverage`` yet, as committed now; return the number of their rows.
 
     The files stay: somebody may be reading them. They are removed as files that no snapshot references.
 
@@ -113,6 +113,10 @@ def collect_claims(catalog: Catalog) -> int:
         return 0
     rows = pa.concat_tables([_read(candles, path) for path in waiting]).combine_chunks()
     newest = candles.metadata.current_snapshot_id
+    # The time of this commit, so that who reads the rows since a time misses none.
+    times = pa.array([now_ns // 1_000] * rows.num_rows, pa.int64()).cast(MICROSECONDS)
+    column = COVERAGE.arrow.get_field_index("committed_at")
+    rows = rows.set_column(column, COVERAGE.arrow.field("committed_at"), times)
     append_rows(collected, rows, {_COLLECTED: str(newest)})
     return rows.num_rows
 

@@ -57,16 +57,17 @@ def test_a_run_of_pages_of_one_dispatch_is_one_row() -> None:
 
 def test_claims_are_visible_with_their_snapshot_and_collected_once(catalog: CatalogSettings) -> None:
     tables = catalog.load()
-    assert (spans(tables), collect_claims(tables)) == ([], 0)
+    assert (spans(tables), collect_claims(tables, now_ns=NOW_NS)) == ([], 0)
     commit(tables, page(1, 0, 10))
     commit(tables, page(2, 20, 10))
     assert spans(tables) == [(0, 10), (20, 10)]
-    assert collect_claims(tables) == 2
-    assert collect_claims(tables) == 0
+    assert collect_claims(tables, now_ns=NOW_NS) == 2
+    assert collect_claims(tables, now_ns=NOW_NS) == 0
     commit(tables, page(3, 40, 10))
     assert spans(tables) == [(0, 10), (20, 10), (40, 10)], "each once"
-    assert collect_claims(tables) == 1
-    assert tables.load_table(COVERAGE.name).scan().count() == 3
+    assert collect_claims(tables, now_ns=NOW_NS + 5_000) == 1
+    rows = COVERAGE.rows(tables.load_table(COVERAGE.name).scan().to_arrow())
+    assert sorted(row["committed_at"] * 1_000 - NOW_NS for row in rows) == [0, 0, 5_000], "the time of the collection"
 
 
 def test_what_is_not_collected_and_the_newest_state_must_not_expire(catalog: CatalogSettings) -> None:
@@ -74,7 +75,7 @@ def test_what_is_not_collected_and_the_newest_state_must_not_expire(catalog: Cat
     first, second = commit(tables, page(1, 0, 10)), commit(tables, page(2, 20, 10))
     commit_files(tables.load_table(OHLC.name))  # a compaction
     assert needed_snapshots(tables) == {first, second}
-    collect_claims(tables)
+    collect_claims(tables, now_ns=NOW_NS)
     mark = tables.load_table(COVERAGE.name).metadata.current_snapshot_id
     assert needed_snapshots(tables) == {second, mark}
     assert collected_mark(tables.load_table(COVERAGE.name)) == {
@@ -93,12 +94,12 @@ def test_two_processes_that_collect_do_not_double_a_claim(
         found = load(table, given)
         if table is COVERAGE:
             monkeypatch.undo()
-            assert collect_claims(catalog.load()) == 1
+            assert collect_claims(catalog.load(), now_ns=NOW_NS) == 1
         return found
 
     monkeypatch.setattr(type(COVERAGE), "load", meanwhile)
     with pytest.raises(CommitLost):
-        collect_claims(tables)
+        collect_claims(tables, now_ns=NOW_NS)
     assert tables.load_table(COVERAGE.name).scan().count() == 1
 
 
