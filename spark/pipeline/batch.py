@@ -1,6 +1,7 @@
 """One micro-batch, from raw records to rows, report and coverage, in crash-safe order.
 
-1. Decode: the workers write the rows to files and return control rows to the driver.
+1. Decode: the workers write the rows to files and return control rows to the driver. Then ask the relay for the
+   dispatches; if a record does not count (``admission``), decode again without it.
 2. Commit the dead letters; then the files of good pages, their claims of coverage and the offsets of the batch, with
    one snapshot.
 3. Report every page and final with that snapshot, until the relay answers OK.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -22,15 +23,16 @@ from pyiceberg.manifest import DataFile
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import claim_rows, write_claims
-from services.common.lake.commit import CommitLost
+from services.common.lake.commit import CommitLost, remove_files
 from services.common.lake.commit_state import state_of
 from services.common.model.dispatch_id import number_of
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from spark.pipeline import upsert
+from spark.pipeline.admission import Place, Refusal, refusal
 from spark.pipeline.dead_letters import DeadLetter, append_dead_letters
-from spark.pipeline.decode import DECODED_DDL, FILE_KIND, FINAL_KIND, PAGE_KIND, REFUSED_KIND
+from spark.pipeline.decode import DECODED_DDL, FILE_KIND, FINAL_KIND, PAGE_KIND, REFUSED_KIND, Rules
 from spark.pipeline.fault import Fault, Moment
 from spark.pipeline.files import Layout, stage, unpack
 from spark.pipeline.reporter import FinalReport, Reporter
@@ -95,13 +97,35 @@ class Pipeline:
         timer = _StepTimer()
         session = raw.sparkSession
         layout = Layout.of(self._table, self._catalog.load_table(self._table.name))
-        # Each task writes a file per partition, so there are no more tasks than run in parallel.
-        staged = raw.coalesce(session.sparkContext.defaultParallelism).mapInArrow(stage(layout), DECODED_DDL)
-        decoded = staged.collect()
+        rules = Rules(self._clock.wall_ns())
+        decoded = self._decode(raw, layout, rules)
+        if refused := self._refusals(decoded, rules.now_ns):  # its rows are in files with those of others
+            remove_files(layout.io, _files(decoded))
+            decoded = self._decode(raw, layout, replace(rules, refusals=refused))
         timer.end("decode")
         result = self._commit(session, decoded, timer)
         log.info("batch", **vars(result))
         return result
+
+    def _decode(self, raw: DataFrame, layout: Layout, rules: Rules) -> list[Row]:
+        # Each task writes a file per partition, so there are no more tasks than run in parallel.
+        tasks = raw.sparkSession.sparkContext.defaultParallelism
+        return raw.coalesce(tasks).mapInArrow(stage(layout, rules), DECODED_DDL).collect()
+
+    def _refusals(self, decoded: Sequence[Row], now_ns: int) -> dict[Place, Refusal]:
+        """Return the well-formed pages and finals that do not count."""
+        records = [row for row in decoded if row.kind in (PAGE_KIND, FINAL_KIND)]
+        if not records:
+            return {}
+        issued = self._reporter.describe({row.control.dispatch_id for row in records})
+        found = {}
+        for row in records:
+            series, span = _subject(row.control)
+            is_page = row.kind == PAGE_KIND
+            why = refusal(row.control.dispatch_id, series, span, issued, is_page=is_page, now_ns=now_ns)
+            if why is not None:
+                found[row.partition, row.offset] = why
+        return found
 
     def _commit(self, session: SparkSession, decoded: Sequence[Row], timer: _StepTimer) -> BatchResult:
         pages = page_results(decoded)
@@ -110,7 +134,7 @@ class Pipeline:
         letters = dead_letters(decoded)
         rows = sum(page.rows for page in good)
         self._pass(Moment.DECODED, rows)
-        files = [unpack(row.file) for row in decoded if row.kind == FILE_KIND]
+        files = _files(decoded)
         for letter in letters:
             log.warning("record refused", partition=letter.partition, offset=letter.offset, reason=letter.reason)
         append_dead_letters(self._catalog, self._source, letters, now_ns=self._clock.wall_ns())
@@ -156,6 +180,14 @@ class Pipeline:
             self._fault.passed(moment)
 
 
+def _files(decoded: Iterable[Row]) -> list[DataFile]:
+    return [unpack(row.file) for row in decoded if row.kind == FILE_KIND]
+
+
+def _subject(control: Row) -> tuple[Series, TimeRange]:
+    return Series(control.ticker, control.period_seconds), TimeRange(control.start_ns, control.end_ns)
+
+
 def next_offsets(decoded: Iterable[Row]) -> dict[int, int]:
     """Return the next offset to read of each partition with records in the batch."""
     ends: dict[int, int] = {}
@@ -170,8 +202,7 @@ def page_results(decoded: Iterable[Row]) -> list[PageResult]:
     return [
         PageResult(
             c.dispatch_id,
-            Series(c.ticker, c.period_seconds),
-            TimeRange(c.start_ns, c.end_ns),
+            *_subject(c),
             _ranges(c.empty or ()),
             c.reason,
             c.fetched_ns or 0,

@@ -1,6 +1,7 @@
 """Decoding of raw records into rows of a table and control rows. Runs in Spark's workers.
 
-A malformed record never stops the others. A page is either good as a whole or refused as a whole, with the reason.
+A malformed record never stops the others: every value of a control row is checked before it is put there, and whatever
+else a record causes refuses that record. A page is either good as a whole or refused as a whole, with the reason.
 
 Kinds of decoded rows:
 
@@ -12,18 +13,22 @@ Kinds of decoded rows:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from services.common.lake.tables import spark_ddl
+from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest
 from services.common.model.instrument import Instrument
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.periods import check_period
+from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from spark.pipeline.admission import Place, Refusal
 from spark.source.records import RAW
 from spark.tables.table import PageTable
 
@@ -31,6 +36,7 @@ PAGE_KIND = "page"
 FINAL_KIND = "final"
 REFUSED_KIND = "refused"
 FILE_KIND = "file"
+MAX_REASON_LENGTH = 1_000
 _CONTROL: list[pa.Field[Any]] = [
     pa.field("dispatch_id", pa.string()),
     pa.field("ticker", pa.string()),
@@ -60,31 +66,58 @@ Take: TypeAlias = Callable[[pa.RecordBatch], None]
 """Takes the rows of a page, at least one."""
 
 
-def decode_batches(table: PageTable, batches: Iterable[pa.RecordBatch], take: Take) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True)
+class Rules:
+    """What the driver knows of a batch when it is decoded.
+
+    Attributes:
+        now_ns: The driver's time; no fetch is later.
+        refusals: Records that do not count, which an earlier decoding of the batch has found.
+    """
+
+    now_ns: int = MAX_TIME_NS
+    refusals: Mapping[Place, Refusal] = field(default_factory=dict)
+
+
+NO_RULES = Rules()
+
+
+def decode_batches(
+    table: PageTable, batches: Iterable[pa.RecordBatch], take: Take, rules: Rules = NO_RULES
+) -> Iterator[pa.RecordBatch]:
     """Yield the control rows of batches of ``RAW`` as batches of ``DECODED``; pass rows of good pages to ``take``."""
     for batch in batches:
         rows = [
             row | {"partition": record["partition"], "offset": record["offset"]}
             for record in batch.select(RAW.names).to_pylist()
-            for row in decode_record(table, record, take)
+            for row in decode_record(table, record, take, rules)
         ]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 
 
-def decode_record(table: PageTable, record: dict[str, Any], take: Take) -> list[dict[str, Any]]:
+def decode_record(
+    table: PageTable, record: dict[str, Any], take: Take, rules: Rules = NO_RULES
+) -> list[dict[str, Any]]:
     """Return the control rows (kind, control, raw) of a record; pass the rows of a good page to ``take``.
 
     Any exception that a record's bytes cause refuses that record; raised, it would fail the batch at every attempt.
     """
+    refusal = rules.refusals.get((record.get("partition", -1), record.get("offset", -1)))
     try:
         headers = PageHeaders.parse(dict(record["headers"] or ()))
+        headers = replace(headers, fetched_ns=min(headers.fetched_ns, rules.now_ns))
         check_period(headers.period_seconds)
         Instrument.parse(headers.ticker)
+        number_of(headers.dispatch_id)
+        if refusal and not refusal.is_issued:
+            raise InvalidRequest(refusal.reason)
     except Exception as error:
         return [{"kind": REFUSED_KIND, "control": {"reason": _reason(error)}, "raw": record}]
     control = _control(headers)
     try:
+        if refusal:
+            raise InvalidRequest(refusal.reason)
         response = _parse(record["payload"])
         if headers.kind is Kind.FINAL:
             message = response.error_message if response.HasField("error_message") else None
@@ -110,7 +143,8 @@ def decode_record(table: PageTable, record: dict[str, Any], take: Take) -> list[
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, InvalidRequest) else f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, InvalidRequest) else f"{type(error).__name__}: {error}"
+    return text[:MAX_REASON_LENGTH].encode(errors="backslashreplace").decode()  # it may quote half a surrogate pair
 
 
 def _parse(payload: bytes) -> pb.DataResponse:

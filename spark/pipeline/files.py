@@ -24,7 +24,7 @@ from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
 from services.common.lake.commit import remove_files
-from spark.pipeline.decode import DECODED, FILE_KIND, decode_batches
+from spark.pipeline.decode import DECODED, FILE_KIND, NO_RULES, Rules, decode_batches
 from spark.tables.table import PageTable
 
 if TYPE_CHECKING:
@@ -136,13 +136,13 @@ class Writer:
         return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
 
 
-def stage(layout: Layout) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def stage(layout: Layout, rules: Rules = NO_RULES) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for ``mapInArrow``: batches of ``RAW`` to control rows, and one row for each written file."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = Writer(layout)
         try:
-            yield from decode_batches(layout.table, batches, writer.add)
+            yield from decode_batches(layout.table, batches, writer.add, rules)
             writer.flush()
         except BaseException:
             remove_files(layout.io, writer.written)

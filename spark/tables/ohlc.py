@@ -129,6 +129,7 @@ def _check_values(columns: pa.RecordBatch) -> None:
     quote = columns.column("quote_volume").to_numpy(zero_copy_only=False)  # null becomes NaN
     _refuse_first(opens, np.isinf(quote) | (quote < 0), "has a quote_volume that is infinite or below 0")
     _refuse_first(opens, price["volume"] < 0, "has a volume below 0")
+    _refuse_first(opens, price["low"] <= 0, "has a price of 0 or below")
     body_low = np.minimum(price["open"], price["close"])
     body_high = np.maximum(price["open"], price["close"])
     outside = (price["low"] > body_low) | (price["high"] < body_high)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from services.common.model.errors import InvalidRequest
 
+MAX_TICKER_LENGTH = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
@@ -27,9 +29,11 @@ class Instrument:
         """Split a ticker at its last dot, as symbols may contain dots.
 
         Raises:
-            InvalidRequest: The ticker has no dot, an empty side, a venue that is not ASCII, an unprintable character
-                (a line break, half of a surrogate pair) or surrounding white space.
+            InvalidRequest: The ticker is too long, or it has no dot, an empty side, a venue that is not ASCII, an
+                unprintable character (a line break, half of a surrogate pair) or surrounding white space.
         """
+        if len(ticker) > MAX_TICKER_LENGTH:
+            raise InvalidRequest(f"ticker {ticker[:32]!r}... has more than {MAX_TICKER_LENGTH} characters")
         symbol, dot, venue = ticker.rpartition(".")
         printable = ticker.isprintable() and ticker == ticker.strip()
         if not (dot and symbol and venue and venue.isascii() and printable):

@@ -16,10 +16,15 @@ from typing import NamedTuple
 from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest
 from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS
 
 OHLC_TOPIC = "dexorder.ohlc"
 MAX_PAGE_CANDLES = 1_000
 """Largest number of candles in a page."""
+MAX_EMPTY_RANGES = 10_000
+"""Largest number of verified-empty ranges in a page."""
+MAX_INT32 = 2**31 - 1
+_MAX_DIGITS = 19
 
 _KIND, _TICKER, _PERIOD, _DISPATCH, _PAGE = "dx-kind", "dx-ticker", "dx-period-s", "dx-job", "dx-page"
 _START, _END, _EMPTY, _FETCHED, _TRACE = "dx-start-ns", "dx-end-ns", "dx-empty", "dx-fetched-ns", "dx-trace"
@@ -97,15 +102,15 @@ class PageHeaders:
             return PageHeaders(
                 kind=Kind(_text(headers, _KIND)),
                 ticker=_text(headers, _TICKER),
-                period_seconds=_integer(headers, _PERIOD),
+                period_seconds=_integer(headers, _PERIOD, MAX_INT32),
                 dispatch_id=_text(headers, _DISPATCH),
-                page=_integer(headers, _PAGE),
+                page=_integer(headers, _PAGE, MAX_INT32),
                 span=TimeRange(_integer(headers, _START), _integer(headers, _END)),
                 fetched_ns=_integer(headers, _FETCHED),
-                empty=tuple(TimeRange(int(start), int(end)) for start, end in json.loads(headers.get(_EMPTY) or "[]")),
+                empty=_ranges(headers.get(_EMPTY) or "[]"),
                 trace=headers.get(_TRACE, ""),
             )
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise InvalidRequest(f"headers of the record are not those of a page: {error}") from error
 
 
@@ -116,8 +121,18 @@ def _text(headers: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _integer(headers: Mapping[str, str], name: str) -> int:
+def _integer(headers: Mapping[str, str], name: str, largest: int = MAX_TIME_NS) -> int:
     value = _text(headers, name)
-    if not value.isascii() or not value.isdigit():
-        raise InvalidRequest(f"header {name} {value!r} is not a whole number")
+    if not value.isascii() or not value.isdigit() or len(value) > _MAX_DIGITS or int(value) > largest:
+        raise InvalidRequest(f"header {name} {value[:40]!r} is not a whole number up to {largest}")
     return int(value)
+
+
+def _ranges(text: str) -> tuple[TimeRange, ...]:
+    found = json.loads(text)
+    if not isinstance(found, list) or len(found) > MAX_EMPTY_RANGES:
+        raise InvalidRequest(f"header {_EMPTY} {text[:40]!r} is not a list of at most {MAX_EMPTY_RANGES} ranges")
+    for each in found:
+        if not (isinstance(each, list) and list(map(type, each)) == [int, int]):
+            raise InvalidRequest(f"header {_EMPTY} has {each!r:.40}, which is not a range of two whole numbers")
+    return tuple(TimeRange(start_ns, end_ns) for start_ns, end_ns in found)

@@ -98,7 +98,7 @@ def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Cand
 
     Raises:
         BadAnswer: A row is not six finite numbers; an open time is off the grid, outside the window, a duplicate or out
-            of order; or a candle breaks low <= open, close <= high or has a negative volume.
+            of order; or a candle breaks low <= open, close <= high, or has a price of 0 or below or a negative volume.
     """
     if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
         raise BadAnswer(f"the answer is a {type(rows).__name__}, not a list of candles")
@@ -152,6 +152,7 @@ def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> 
         and (np.diff(whole_ms) > 0).all()
         and (low <= np.minimum(opened, close)).all()
         and (high >= np.maximum(opened, close)).all()
+        and (low > 0).all()
         and (volume >= 0).all()
     )
     return list(map(Candle, (whole_ms * MS_NS).tolist(), *(c.tolist() for c in table.T[1:]))) if valid else None
@@ -175,6 +176,8 @@ def _fault(row: Sequence[Any]) -> str | None:
     _, opened, high, low, close, volume = row
     if not (low <= opened <= high and low <= close <= high):
         return "breaks low <= open, close <= high"
+    if low <= 0:
+        return "has a price of 0 or below"
     if volume < 0:
         return "has a negative volume"
     return None

@@ -127,7 +127,8 @@ def _refuse(job: Job, result: PageResult, batch: Batch) -> None:
     # ranges that an earlier dispatch did not report, or that the current one fetches again, are still to come
     again = [job.sent] if job.sent else []
     current = result.dispatch_id == job.dispatch_id
-    parts = [result.span] if current else subtract(job.acked.within(result.span), again)
+    own = intersect([result.span], job.span) if result.series == job.series else []  # it may be refused for its range
+    parts = own if current else subtract([part for each in own for part in job.acked.within(each)], again)
     for part in parts:
         batch.ranges(job_owner(job.id), "refused", job.refused.add(part))
     if parts:

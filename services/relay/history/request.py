@@ -99,8 +99,6 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
 
 def check_ticker(ticker: str, venues: Container[str]) -> None:
     """Raise InvalidRequest for an invalid ticker, or for one of an unknown exchange."""
-    if len(ticker) > MAX_ID_LENGTH:
-        raise InvalidRequest(f"ticker {ticker[:32]!r}... has more than {MAX_ID_LENGTH} characters")
     venue = Instrument.parse(ticker).venue
     if venue not in venues:
         raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {venue!r}")
