@@ -10,6 +10,8 @@ import grpc
 
 from services.common.kafka.client_options import headers_of
 from services.common.model.errors import InvalidRequest, NotFound, Unavailable
+from services.common.rpc.identity import current_caller
+from services.gateway.kafkapixy.access import check_produce
 from services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView
 from services.gateway.kafkapixy.cluster import Clusters
 from services.gateway.kafkapixy.types import Delivery, NotAssigned, Record, group_name, topic_name
@@ -41,6 +43,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         cluster = self._clusters.named(request.cluster)
         self._refuse_if_stopping()
         topic = request.topic
+        check_produce(current_caller(), topic)
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic)):
             raise InvalidRequest(f"topic {topic!r} does not exist")
         if cluster.failure:

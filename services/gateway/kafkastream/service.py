@@ -12,7 +12,9 @@ from typing import Any
 import grpc
 
 from services.common.model.errors import InvalidRequest, NotFound, SuiteError, Unavailable
+from services.common.rpc.identity import current_caller
 from services.common.rpc.streams import beside, until
+from services.gateway.kafkapixy.access import check_produce
 from services.gateway.kafkapixy.batches import Batch
 from services.gateway.kafkapixy.cluster import Clusters
 from services.gateway.kafkapixy.pending_runs import Amount
@@ -83,6 +85,7 @@ class KafkaService(rpc.KafkaServiceServicer):
     async def _write(self, cluster_name: str, batch: Batch) -> None:
         try:
             cluster, topic = self._clusters.named(cluster_name), topic_name(batch.topic)
+            check_produce(current_caller(), topic)
             if not await cluster.has_topic(topic):
                 raise InvalidRequest(f"topic {topic!r} does not exist")
             if cluster.failure:
