@@ -21,7 +21,7 @@ CODE = grpc.StatusCode
 def unary(gateway: GatewayThread, role: Role, topic: str, *, is_async: bool) -> tuple[CODE, str]:
     request = pb.ProdRq(topic=topic, message=b"x", async_mode=is_async)
     try:
-        gateway.stub.Produce(request, metadata=[("authorization", f"Bearer {role}-token")], timeout=60)
+        gateway.stub.Produce(request, metadata=(("authorization", f"Bearer {role}-token"),), timeout=60)
     except grpc.RpcError as error:
         return error.code(), error.details() or ""
     return CODE.OK, ""
@@ -31,7 +31,7 @@ def stream(gateway: GatewayThread, role: Role, topic: str) -> tuple[CODE, str]:
     """Return the outcome of the one record of a batch."""
     records = kafka_service_pb2.Records(values=[b"x"])
     requests = iter([kafka_service_pb2.ProduceRequest(batch_id=1, topic=topic, records=records)])
-    metadata = [("authorization", f"Bearer {role}-token")]
+    metadata = (("authorization", f"Bearer {role}-token"),)
     try:
         (answer,) = gateway.streams.Produce(requests, metadata=metadata, timeout=60)
     except grpc.RpcError as error:
@@ -41,13 +41,13 @@ def stream(gateway: GatewayThread, role: Role, topic: str) -> tuple[CODE, str]:
 
 
 def test_only_ingestors_and_admins_produce_to_the_pipelines_topics(
-    start_gateway: StartGateway, topic: MakeTopic, tmp_path: Path
+    start_gateway: StartGateway, kafka_topic: MakeTopic, tmp_path: Path
 ) -> None:
     tokens = tmp_path / "callers.yaml"
     callers = [{"client_id": f"a-{role}", "sha256": token_hash(f"{role}-token"), "role": str(role)} for role in Role]
     tokens.write_text(yaml.safe_dump({"callers": callers}))
     gateway = start_gateway(identity="token", tokens=tokens)
-    free = topic(1)
+    free = kafka_topic(1)
     for role in Role:
         for name in (*sorted(PIPELINE_TOPICS), free):
             for found in (
