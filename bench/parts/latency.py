@@ -8,14 +8,17 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
+from contextlib import closing
 from typing import Any
 
 import grpc
 
+from dexorder.testing.dispatches import dispatch_id
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, spread, table
 from dexorder.testing.suite import Suite
 from services.common.kafka.page_record import page_value
+from services.common.model.dispatch_id import number_of
 from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -117,9 +120,24 @@ def one_request(relay: Any, span: TimeRange) -> float:
     return seconds
 
 
+def issue(suite: Suite, ticker: str, span: TimeRange) -> str:
+    """Add a dispatch to the relay's ledger, without a request; return its id."""
+    made = dispatch_id(time.time_ns(), ticker)  # far above the relay's own numbers
+    values = (number_of(made), made, ticker, 60, span.start_ns, span.end_ns, time.time_ns())
+    with closing(sqlite3.connect(suite.directory / "relay.db", timeout=30)) as ledger, ledger:
+        ledger.execute(
+            "INSERT INTO dispatches (number, job_id, ticker, period_seconds, start_ns, end_ns, issued_ns)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            values,
+        )
+    return made
+
+
 def one_page(suite: Suite, pixies: Any, span: TimeRange) -> float:
     """Return the seconds from Produce of a page without a request to a new snapshot of the table."""
-    control = PageHeaders(Kind.PAGE, "LIMIT/USDT.SIM", 60, uuid.uuid4().hex, 0, span, time.time_ns())
+    control = PageHeaders(
+        Kind.PAGE, "LIMIT/USDT.SIM", 60, issue(suite, "LIMIT/USDT.SIM", span), 0, span, time.time_ns()
+    )
     request = pixy.ProdRq(
         topic=OHLC_TOPIC,
         key_value=control.dispatch_id.encode(),
