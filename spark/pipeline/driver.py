@@ -14,7 +14,6 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit_state import state_of
 from services.common.model.errors import SuiteError, Unavailable
 from services.common.model.times import from_datetime
 from spark.config import SparkSettings
@@ -27,7 +26,7 @@ from spark.runtime.locks import WriterLock, checkpoint_lock
 from spark.runtime.session import build_session, jvm_pid
 from spark.runtime.warm_up import warm_up
 from spark.source.client import SourceClient
-from spark.source.offsets import SourceState, from_json, resume, to_json
+from spark.source.offsets import SourceState, from_json
 from spark.source.replay import ack_before
 from spark.tables.table import PageTable, ensure_tables
 
@@ -56,14 +55,9 @@ def start_query(
     settings: SparkSettings,
     process: Callable[[DataFrame], None],
     *,
-    starting: str = "committed",
     drain: bool = False,
 ) -> StreamingQuery:
-    """Start the streaming query; with ``drain`` it reads all present records in one batch and ends.
-
-    Args:
-        starting: Offsets at which it starts if its checkpoint is new; an option of the source.
-    """
+    """Start the streaming query; with ``drain`` it reads all present records in one batch and ends."""
 
     def batch(raw: DataFrame, batch_id: int) -> None:
         try:
@@ -77,7 +71,6 @@ def start_query(
         session.readStream.format("udsource")
         .option("address", settings.source)
         .option("replay", "always")
-        .option("startingOffsets", starting)
         .option("minPartitions", str(session.sparkContext.defaultParallelism))
         .option("maxRecordsPerBatch", str(settings.max_records_per_batch))
         .option("drain", str(drain).lower())
@@ -186,7 +179,7 @@ class Driver:
         failures = 0
         while not self._stop.is_set():
             process = partial(self._process, pipeline)
-            query = start_query(session, self._settings, process, starting=self._first_offsets())
+            query = start_query(session, self._settings, process)
             if self._maintenance is not None:
                 self._maintenance.attach(session)
             try:
@@ -205,17 +198,6 @@ class Driver:
             log.error("query failed; restarting it", error=str(query.exception())[:2_000], backoff_s=backoff_s)
             self._stop.wait(backoff_s)
             self._wait_for_source()
-
-    def _first_offsets(self) -> str:
-        """Return where a query without a checkpoint starts: after the records whose rows the table has."""
-        metadata = self._catalog.load().load_table(self._table.name).metadata
-        done = state_of(metadata).offsets.get(self._settings.source)
-        if not done or self._state is None:
-            return "committed"
-        ahead = {p: offset for p, offset in done.items() if offset > self._state.ends.get(p, 0)}
-        if ahead:
-            log.warning("the table is ahead of the source, whose log was made anew: it is read again", ahead=ahead)
-        return json.dumps(to_json(resume(self._state, done)))
 
     def _process(self, pipeline: Pipeline, raw: DataFrame) -> None:
         started = time.perf_counter()

@@ -89,20 +89,6 @@ def cap(start: Offsets, ends: Offsets, limit: int | None) -> dict[int, int]:
     return planned
 
 
-def resume(state: SourceState, done: Offsets) -> dict[int, int]:
-    """Return the offsets at which a query continues whose sink has everything before ``done``.
-
-    A partition that the sink does not know starts at the committed offset. If the sink is ahead of the log, the log
-    was made anew, and is read from its start.
-    """
-    fallback = initial(state, "committed")
-    found = {}
-    for partition, first in state.starts.items():
-        offset = done.get(partition, fallback[partition])
-        found[partition] = first if offset > state.ends.get(partition, 0) else max(first, offset)
-    return found
-
-
 def plan(start: Offsets, end: Offsets, min_ranges: int = 1) -> list[OffsetRange]:
     """Return the ranges of ``[start, end)``; a partition new in ``end`` starts at 0.
 

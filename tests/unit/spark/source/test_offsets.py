@@ -11,7 +11,6 @@ from spark.source.offsets import (
     initial,
     parse_pairs,
     plan,
-    resume,
     to_ack,
     to_json,
 )
@@ -87,19 +86,6 @@ def test_one_partition_feeds_all_cores() -> None:
         OffsetRange(0, 20, 30),
         OffsetRange(1, 0, 10),
     ]
-
-
-@pytest.mark.parametrize(
-    ("done", "start"),
-    [
-        ({0: 15, 1: 3, 2: 9}, {0: 15, 1: 3, 2: 9}),
-        ({0: 1, 1: 3, 2: 9}, {0: 5, 1: 3, 2: 9}),  # retention has removed the records in between
-        ({0: 15}, {0: 15, 1: 0, 2: 9}),  # a partition that was added later
-        ({0: 21, 1: 8, 2: 9}, {0: 5, 1: 0, 2: 9}),  # a topic that was made anew
-    ],
-)
-def test_a_query_continues_where_its_sink_ends(done: dict[int, int], start: dict[int, int]) -> None:
-    assert resume(STATE, done) == start
 
 
 def test_a_new_query_starts_at_the_commit_or_at_the_log_start() -> None:
