@@ -92,6 +92,18 @@ def test_range_of_a_refused_page_is_fetched_again_for_the_next_request() -> None
     assert [state.jobs[job_id].span for job_id in sorted(live.jobs)] == [span(0, 10), span(2, 5)]
 
 
+@pytest.mark.parametrize("wrong", [Series("ETH/USDT.SIM", 60), SERIES], ids=["another series", "outside its job"])
+def test_a_page_refused_for_its_series_or_range_marks_no_other_range(wrong: Series) -> None:
+    state, batch = new_state(), Batch()
+    planner.accept(state, history_request("a", 0, 10), batch, wall_ns=0, now_ns=0)
+    state.leases.offer(SLOT)
+    ((assignment, _),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+    refused = PageResult(assignment.dispatch_id, wrong, span(0, 10) if wrong != SERIES else span(10, 20), (), "bad")
+    dispatches.report(state, [refused], [], batch, now_ns=0)
+    (job,) = state.jobs.values()
+    assert not job.refused and not job.error and job.dispatch_id == assignment.dispatch_id
+
+
 def test_unsent_dispatch_is_first_again_and_is_not_a_failure() -> None:
     state, batch = new_state(), Batch()
     planner.accept(state, history_request("a", 0, 20), batch, wall_ns=0, now_ns=0)
