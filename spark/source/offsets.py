@@ -1,6 +1,8 @@
 """Offsets of a source: the next one to read in each partition, so that ``[start, end)`` is a batch. Pure.
 
-Spark's checkpoint has them as JSON objects, ``{"0": 17}``; gRPC metadata as ``0:17,1:20``.
+Spark's checkpoint has them as JSON objects, ``{"0": 17}``; gRPC metadata as ``0:17,1:20``. The end of a query's first
+batch also has the query's start, ``{"0": 17, "from": {"0": 3}}``: Spark does not keep that start, so without it a first
+batch that is repeated after a crash would begin wherever ``startingOffsets`` is by then.
 """
 
 from __future__ import annotations
@@ -8,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from services.common.model.errors import InvalidRequest
 from spark.source.options import Position
 
 Offsets = Mapping[int, int]
+_FROM = "from"
 
 
 @dataclass(frozen=True)
@@ -41,14 +45,31 @@ def parse_pairs(text: str) -> dict[int, int]:
         raise InvalidRequest(f"offsets {text!r} are not of the form 0:17,1:20") from None
 
 
-def to_json(offsets: Offsets) -> dict[str, int]:
-    """Return the offsets as Spark writes them to its checkpoint; sorted, so that equal offsets are equal texts."""
-    return {str(partition): offsets[partition] for partition in sorted(offsets)}
+def to_json(offsets: Offsets, start: Offsets | None = None) -> dict[str, Any]:
+    """Return the offsets as Spark writes them to its checkpoint; sorted, so that equal offsets are equal texts.
+
+    Args:
+        start: Start of the query, if the offsets are the end of its first batch.
+    """
+    numbers = {str(partition): offsets[partition] for partition in sorted(offsets)}
+    return numbers if start is None else numbers | {_FROM: to_json(start)}
 
 
-def from_json(offsets: Mapping[str, int]) -> dict[int, int]:
-    """Invert ``to_json``."""
-    return {int(partition): int(offset) for partition, offset in offsets.items()}
+def from_json(offsets: Mapping[str, Any]) -> dict[int, int]:
+    """Invert ``to_json``, without the start."""
+    return {int(partition): int(offset) for partition, offset in offsets.items() if partition != _FROM}
+
+
+def start_json(start: Offsets) -> dict[str, Any]:
+    """Return the start of a query as Spark asks for it, again after a crash in the first batch."""
+    return {_FROM: to_json(start)}
+
+
+def bounds(start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return start and end of a batch; the first batch of a query has its start in ``end``."""
+    if start.keys() == {_FROM}:
+        start = end.get(_FROM, start[_FROM])
+    return from_json(start), from_json(end)
 
 
 def initial(state: SourceState, starting: Position) -> dict[int, int]:

@@ -48,6 +48,11 @@ class SourceOptions:
 
     def check_plain(self) -> None:
         """Check that no option needs replay; InvalidRequest if one names a position in the log."""
+        if self.drain:
+            raise InvalidRequest(
+                f"option drain=true needs a source that can replay; {self.address} is read without replay: let a query"
+                " with a processing-time trigger run until it is idle"
+            )
         for name, value, usual in (
             ("startingOffsets", self.starting, "committed"),
             ("endingOffsets", self.ending, "latest"),

@@ -1,6 +1,6 @@
 """Planner for any source.v1 server, at least once: it reads, keeps and acks the records; tasks only hand them on.
 
-Spark 4.1 makes these calls in this order (MicroBatchExecution and, for Trigger.AvailableNow, a wrapper of the stream):
+Spark 4.1 makes these calls in this order (MicroBatchExecution):
 
 1. ``latestOffset``. The same offset as before means no new records; the next poll calls it again.
 2. Spark writes the batch to the offset log, then calls ``commit`` for the batch before.
@@ -13,15 +13,7 @@ for which ``commit`` would never be called. A batch that fails ends the query an
 A restarted query starts with ``partitions(end, end)`` and repeats the batch that is missing in the commit log. Its
 records were lost with the old planner, unacked, so the source sends them again and the next batch has them.
 
-Trigger.AvailableNow wraps such a stream if spark.sql.streaming.triggerAvailableNowWrapper.enabled is set. The wrapper
-calls ``latestOffset`` once for the query's end, before any other call, and again before each batch and at the end, for
-its metrics. A read at that point would take records that no batch will have, so the planner stops reading once it has
-recognized the trigger. Only this trigger calls ``partitions(end, end)`` of a checkpoint after ``latestOffset``, or
-``latestOffset`` again after ``initialOffset``, or after a batch was offered, without ``partitions`` in between. Its
-last call follows the commit log, so every record is acked when the query ends.
-
-Without the wrapper, which is Spark's default, Trigger.AvailableNow is Trigger.Once: one batch and no call after it.
-That batch is never acked.
+A query of one batch (Trigger.Once, Trigger.AvailableNow) has no call after it, so that batch is never acked.
 """
 
 from __future__ import annotations
@@ -78,15 +70,11 @@ class PlainPlanner:
         self._streams = PlainStreams(options.address, answer_seconds=options.retry_seconds)
         self._reader = Reader(options, self._streams, self._in_flight)
         self._planned: BatchOffset | None = None
-        self._awaits_plan = False
-        self._was_polled = False
-        self._is_end_fixed = False
         self._was_reached = False
         self._refusals: dict[int, int] = {}
 
     def initial_offset(self) -> dict[str, Any]:
         """Return the offset before the first batch of this run."""
-        self._awaits_plan = True
         return BatchOffset(self._in_flight.run, 0).to_json()
 
     def latest_offset(self) -> dict[str, Any]:
@@ -103,26 +91,17 @@ class PlainPlanner:
         if self._planned is not None:
             self._in_flight.commit(self._planned)
             self._planned = None
-        if self._awaits_plan:
-            self._fix_end()
         self._ack()
-        if not self._is_end_fixed:
-            self._read()
-        before, offered = self._in_flight.end, self._in_flight.offer()
-        self._was_polled = True
-        self._awaits_plan = self._awaits_plan or offered != before
-        return offered.to_json()
+        self._read()
+        return self._in_flight.offer().to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the records of a batch, cut for tasks; one task without records for a batch of an older run."""
         first, last = BatchOffset.from_json(start), BatchOffset.from_json(end)
-        self._awaits_plan = False
         if first != last:
             self._planned = last
         elif last.run != self._in_flight.run:
             self._in_flight.resume(last)
-            if self._was_polled:
-                self._fix_end()
         return [RecordsPartition(_stream(table)) for table in self._in_flight.parts(first, last)] or [
             RecordsPartition(b"")
         ]
@@ -135,11 +114,6 @@ class PlainPlanner:
     def stop(self) -> None:
         """End the calls; the source sends unacked records again to the next planner."""
         self._streams.close()
-
-    def _fix_end(self) -> None:
-        if not self._is_end_fixed:
-            log.info("udsource: Trigger.AvailableNow: this query reads only the records received so far")
-        self._is_end_fixed = True
 
     def _ack(self) -> None:
         for batch, ids in list(self._in_flight.to_ack.items()):
@@ -161,7 +135,7 @@ class PlainPlanner:
         give_up_s = time.monotonic() + self._options.retry_seconds
         while True:
             try:
-                self._reader.fill(self._options.drain)
+                self._reader.fill()
                 self._was_reached = True
                 return
             except SourceRefuses:
@@ -185,15 +159,15 @@ class Reader:
         self._records = 0
         self._bytes = 0
 
-    def fill(self, drain: bool, *, whole: bool = False) -> None:
+    def fill(self, *, drain: bool = False) -> None:
         """Read until the source has no more records or the batch is full.
 
         Args:
-            drain: The batch is limited by maxBytesPerBatch only, and every read waits as long as the first.
-            whole: Raise if the source is lost after some records; else they form the batch.
+            drain: The batch is limited by maxBytesPerBatch only, and every read waits as long as the first. Raise if
+                the source is lost after some records; else they form the batch.
 
         Raises:
-            Unavailable: The source failed or was lost; unless ``whole``, before any record.
+            Unavailable: The source failed or was lost; unless ``drain``, before any record.
             SourceRefuses: The source denies access.
             SourceBroken: A record cannot be read.
         """
@@ -202,7 +176,7 @@ class Reader:
             try:
                 results = self._streams.read(limit, timeout_ms)
             except Unavailable as error:
-                if whole or not self._in_flight.open_records or isinstance(error, SourceRefuses):
+                if drain or not self._in_flight.open_records or isinstance(error, SourceRefuses):
                     raise
                 log.warning("udsource: the batch ends early: %s", error)
                 return
@@ -216,7 +190,7 @@ class Reader:
                 timeout_ms = min(timeout_ms, _MORE_TIMEOUT_MS)
         if drain:
             log.warning(
-                "udsource: maxBytesPerBatch ended the batch at %d records; the next batch has the rest",
+                "udsource: maxBytesPerBatch ended the read at %d records; the source has more",
                 self._in_flight.open_records,
             )
 
@@ -247,7 +221,7 @@ def read_now(options: SourceOptions) -> list[RecordsPartition]:
     options.check_plain()
     streams, in_flight = PlainStreams(options.address, answer_seconds=options.retry_seconds), InFlight("")
     try:
-        Reader(options, streams, in_flight).fill(drain=True, whole=True)
+        Reader(options, streams, in_flight).fill(drain=True)
     finally:
         streams.close()
     return [RecordsPartition(_stream(table)) for table in in_flight.parts(in_flight.end, in_flight.offer())] or [

@@ -52,19 +52,15 @@ class ReplayPlanner:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._client = SourceClient(options.address)
-        self._next: dict[int, int] | None = None  # end of the last batch, from which the next one is limited
         self._initial: dict[int, int] | None = None
-        self._offered: dict[int, int] | None = None  # returned to Spark, not planned yet
+        self._last: dict[str, Any] | None = None  # end of the last batch, from which the next one is limited
+        self._is_new = True  # no batch is planned yet
         self._planned: dict[int, int] | None = None  # not acked yet
         self._acked: dict[int, int] | None = None
-        self._warned = False
 
     def initial_offset(self) -> dict[str, Any]:
         """Return the offsets at which a new query starts; errors of ``first_state`` and ``offsets.initial``."""
-        if self._initial is None:
-            state = first_state(self._client, self._options.retry_seconds)
-            self._initial = rules.initial(state, self._options.starting)
-        return rules.to_json(self._initial)
+        return rules.start_json(self._start())
 
     def latest_offset(self) -> dict[str, Any]:
         """Ack the committed batch and return the end of the next one, limited here as Spark 4.1 does not limit it.
@@ -72,8 +68,8 @@ class ReplayPlanner:
         While the server cannot be reached there are no new records: a query survives a restart of its source.
         SourceRefuses if the source denies access.
         """
-        if self._next is None:
-            self._next = rules.from_json(self.initial_offset())
+        if self._last is None:
+            self._last = rules.to_json(self._start(), self._start())
         try:
             state = self._client.state()
         except SourceRefuses:
@@ -81,25 +77,23 @@ class ReplayPlanner:
         except Unavailable as error:
             log.warning("udsource: no new records while the source is unavailable: %s", error)
             time.sleep(_IDLE_WAIT_S)
-            return rules.to_json(self._next)
+            return self._last
         self._ack_planned(state)
-        end = rules.cap(self._next, state.ends, None if self._options.drain else self._options.max_records)
-        self._warn_of_available_now(end)
-        if end != self._next:
-            self._offered = end
-        self._next = end
-        return rules.to_json(end)
+        before = rules.from_json(self._last)
+        end = rules.cap(before, state.ends, None if self._options.drain else self._options.max_records)
+        if end != before:
+            self._last = rules.to_json(end, self._start() if self._is_new else None)
+        return self._last
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch; for equal offsets one task without records.
 
         InvalidRequest if an end is before its start.
         """
-        first, last = rules.from_json(start), rules.from_json(end)
-        if self._next is None:
-            self._next = last
-        if first != last:
-            self._offered = None
+        first, last = rules.bounds(start, end)
+        if self._last is None:
+            self._last = dict(end)
+        self._is_new = False
         self._planned = last  # also for a checkpoint's end: the query that stopped there may not have acked it
         try:
             parts = rules.plan(first, last, self._options.min_partitions)
@@ -122,6 +116,12 @@ class ReplayPlanner:
     def stop(self) -> None:
         """Do nothing: the channel ends with the process."""
 
+    def _start(self) -> dict[int, int]:
+        if self._initial is None:
+            state = first_state(self._client, self._options.retry_seconds)
+            self._initial = rules.initial(state, self._options.starting)
+        return self._initial
+
     def _ack_planned(self, state: rules.SourceState) -> None:
         if self._planned is None:
             return
@@ -133,15 +133,6 @@ class ReplayPlanner:
         else:
             self._acked = self._planned
             self._planned = None
-
-    def _warn_of_available_now(self, end: Mapping[int, int]) -> None:
-        """Warn once if Spark reads the end again before it plans a batch, as only Trigger.AvailableNow does."""
-        if self._offered is not None and end != self._next and not self._options.drain and not self._warned:
-            self._warned = True
-            log.warning(
-                "udsource: with Trigger.AvailableNow this query reads up to %s, one batch; option drain=true reads all",
-                rules.to_json(self._offered),
-            )
 
 
 def first_state(client: SourceClient, seconds: float, *, wait_unknown: bool = True) -> rules.SourceState:

@@ -47,15 +47,13 @@ class Sink:
 
 
 Start = Callable[..., StreamingQuery]
-WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 @pytest.fixture
 def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
     started: list[StreamingQuery] = []
 
-    def start(address: str, sink: Sink, *, now: bool = False, wrapper: bool = True, **options: Any) -> StreamingQuery:
-        spark.conf.set(WRAPPER, str(wrapper).lower())
+    def start(address: str, sink: Sink, *, now: bool = False, **options: Any) -> StreamingQuery:
         stream = spark.readStream.format("udsource").options(address=address, readTimeoutMs="50", **options).load()
         writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="0 seconds")
@@ -65,7 +63,6 @@ def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
     yield start
     for query in started:
         query.stop()
-    spark.conf.unset(WRAPPER)
 
 
 @pytest.fixture
@@ -123,36 +120,6 @@ def test_a_plain_source_sends_the_records_of_a_failed_batch_again(start: Start, 
     assert source.streams == 2
 
 
-def test_available_now_reads_all_of_a_plain_source_and_acks_it(start: Start, plain: RunningPlainSource) -> None:
-    source, sink = plain.source, Sink()
-    for first in (0, 100):
-        fill(source, first, first + 100)
-        query = start(plain.address, sink, now=True, drain="true", maxRecordsPerBatch="10")
-        assert query.awaitTermination(240)
-        assert sink.numbers == list(range(first + 100))
-        assert source.pending == 0, "acked before the query ended"
-
-
-def test_available_now_without_drain_takes_one_capped_batch_and_no_record_more(
-    start: Start, plain: RunningPlainSource
-) -> None:
-    source, sink = plain.source, Sink()
-    source.redelivers = False
-    fill(source, 0, 15)
-    for taken in (10, 15):
-        assert start(plain.address, sink, now=True, maxRecordsPerBatch="10").awaitTermination(240)
-        assert sink.numbers == list(range(taken))
-        assert source.pending == 15 - taken
-
-
-def test_without_sparks_wrapper_available_now_is_one_unacked_batch(start: Start, plain: RunningPlainSource) -> None:
-    sink = Sink()
-    fill(plain.source, 0, 25)
-    assert start(plain.address, sink, now=True, wrapper=False, maxRecordsPerBatch="10").awaitTermination(240)
-    assert sink.numbers == list(range(10))
-    assert plain.source.acks == []
-
-
 def test_a_record_that_cannot_be_read_fails_the_query_by_name(start: Start, plain: RunningPlainSource) -> None:
     plain.source.raw = [b"\xff\xff"]
     query = start(plain.address, Sink())
@@ -208,7 +175,7 @@ def test_available_now_reads_ten_times_the_cap_of_a_source_that_can_replay(
         query = start(replayed.address, sink, now=True, drain="true", maxRecordsPerBatch="10")
         assert query.awaitTermination(240)
         assert sorted(sink.numbers) == list(range(first + 100))
-        assert replayed.fake.committed == replayed.fake.ends, "acked before the query ended"
+        assert sum(replayed.fake.committed.values()) == first, "the next run acks the last batch"
 
 
 def test_a_checkpoint_of_another_kind_is_refused(

@@ -71,11 +71,9 @@ def options(running: RunningPlainSource, **changes: Any) -> SourceOptions:
     return SourceOptions(running.address, **(usual | changes))
 
 
-def engine(
-    running: RunningPlainSource, sink: Sink, checkpoint: Checkpoint | None = None, *, now: bool = False, **changes: Any
-) -> Engine:
+def engine(running: RunningPlainSource, sink: Sink, checkpoint: Checkpoint | None = None, **changes: Any) -> Engine:
     made = checkpoint or Checkpoint()
-    query = Engine(options(running, **changes), made, sink.rows.extend, available_now=now, on_committed=sink.commit)
+    query = Engine(options(running, **changes), made, sink.rows.extend, on_committed=sink.commit)
     sink.queries.append(query)
     return query
 
@@ -163,35 +161,6 @@ def test_a_source_that_never_repeats_records_loses_the_unacked(
     assert source.pending == 4, "the source itself still has them, in flight to a reader that is gone"
 
 
-def test_available_now_takes_ten_times_the_cap_and_acks_it_all(
-    running: RunningPlainSource, source: PlainSource, sink: Sink
-) -> None:
-    fill(source, 0, 40)
-    checkpoint = Checkpoint()
-    assert engine(running, sink, checkpoint, now=True, drain=True).run_to_idle() == 1
-    assert sink.numbers == list(range(40))
-    assert source.pending == 0
-    fill(source, 40, 80)
-    query = engine(running, sink, checkpoint, now=True, drain=True)
-    fill(source, 80, 90)  # too late for this run
-    assert query.run_to_idle() == 1
-    assert sink.numbers == list(range(80))
-    assert source.pending == 10
-    assert not sink.early
-
-
-def test_available_now_without_drain_takes_the_cap_and_no_record_more(
-    running: RunningPlainSource, source: PlainSource, sink: Sink
-) -> None:
-    source.redelivers = False  # so that a record read too early would be lost
-    fill(source, 0, 10)
-    checkpoint = Checkpoint()
-    runs = [engine(running, sink, checkpoint, now=True).run_to_idle() for _ in range(4)]
-    assert sink.numbers == list(range(10))
-    assert runs == [1, 1, 1, 1], "the last one has an empty batch: its offset is of its own run"
-    assert source.pending == 0
-
-
 def test_a_query_of_one_batch_acks_nothing(running: RunningPlainSource, source: PlainSource, sink: Sink) -> None:
     fill(source, 0, 4)
     checkpoint = Checkpoint()
@@ -199,19 +168,6 @@ def test_a_query_of_one_batch_acks_nothing(running: RunningPlainSource, source: 
         engine(running, sink, checkpoint).poll()
     assert sink.numbers == [*range(4), *range(4)], "what was not acked comes again"
     assert source.acks == []
-
-
-def test_available_now_repeats_the_batch_that_crashed(
-    running: RunningPlainSource, source: PlainSource, sink: Sink
-) -> None:
-    fill(source, 0, 10)
-    checkpoint = Checkpoint()
-    with pytest.raises(Crash):
-        engine(running, sink, checkpoint, now=True, drain=True).poll("sink")
-    engine(running, sink, checkpoint, now=True, drain=True).run_to_idle()
-    assert sink.numbers == list(range(10))
-    assert source.pending == 0
-    assert not sink.early
 
 
 def test_a_source_that_restarts_before_the_ack_duplicates_nothing(
@@ -289,18 +245,17 @@ def test_a_record_that_cannot_be_read_ends_the_query(
 def test_a_batch_is_bounded_by_bytes_too(running: RunningPlainSource, source: PlainSource, sink: Sink) -> None:
     source.add(*(record(number, payload=bytes(10_000)) for number in range(100)))
     checkpoint = Checkpoint()
-    query = engine(running, sink, checkpoint, max_records=10, max_bytes=200_000, drain=True)
+    query = engine(running, sink, checkpoint, max_records=50, max_bytes=200_000)
     query.poll()
-    assert 15 <= len(sink.rows) <= 20
+    assert 15 <= len(sink.rows) <= 50
     query.run_to_idle()
     assert len(sink.rows) == 100
     assert source.pending == 0
-    assert max(source.reads) == 10
 
 
 def test_large_batches_have_several_tasks(running: RunningPlainSource, source: PlainSource) -> None:
     source.add(*(record(number, payload=b"%4d" % number + bytes(100_000)) for number in range(80)))
-    taken = options(running, drain=True, max_records=100)
+    taken = options(running, max_records=100)
     planner = PlainPlanner(taken)
     parts = planner.partitions({"run": "older", "batch": 1}, planner.latest_offset())
     assert 8 <= len(parts) <= 10
@@ -316,9 +271,12 @@ def test_large_batches_have_several_tasks(running: RunningPlainSource, source: P
         ({"starting": "earliest"}, "startingOffsets"),
         ({"starting": {0: 3}}, "startingOffsets"),
         ({"ending": {0: 3}}, "endingOffsets"),
+        ({"drain": True}, "drain=true"),
     ],
 )
-def test_places_in_a_log_are_refused(running: RunningPlainSource, changes: dict[str, Any], option: str) -> None:
+def test_options_that_need_replay_are_refused(
+    running: RunningPlainSource, changes: dict[str, Any], option: str
+) -> None:
     with pytest.raises(InvalidRequest, match=f"{option}.*{running.address}"):
         PlainPlanner(options(running, **changes))
     with pytest.raises(InvalidRequest, match=f"{option}.*{running.address}"):
@@ -373,13 +331,6 @@ class CrashMachine(RuleBasedStateMachine):
             self.query.poll(crash)
         except Crash:
             self.stop()
-
-    @rule(drain=st.booleans())
-    def available_now(self, drain: bool) -> None:
-        self.stop()
-        query = engine(self.running, self.sink, self.checkpoint, now=True, drain=drain)
-        query.run_to_idle()
-        query.reader.stop()
 
     @rule()
     def stop(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source import replay
-from spark.source.options import SourceOptions
+from spark.source.options import Position, SourceOptions
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.unit.spark.source.engine import Checkpoint, Crash, Engine, Row
 
@@ -133,19 +132,6 @@ def test_available_now_with_drain_takes_ten_times_the_cap_at_once(source: Runnin
     assert offsets(rows) == list(range(80))
 
 
-def test_available_now_without_drain_reads_one_limited_batch_and_logs_it(
-    source: RunningSource, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows: list[Row] = []
-    checkpoint = Checkpoint()
-    with caplog.at_level(logging.WARNING, replay.__name__):
-        for _ in range(3):
-            Engine(options(source), checkpoint, rows.extend, available_now=True).run_to_idle()
-    assert offsets(rows) == list(range(10))
-    said = [record.getMessage() for record in caplog.records if "drain=true" in record.getMessage()]
-    assert len(said) == 2, "the third leaves nothing behind"
-
-
 def test_available_now_before_its_checkpoint_is_an_error_with_the_remedy(source: RunningSource) -> None:
     checkpoint = Checkpoint()
     taken = options(source, starting="earliest")
@@ -153,3 +139,46 @@ def test_available_now_before_its_checkpoint_is_an_error_with_the_remedy(source:
     query = Engine(taken, checkpoint, len, available_now=True)
     with pytest.raises(InvalidRequest, match=r"end 4 of partition 0 is before start 10.*drain=true"):
         query.poll()
+
+
+@pytest.mark.parametrize("crash", ["planning", "sink", "commit"])
+@pytest.mark.parametrize("starting", ["latest", "committed", "earliest", {0: 7, 1: 0}])
+def test_a_crash_in_the_first_batch_repeats_exactly_that_batch(
+    source: RunningSource, crash: str, starting: Position
+) -> None:
+    source.fake.committed = {0: 5}
+    first: list[Row] = []
+    checkpoint = Checkpoint()
+    query = Engine(options(source, starting=starting), checkpoint, first.extend)
+    begin = query.reader.initialOffset()["from"]["0"]
+    add(source, 3)
+    with pytest.raises(Crash):
+        query.poll(crash)
+    source.fake.committed = {0: 12}  # by another client
+    add(source, 9)
+    again: list[Row] = []
+    other = starting if isinstance(starting, str) else {0: 11, 1: 0}
+    query = Engine(options(source, starting=other), checkpoint, again.extend)
+    end = min(begin + 4, 13)
+    assert offsets(again) == list(range(begin, end))
+    assert offsets(first) == (offsets(again) if crash == "commit" else [])
+    query.run_to_idle()
+    assert offsets(again) == list(range(begin, 22)), "the second batch follows the first"
+
+
+def test_a_start_is_only_that_of_the_first_batch(source: RunningSource) -> None:
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    Engine(options(source), checkpoint, rows.extend).run_to_idle()
+    assert checkpoint.offsets == [
+        {"0": 4, "1": 0, "from": {"0": 0, "1": 0}},
+        {"0": 8, "1": 0},
+        {"0": 10, "1": 0},
+    ]
+    with pytest.raises(Crash):
+        add(source, 2)
+        Engine(options(source, drain=True), checkpoint, rows.extend, available_now=True).poll("sink")
+    assert checkpoint.offsets[-1] == {"0": 12, "1": 0, "from": {"0": 10, "1": 0}}, "asked before the checkpoint"
+    source.fake.committed = {0: 3}
+    Engine(options(source), checkpoint, rows.extend).run_to_idle()
+    assert offsets(rows) == list(range(12))
