@@ -73,8 +73,9 @@ class SparkSettings(ServiceSettings):
     jars: Path | None = None
     """Folder of the jars; by default those that the catalog needs, in the cache of ``make setup``. An empty folder is
     right for a cluster that has them."""
-    master: str = "local[2]"
-    """Spark master; empty under ``spark-submit``, which provides master, jars, Java options and packages itself."""
+    master: str = "local[*]"
+    """Spark master, by default with a task for each core of the machine; empty under ``spark-submit``, which provides
+    master, jars, Java options and packages itself."""
     driver_memory: str = "1g"
     """Heap of the driver's JVM. Records are processed outside of it."""
     shuffle_partitions: int = Field(default=2, ge=1)

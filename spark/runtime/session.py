@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
@@ -141,10 +141,11 @@ def build_session(
         builder = builder.master(settings.master)
     if jars:
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    given = SparkConf() if settings.is_submitted else None  # what spark-submit was told
-    for key, value in (session_conf(settings, scratch, java_options or ()) | dict(extra or {})).items():
-        if given is None or key not in _OVERRIDABLE or not given.contains(key):
-            builder = builder.config(key, value)
+    conf = session_conf(settings, scratch, java_options or ()) | dict(extra or {})
+    for key in _given() if settings.is_submitted else ():
+        conf.pop(key, None)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
     # Not in the builder, whose settings are visible to everybody on Java's command line.
     for key, value in catalog_conf(catalog).items():
@@ -159,6 +160,13 @@ def build_session(
         jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
     session.dataSource.register(UdSource)
     return session
+
+
+def _given() -> list[str]:
+    """Return the overridable settings that ``spark-submit`` was given."""
+    SparkContext._ensure_initialized()  # without its JVM, SparkConf is empty
+    given = SparkConf()
+    return [key for key in _OVERRIDABLE if given.contains(key)]
 
 
 def jvm_pid(session: SparkSession) -> int:

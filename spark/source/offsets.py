@@ -126,7 +126,7 @@ def plan(start: Offsets, end: Offsets, min_ranges: int = 1) -> list[OffsetRange]
     total = sum(each.end - each.start for each in ranges)
     if len(ranges) >= min_ranges:
         return ranges
-    return [part for each in ranges for part in _cut(each, round((each.end - each.start) * min_ranges / total))]
+    return [part for each in ranges for part in _cut(each, -(-(each.end - each.start) * min_ranges // total))]
 
 
 def _cut(whole: OffsetRange, parts: int) -> Iterator[OffsetRange]:

@@ -79,6 +79,7 @@ def test_cut_ranges_have_every_offset_once(ends: dict[int, int], min_ranges: int
 
 def test_one_partition_feeds_all_cores() -> None:
     assert plan({0: 10}, {0: 20}, 3) == [OffsetRange(0, 10, 13), OffsetRange(0, 13, 16), OffsetRange(0, 16, 20)]
+    assert len(plan({}, {0: 12, 1: 12, 2: 12}, 4)) >= 4
     assert plan({0: 10}, {0: 11}, 3) == [OffsetRange(0, 10, 11)]
     assert plan({}, {0: 30, 1: 10}, 4) == [
         OffsetRange(0, 0, 10),
