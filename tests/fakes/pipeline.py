@@ -22,6 +22,7 @@ from services.common.model.page import PageHeaders
 from services.common.model.time_range import TimeRange, merge
 from spark.maintenance.coverage_rows import adds_up
 from spark.pipeline.reporter import FinalReport
+from spark.source.offsets import from_json
 from spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
 from tests.fakes.source_server import FakeSource
@@ -123,7 +124,7 @@ def settled(checkpoint: str) -> set[tuple[int, int]]:
     found = set()
     for commit in (Path(checkpoint) / "commits").glob("[0-9]*"):
         ends = json.loads((Path(checkpoint) / "offsets" / commit.name).read_text().splitlines()[-1])
-        found |= {(int(partition), end - 1) for partition, end in ends.items()}
+        found |= {(partition, end - 1) for partition, end in from_json(ends).items()}
     return found
 
 

@@ -34,6 +34,7 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import read_coverage
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from spark.pipeline.fault import Moment
+from spark.source.offsets import from_json
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
 from tests.nightly.controlled_kafka import ControlledKafka
@@ -315,4 +316,4 @@ def checkpointed(checkpoint: Path) -> dict[int, int]:
     if not batches:
         return {}
     lines = (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()
-    return {int(partition): offset for partition, offset in json.loads(lines[-1]).items()}
+    return from_json(json.loads(lines[-1]))
