@@ -115,7 +115,8 @@ def split_by_periods(span: TimeRange, period_seconds: int, max_periods: int) -> 
     """Return adjacent ranges of at most ``max_periods`` periods that cover ``span``; none for an empty one."""
     parts, start_ns = [], span.start_ns
     while start_ns < span.end_ns:
-        end_ns = min(next_open(start_ns, period_seconds, max_periods), span.end_ns)
+        left = count_periods(TimeRange(start_ns, span.end_ns), period_seconds) + 1  # a calendar ends with the year 9999
+        end_ns = min(next_open(start_ns, period_seconds, min(max_periods, left)), span.end_ns)
         parts.append(TimeRange(start_ns, end_ns))
         start_ns = end_ns
     return parts

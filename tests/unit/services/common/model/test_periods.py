@@ -189,3 +189,10 @@ def test_grid_is_valid_up_to_the_last_nanosecond(period: int) -> None:
     assert datetime.fromtimestamp(last_ns // SECOND_NS, UTC).year == 2262
     assert check_span(next_open(last_ns, period, -3), last_ns, period).end_ns == last_ns
     assert not is_on_grid(MAX_TIME_NS, period)
+
+
+def test_a_large_window_of_months_does_not_reach_beyond_the_calendar() -> None:
+    start_ns = parse_time("2024-02-01")
+    for end_ns in (parse_time("2024-05-01"), parse_time("2262-04-01")):
+        span = TimeRange(start_ns, end_ns)
+        assert split_by_periods(span, MONTH_SECONDS, 500_000) == [span]
