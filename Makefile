@@ -61,7 +61,7 @@ docs: setup  ## Write docs/settings.md from the settings classes.
 	$(PY) docs/write_settings.py
 
 proto-baseline:  ## After a landing: our own protos become what must stay readable.
-	cp -r protos/dexorder/{relay,market,pipeline,kafka} tests/wire/baseline/protos/dexorder/
+	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/
 
 lock:  ## Newest versions that fit, with hashes; then look at the diff.
 	for name in bootstrap runtime dev java peer-numaflow; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \

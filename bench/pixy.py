@@ -1,6 +1,6 @@
 """Throughput of KafkaPixy, each figure with its limit measured in the same run.
 
-    .venv/bin/python -m bench.pixy [unary] [streams] [--small]
+    .venv/bin/python -m bench.pixy [--small]
 
 One broker, topics of 4 partitions, values of 1 KiB, one connection. Client, gateway and the empty servers are separate
 processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts work.
@@ -21,12 +21,10 @@ from dexorder.testing import report
 from dexorder.testing.kafka import RunningKafka
 from dexorder.testing.report import Row
 
-PARTS = ("unary", "streams")
 UNARY_TARGET = 0.85
-STREAM_TARGETS = {"stream produce": 0.7, "stream consume": 0.5}
 
 
-def measure(wanted: list[str], folder: Path, plan: Plan) -> Iterator[str]:
+def measure(folder: Path, plan: Plan) -> Iterator[str]:
     """Yield the tables, each as soon as it is measured."""
     broker = RunningKafka(folder)
     try:
@@ -36,16 +34,13 @@ def measure(wanted: list[str], folder: Path, plan: Plan) -> Iterator[str]:
         with (
             pixy_processes.gateway(broker.bootstrap) as gateway,
             pixy_processes.empty_server("bare") as bare,
+            pixy_processes.empty_server("suite") as suite,
             pixy_processes.load() as load,
         ):
-            sides = {"bare": bare, "gateway": gateway}
-            if "unary" in wanted:
-                with pixy_processes.empty_server("suite") as suite:
-                    results = pixy_rounds.unary(plan, load, sides | {"suite": suite}, broker.bootstrap)
-                yield unary_table(results)
-                yield cpu_table(results)
-            if "streams" in wanted:
-                yield streams_table(pixy_rounds.streams(plan, load, sides, broker.bootstrap))
+            sides = {"bare": bare, "gateway": gateway, "suite": suite}
+            results = pixy_rounds.unary(plan, load, sides, broker.bootstrap)
+        yield unary_table(results)
+        yield cpu_table(results)
     finally:
         broker.stop()
 
@@ -86,22 +81,6 @@ def cpu_table(results: Results) -> str:
     return report.table("CPU of the server, microseconds a call", rows)
 
 
-def streams_table(results: Results) -> str:
-    """Return the table of streams. Targets are relative to confluent-kafka alone; the limit also shows grpcio."""
-    return report.table(
-        "Records a second on a stream; limit: confluent-kafka alone, in bulk",
-        [stream_row(kind, samples) for (kind, _), samples in results.items()],
-    )
-
-
-def stream_row(kind: str, samples: Samples) -> Row:
-    ratio = samples.ratio("raw")
-    limit = f"{samples.rate('raw'):,.0f}; {samples.rate('bare'):,.0f} grpcio alone moving the same messages"
-    limit += f"; both after another {both(samples):,.0f}"
-    ratios = f"{ratio:.2f}; {samples.ratio('raw', 'bare'):.2f} of both"
-    return Row(kind, f"{samples.rate('gateway'):,.0f}", limit, ratios, verdict(ratio, STREAM_TARGETS[kind]))
-
-
 def verdict(ratio: float, target: float) -> str:
     """Return the target, and whether it is reached."""
     return f"at least {target}: {'ok' if ratio >= target else 'short'}"
@@ -110,14 +89,13 @@ def verdict(ratio: float, target: float) -> str:
 def main() -> int:
     """Run the measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure; all by default")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     plan = SMALL if options.small else FULL
     print(report.heading("KafkaPixy and its limits"), flush=True)
     print(f"Medians of {plan.rounds} rounds in which every side runs once; 1 KiB, 4 partitions, one connection.\n")
     with tempfile.TemporaryDirectory() as folder:
-        for text in measure(options.parts or list(PARTS), Path(folder), plan):
+        for text in measure(Path(folder), plan):
             print(text, flush=True)
     return 0
 

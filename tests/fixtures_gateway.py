@@ -19,7 +19,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.common.config import split_address
 from services.gateway.config import GatewaySettings
 from services.gateway.server import gateway
-from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -30,19 +29,13 @@ WAIT_SECONDS = 60.0
 
 
 class GatewayUser:
-    """Client of a running gateway.
-
-    Attributes:
-        stub: Plain (not asyncio) stub.
-        streams: One for the streaming service.
-    """
+    """Client of a running gateway; ``stub`` is a plain one, not asyncio."""
 
     def connect(self, address: str) -> None:
         """Connect to the gateway at this address."""
         self.address = address
         self._channel = grpc.insecure_channel(address)
         self.stub = rpc.KafkaPixyStub(self._channel)
-        self.streams = kafka_rpc.KafkaServiceStub(self._channel)
 
     def wait_for_health(self, status: int) -> None:
         """Wait until the gateway is SERVING, or is not."""

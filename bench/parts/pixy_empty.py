@@ -1,4 +1,4 @@
-"""Process that serves KafkaPixy and KafkaService with empty handlers, to measure grpcio's limit.
+"""Process that serves KafkaPixy with empty handlers, to measure grpcio's limit.
 
     python -m bench.parts.pixy_empty HOST:PORT bare|suite
 
@@ -16,10 +16,8 @@ from typing import Any
 import grpc
 import uvloop
 
-from bench.parts.pixy_empty_streams import EmptyStreams
 from services.common.config import ServiceSettings
 from services.common.rpc.lifecycle import grpc_server, stop_signal
-from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -43,8 +41,7 @@ class EmptyPixy(rpc.KafkaPixyServicer):
 def register(server: grpc.aio.Server) -> Sequence[str]:
     servicer = EmptyPixy()  # type: ignore[abstract]  # the other methods stay UNIMPLEMENTED
     rpc.add_KafkaPixyServicer_to_server(servicer, server)
-    kafka_rpc.add_KafkaServiceServicer_to_server(EmptyStreams(), server)
-    return ["KafkaPixy", "dexorder.kafka.v1.KafkaService"]
+    return ["KafkaPixy"]
 
 
 @asynccontextmanager

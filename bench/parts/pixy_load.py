@@ -1,7 +1,7 @@
 """Client process of ``bench.pixy``: one job per line on stdin, one result per line on stdout.
 
 One connection per job; every caller repeats its call until the time is up. The gateway and the empty server get the
-same calls and streams.
+same calls.
 """
 
 from __future__ import annotations
@@ -11,22 +11,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import grpc
 import uvloop
 
-from services.gen.dexorder.kafka.v1 import kafka_service_pb2 as kafka
-from services.gen.dexorder.kafka.v1.kafka_service_pb2_grpc import KafkaServiceStub
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy
 from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 
 VALUE = os.urandom(1_024)
-STREAM_BATCH = 500
-STREAM_BATCHES_OUT = 6
-STREAM_CREDIT = 8_000
 Call = Callable[[], Awaitable[None]]
 
 
@@ -35,10 +30,9 @@ class Job:
     """Measurement to run.
 
     Attributes:
-        kind: A key of ``UNARY`` or ``STREAMS``.
+        kind: A key of ``UNARY``.
         warm_seconds: Time of unary calls before the measurement begins.
         seconds: Time during which unary calls are counted.
-        records: Number of records of a stream.
     """
 
     kind: str
@@ -48,7 +42,6 @@ class Job:
     callers: int = 1
     warm_seconds: float = 0.3
     seconds: float = 2.0
-    records: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,62 +115,11 @@ async def unary(channel: grpc.aio.Channel, job: Job) -> Measured:
     return Measured(counted / job.seconds, calls)
 
 
-async def stream_produce(channel: grpc.aio.Channel, job: Job) -> Measured:
-    """Write the records in batches, a few of them unanswered; time from the first request to the last answer."""
-    room = asyncio.Semaphore(STREAM_BATCHES_OUT)
-    values = [VALUE] * STREAM_BATCH
-    batches = job.records // STREAM_BATCH
-
-    async def requests() -> AsyncIterator[kafka.ProduceRequest]:
-        for number in range(batches):
-            await room.acquire()
-            request = kafka.ProduceRequest(batch_id=number, topic=job.topic)
-            request.records.values.extend(values)  # assigning a ready message would copy it
-            yield request
-
-    written = 0
-    started = time.perf_counter()
-    async for answer in KafkaServiceStub(channel).Produce(requests()):
-        if answer.failures:
-            raise AssertionError(f"records were refused: {answer.failures[0]}")
-        written += len(answer.offsets)
-        room.release()
-    if written != batches * STREAM_BATCH:
-        raise AssertionError(f"{written} of {batches * STREAM_BATCH} records were answered")
-    return Measured(written / (time.perf_counter() - started), batches)
-
-
-async def stream_consume(channel: grpc.aio.Channel, job: Job) -> Measured:
-    """Read and ack the records; time from the first response, as joining the group takes a while, to the last."""
-    call = KafkaServiceStub(channel).Consume()
-    start = kafka.ConsumeStart(topic=job.topic, group=job.group)
-    await call.write(kafka.ConsumeRequest(start=start, credit=STREAM_CREDIT))
-    started, first, read, answers = 0.0, 0, 0, 0
-    while read < job.records:
-        answer: Any = await call.read()
-        answers += 1
-        taken = sum(len(batch.offsets) for batch in answer.batches)
-        read += taken
-        if not started:
-            started, first = time.perf_counter(), taken
-        await call.write(kafka.ConsumeRequest(credit=taken, acks=[acked(batch) for batch in answer.batches]))
-    seconds = time.perf_counter() - started
-    call.cancel()
-    return Measured((read - first) / seconds, answers)
-
-
-def acked(batch: kafka.RecordBatch) -> kafka.OffsetRange:
-    return kafka.OffsetRange(partition=batch.partition, first=batch.offsets[0], last=batch.offsets[-1])
-
-
-STREAMS = {"stream produce": stream_produce, "stream consume": stream_consume}
-
-
 async def measure(job: Job) -> Measured:
     """Run one job over its own connection."""
     async with grpc.aio.insecure_channel(job.address) as channel:
         await channel.channel_ready()
-        return await STREAMS.get(job.kind, unary)(channel, job)
+        return await unary(channel, job)
 
 
 async def main() -> None:

@@ -34,7 +34,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Server:
-    """Process that serves KafkaPixy and KafkaService."""
+    """Process that serves KafkaPixy."""
 
     address: str
     pid: int

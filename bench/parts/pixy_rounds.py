@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bench.parts import pixy_raw as raw
-from bench.parts.pixy_load import STREAM_BATCH, STREAMS, UNARY, Job
+from bench.parts.pixy_load import UNARY, Job
 from bench.parts.pixy_processes import Load, Server, join
 
 CALLERS = (1, 16, 64)
@@ -24,18 +23,16 @@ class Plan:
 
     rounds: int
     seconds: float
-    stream_records: int
     warm_seconds: float = 0.3
 
     @property
     def preload(self) -> int:
         """Records in the topic that is read."""
-        unary = int(self.rounds * (self.warm_seconds + self.seconds) * len(CALLERS) * MAX_CALLS_PER_SECOND)
-        return max(unary, self.stream_records + STREAM_BATCH)
+        return int(self.rounds * (self.warm_seconds + self.seconds) * len(CALLERS) * MAX_CALLS_PER_SECOND)
 
 
-FULL = Plan(rounds=5, seconds=2.0, stream_records=200_000)
-SMALL = Plan(rounds=1, seconds=0.2, stream_records=4_000, warm_seconds=0.1)
+FULL = Plan(rounds=5, seconds=2.0)
+SMALL = Plan(rounds=1, seconds=0.2, warm_seconds=0.1)
 
 
 @dataclass
@@ -88,23 +85,6 @@ def unary_run(plan: Plan, load: Load, samples: Samples, side: str, server: Serve
 def group_of(kind: str) -> str:
     """Return the consumer group of a kind of call; the same in all rounds."""
     return kind.replace(" ", "-")
-
-
-def streams(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -> Results:
-    """Run the streaming calls on each side, and confluent-kafka alone."""
-    results: Results = defaultdict(Samples)
-    alone = {"stream produce": (raw.produce_bulk, WRITE), "stream consume": (raw.consume_batches, READ)}
-    for number in range(plan.rounds):
-        for kind in STREAMS:
-            in_bulk, topic = alone[kind]
-            for side in order_of(("raw", *sides), number):
-                if side == "raw":
-                    rate = in_bulk(bootstrap, topic, plan.stream_records)
-                else:
-                    job = Job(kind, sides[side].address, topic, uuid.uuid4().hex, records=plan.stream_records)
-                    rate = load.run(job).rate
-                results[kind, 1].rates[side].append(rate)
-    return results
 
 
 def order_of(sides: Iterable[str], number: int) -> list[str]:

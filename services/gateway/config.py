@@ -58,10 +58,6 @@ class GatewaySettings(ServiceSettings):
     """Largest record, key and value, in bytes; keep it within the topics' own limit (1,048,588 by default)."""
     produce_compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """Compression of batches."""
-    produce_stream_records: int = Field(default=10_000, ge=1)
-    """Maximum number of unanswered records of a Produce stream; at the limit the stream is not read."""
-    produce_stream_kbytes: int = Field(default=16_384, ge=1)
-    """Maximum size, in KiB, of the unanswered records of a Produce stream; at the limit the stream is not read."""
 
     long_polling_timeout_ms: int = Field(default=3_000, ge=0)
     """Time, in milliseconds, that a ConsumeNAck waits for a record before it is NOT_FOUND."""
@@ -71,10 +67,6 @@ class GatewaySettings(ServiceSettings):
     """Deliveries of a record after the first; then the gateway acks, logs and drops it. -1 means no limit."""
     max_pending_messages: int = Field(default=300, ge=1)
     """Maximum number of unacked records of a partition at unary callers; at the limit they get no new ones of it."""
-    stream_max_pending_messages: int = Field(default=10_000, ge=1)
-    """Maximum number of unacked records at a Consume stream, whatever its credit; at the limit it gets no new ones."""
-    stream_max_pending_kbytes: int = Field(default=65_536, ge=1)
-    """Maximum size, in KiB, of the unacked records at a Consume stream; at the limit it gets no new ones."""
     subscription_timeout_seconds: float = Field(default=15.0, gt=0)
     """Time, in seconds, without a request after which the gateway leaves a group."""
     channel_buffer_size: int = Field(default=64, ge=1)

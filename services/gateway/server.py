@@ -21,16 +21,12 @@ from services.gateway.events.config import EventsSettings
 from services.gateway.kafkapixy.cluster import Cluster, Clusters
 from services.gateway.kafkapixy.metrics import KafkaMetrics
 from services.gateway.kafkapixy.service import NAME, KafkaPixy
-from services.gateway.kafkastream import service as kafka_service
-from services.gateway.kafkastream.service import KafkaService
-from services.gen.dexorder.kafka.v1 import kafka_service_pb2_grpc as kafka_rpc
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 if TYPE_CHECKING:
     from services.gateway.events.server import UserEvents
 
 log = structlog.get_logger(__name__)
-KAFKA_NAMES = (NAME, kafka_service.NAME)
 _HEALTH_SECONDS = 0.1
 _THREADS = 4
 
@@ -66,14 +62,13 @@ async def _serve(
     # Each cluster that does not answer blocks a thread, at the stop two; the others must not wait for them.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS + _THREADS * len(clusters)))
     sockets = [f"unix:{settings.unix}"] if settings.unix else []
-    kafka = (KafkaPixy(served := Clusters(clusters)), KafkaService(served)) if clusters else None
+    kafka = KafkaPixy(Clusters(clusters)) if clusters else None
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
         names: list[str] = []
         if kafka:
-            rpc.add_KafkaPixyServicer_to_server(kafka[0], server)
-            kafka_rpc.add_KafkaServiceServicer_to_server(kafka[1], server)
-            names += KAFKA_NAMES
+            rpc.add_KafkaPixyServicer_to_server(kafka, server)
+            names.append(NAME)
         if users:
             names += users.register(server, identity=settings.identity != "none")
         return names
@@ -97,8 +92,8 @@ async def _serve(
         try:
             yield running
         finally:
-            for service in kafka or ():
-                service.stop_taking()
+            if kafka:
+                kafka.stop_taking()
             if users:
                 users.stop_taking()
             for task in tasks:
@@ -135,7 +130,7 @@ def _clusters(settings: GatewaySettings, metrics: KafkaMetrics) -> list[Cluster]
 
 
 async def _report_health(running: RunningServer, clusters: Sequence[Cluster], users: UserEvents | None) -> None:
-    """Report the health of the whole server and of the services that need Kafka.
+    """Report the health of the whole server and of KafkaPixy.
 
     SERVING while any cluster can be used: one that is unavailable must not affect calls to the others. User events need
     no cluster; without Kafka they are the whole server.
@@ -147,7 +142,7 @@ async def _report_health(running: RunningServer, clusters: Sequence[Cluster], us
         usable = not clusters or any(cluster.failure is None for cluster in clusters)
         if usable != served:
             served = usable
-            await running.set_serving(usable, ("", *KAFKA_NAMES) if clusters else ("",))
+            await running.set_serving(usable, ("", NAME) if clusters else ("",))
         await asyncio.sleep(_HEALTH_SECONDS)
 
 

@@ -46,8 +46,6 @@ class ProduceConfig:
     replication_timeout_ms: int | None = None
     partitioner: Literal["hash", "random", "roundrobin"] = "hash"
     shutdown_seconds: float | None = None
-    stream_records: int = 10_000
-    stream_kbytes: int = 16_384
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,6 @@ class ConsumeConfig:
     ack_timeout_seconds: float = 300.0
     max_retries: int = -1
     max_pending_messages: int = 300
-    stream_max_pending_messages: int = 10_000
-    stream_max_pending_kbytes: int = 65_536
     subscription_timeout_seconds: float = 15.0
     channel_buffer_size: int = 64
     offsets_commit_interval_ms: int = 500

@@ -18,7 +18,7 @@ from services.gateway.kafkapixy.types import Progress
 
 KEPT_SECONDS = 300.0
 PREFIX = "dexorder_gateway"
-Mode = Literal["sync", "async", "stream"]
+Mode = Literal["sync", "async"]
 Place = tuple[str, int]
 """Topic and partition."""
 GroupTopic = tuple[str, str]

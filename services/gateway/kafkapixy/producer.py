@@ -13,8 +13,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from services.common.kafka.client_errors import produce_error
-from services.common.model.errors import Exhausted, InvalidRequest, SuiteError, Unavailable
-from services.gateway.kafkapixy.batches import Batch
+from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
 from services.gateway.kafkapixy.metrics import ClusterMetrics, Mode
 from services.gateway.kafkapixy.options import producer_options
@@ -30,8 +29,6 @@ _POLL_SECONDS = 0.1
 _SYNC_LINGER_MS = 5.0
 """If ``linger_ms`` is longer, a sync record and those queued before it are sent at once."""
 _FLUSH_SECONDS = 0.001
-_RECORDS_PER_TURN = 500
-"""Records of a batch that are queued before the event loop runs other tasks."""
 
 
 class RoundRobin:
@@ -74,12 +71,8 @@ class RecordProducer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
         self._reports: list[Report] = []
-        self._reported_batches: list[Batch] = []
         self._fatal_error = False
-        self._settled = asyncio.Event()
         self.queued = 0
-        # Streams wait until there is room; the rest is for unary calls, which are refused without room.
-        self._stream_share = max(1, config.produce.queue_messages * 3 // 4)
         # The first is the event loop's, the second the thread's: their difference is the number still awaited.
         self._sync_queued = 0
         self._sync_reported = 0
@@ -119,81 +112,15 @@ class RecordProducer:
         except KafkaException as error:
             raise produce_error(error.args[0], topic, len(value)) from error
         self._metrics.declare(topic, "async" if future is None else "sync")
-        self._queued(1, waited_for=future is not None)
-
-    async def write(self, batch: Batch) -> None:
-        """Queue a batch, waiting while the queue is full; ``batch.done`` is set when its outcome is known.
-
-        Batches that are written one after the other keep their order. If cancelled, a part may have been queued.
-        """
-        self._metrics.declare(batch.topic, "stream")
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire_batch, batch)
-        batch.done.add_done_callback(lambda _: timer.cancel())
-        while not batch.is_queued:
-            if self._stopping.is_set():
-                batch.fail_the_rest(Unavailable("the gateway is stopping"))
-            elif self._fill(batch):
-                await asyncio.sleep(0)
-            else:
-                self._settled.clear()
-                await self._settled.wait()
-        self._finish(batch)
-
-    def _fill(self, batch: Batch) -> bool:
-        """Queue more of a batch; return False if the queue is full."""
-        produce, topic, report, round_robin = self._producer.produce, batch.topic, self._report_of, self._round_robin
-        begin, queued = batch.next, 0
-        end = min(len(batch.records), begin + _RECORDS_PER_TURN, begin + self._stream_share - self.queued)
-        for index in range(begin, end):
-            key, value, headers, timestamp_ms = batch.records[index]
-            try:
-                if timestamp_ms < 0:  # Kafka would store it
-                    raise InvalidRequest(f"timestamp_ms {timestamp_ms} is negative")
-                partition = -1 if round_robin is None else round_robin.next(topic)
-                # Positional, without the callback's alias: named arguments double the time of the call.
-                produce(topic, value, key, partition, partial(report, batch, index), None, timestamp_ms, headers)
-                queued += 1
-            except BufferError:
-                if self.queued or queued:
-                    end = index
-                    break
-                batch.failures.append((index, Exhausted("the record is larger than the queue to Kafka")))
-            except KafkaException as error:
-                reason = produce_error(error.args[0], topic, batch.value_bytes(index))
-                batch.failures.append((index, reason))
-            except SuiteError as error:
-                batch.failures.append((index, error))
-        batch.next = max(begin, end)
-        batch.queued += queued
-        self._queued(queued, waited_for=True)
-        return batch.next > begin
-
-    def _queued(self, count: int, *, waited_for: bool) -> None:
-        self.queued += count
-        if self._lingers and waited_for:
-            self._sync_queued += count
+        self.queued += 1
+        if self._lingers and future is not None:
+            self._sync_queued += 1
             self._sync_came.set()
-
-    def _finish(self, batch: Batch) -> None:
-        if batch.finish_if_settled():
-            self._count(batch)
-
-    def _count(self, batch: Batch) -> None:
-        self._metrics.produced[batch.topic, "stream"] += len(batch.records) - len(batch.failures)
-        self._metrics.produce_failed[batch.topic, "stream"] += len(batch.failures)
 
     def _expire(self, future: asyncio.Future[Placed], topic: str) -> None:
         if not future.done():
-            future.set_exception(self._no_answer(topic))
-
-    def _expire_batch(self, batch: Batch) -> None:
-        if batch.expire(self._no_answer(batch.topic)):
-            self._count(batch)
-            self._settled.set()  # it may wait for room
-
-    def _no_answer(self, topic: str) -> Unavailable:
-        waited = f"no acknowledgement for topic {topic!r} within {self._timeout_s:g} s"
-        return Unavailable(f"{waited}, the record may have been written or may still be")
+            waited = f"no acknowledgement for topic {topic!r} within {self._timeout_s:g} s"
+            future.set_exception(Unavailable(f"{waited}, the record may have been written or may still be"))
 
     def _report(self, future: asyncio.Future[Placed] | None, size: int, error: KafkaError | None, message: Any) -> None:
         offset = message.offset()
@@ -201,22 +128,6 @@ class RecordProducer:
         self._reports.append((future, error, message.topic(), size, placed))
         self._sync_reported += self._lingers and future is not None
         self._fatal_error |= error is not None and error.fatal()
-
-    def _report_of(self, batch: Batch, index: int, error: KafkaError | None, message: Any) -> None:
-        if batch.expired:
-            self._fatal_error |= error is not None and error.fatal()
-        elif error is None:
-            batch.partitions[index] = message.partition()
-            if (offset := message.offset()) is not None:
-                batch.offsets[index] = offset
-        else:
-            batch.failures.append((index, produce_error(error, batch.topic, batch.value_bytes(index))))
-            self._fatal_error |= error.fatal()
-        batch.reported += 1
-        self._sync_reported += self._lingers
-        if not batch.has_reports:
-            batch.has_reports = True
-            self._reported_batches.append(batch)
 
     def _poll(self) -> None:
         while not self._stopping.is_set():
@@ -237,17 +148,14 @@ class RecordProducer:
 
     def _hand_over(self) -> None:
         """Pass all reports of a poll to the event loop in one call."""
-        reports, batches = self._collect()
-        if (reports or batches) and self._loop is not None:
+        reports = self._collect()
+        if reports and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._settle, reports, batches)
+                self._loop.call_soon_threadsafe(self._settle, reports)
 
-    def _collect(self) -> tuple[list[Report], list[Batch]]:
+    def _collect(self) -> list[Report]:
         reports, self._reports = self._reports, []
-        batches, self._reported_batches = self._reported_batches, []
-        for batch in batches:
-            batch.has_reports = False
-        return reports, batches
+        return reports
 
     def _renew(self) -> None:
         """Replace the producer: after a fatal error (its sequence is broken) it takes no more records."""
@@ -259,14 +167,8 @@ class RecordProducer:
         self._fatal_error = False  # the reports of the purge have set it again
         self._hand_over()
 
-    def _settle(self, reports: list[Report], batches: list[Batch]) -> None:
+    def _settle(self, reports: list[Report]) -> None:
         self.queued -= len(reports)
-        for batch in batches:
-            reported = batch.reported
-            self.queued -= reported - batch.settled
-            batch.settled = reported
-            self._finish(batch)
-        self._settled.set()
         for future, error, topic, size, placed in reports:
             mode: Mode = "sync" if future is not None else "async"
             if error is None:
@@ -289,4 +191,4 @@ class RecordProducer:
         if self._producer:
             self._producer.purge()
             await asyncio.to_thread(self._producer.flush, 1.0)
-        self._settle(*self._collect())
+        self._settle(self._collect())

@@ -10,7 +10,6 @@ import yaml
 
 from services.common.rpc.identity import Role, token_hash
 from services.gateway.kafkapixy.access import PIPELINE_TOPICS
-from services.gen.dexorder.kafka.v1 import kafka_service_pb2
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway
 
@@ -18,26 +17,13 @@ pytestmark = pytest.mark.kafka
 CODE = grpc.StatusCode
 
 
-def unary(gateway: GatewayThread, role: Role, topic: str, *, is_async: bool) -> tuple[CODE, str]:
+def produce(gateway: GatewayThread, role: Role, topic: str, *, is_async: bool) -> tuple[CODE, str]:
     request = pb.ProdRq(topic=topic, message=b"x", async_mode=is_async)
     try:
         gateway.stub.Produce(request, metadata=(("authorization", f"Bearer {role}-token"),), timeout=60)
     except grpc.RpcError as error:
         return error.code(), error.details() or ""
     return CODE.OK, ""
-
-
-def stream(gateway: GatewayThread, role: Role, topic: str) -> tuple[CODE, str]:
-    """Return the outcome of the one record of a batch."""
-    records = kafka_service_pb2.Records(values=[b"x"])
-    requests = iter([kafka_service_pb2.ProduceRequest(batch_id=1, topic=topic, records=records)])
-    metadata = (("authorization", f"Bearer {role}-token"),)
-    try:
-        (answer,) = gateway.streams.Produce(requests, metadata=metadata, timeout=60)
-    except grpc.RpcError as error:
-        return error.code(), error.details() or ""
-    found = {code.value[0]: code for code in CODE}
-    return next(((found[each.code], each.message) for each in answer.failures), (CODE.OK, ""))
 
 
 def test_only_ingestors_and_admins_produce_to_the_pipelines_topics(
@@ -50,11 +36,7 @@ def test_only_ingestors_and_admins_produce_to_the_pipelines_topics(
     free = kafka_topic(1)
     for role in Role:
         for name in (*sorted(PIPELINE_TOPICS), free):
-            for found in (
-                unary(gateway, role, name, is_async=False),
-                unary(gateway, role, name, is_async=True),
-                stream(gateway, role, name),
-            ):
+            for found in (produce(gateway, role, name, is_async=False), produce(gateway, role, name, is_async=True)):
                 if role is Role.CLIENT or (role is Role.PIPELINE and name != free):
                     assert found[0] is CODE.PERMISSION_DENIED
                     assert found[1].startswith(f"client_id 'a-{role}' has the role {role}; ")

@@ -9,7 +9,6 @@ from prometheus_client import CollectorRegistry
 
 from dexorder.testing.processes import free_ports
 from services.common.model.errors import Exhausted, Unavailable
-from services.gateway.kafkapixy.batches import Batch
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
 from services.gateway.kafkapixy.metrics import ClusterMetrics, KafkaMetrics
 from services.gateway.kafkapixy.producer import RecordProducer, RoundRobin
@@ -59,64 +58,6 @@ async def test_cancelled_caller_affects_no_other() -> None:
         await gone
     await of.close(0.1)
     assert failed(registry, "sync") == 1
-
-
-def batch(*values: bytes) -> Batch:
-    return Batch("t", [(b"", value, None, 0) for value in values])
-
-
-async def test_batch_waits_for_room_and_leaves_some_to_unary_calls() -> None:
-    registry = CollectorRegistry()
-    of = producer(registry, ProduceConfig(queue_messages=4, timeout_seconds=1.0))
-    waits = batch(*[b"v"] * 7)
-    writing = asyncio.create_task(of.write(waits))
-    await asyncio.sleep(0)
-    of.send_async("t", b"", b"v", [])
-    with pytest.raises(Exhausted):
-        of.send_async("t", b"", b"v", [])
-    await writing
-    await waits.done
-    assert [(index, type(reason)) for index, reason in waits.failures] == [(n, Unavailable) for n in range(7)]
-    assert (waits.partitions, waits.offsets) == ([-1] * 7, [-1] * 7)
-    await of.close(0.1)
-    assert (failed(registry, "stream"), failed(registry, "async"), of.queued) == (7, 1, 0)
-
-
-async def test_batch_that_waits_at_the_stop_fails() -> None:
-    registry = CollectorRegistry()
-    of = producer(registry, ProduceConfig(queue_messages=4))
-    waits = batch(*[b"v"] * 5)
-    writing = asyncio.create_task(of.write(waits))
-    await asyncio.sleep(0)
-    await of.close(0.1)
-    await writing
-    await waits.done
-    assert [index for index, _ in waits.failures] == [0, 1, 2, 3, 4]
-    assert "stopping" in str(waits.failures[4][1])
-    assert failed(registry, "stream") == 5
-
-
-async def test_record_larger_than_the_queue_fails_at_once() -> None:
-    registry = CollectorRegistry()
-    of = producer(registry, ProduceConfig(queue_kbytes=1, timeout_seconds=0.3))
-    tried = batch(b"x" * 3_000, b"v")
-    await of.write(tried)
-    await tried.done
-    assert [type(reason) for _, reason in tried.failures] == [Exhausted, Unavailable]
-    await of.close(0.1)
-
-
-async def test_cancelled_stream_affects_no_other() -> None:
-    registry = CollectorRegistry()
-    of = producer(registry, ProduceConfig(timeout_seconds=0.3))
-    left = batch(b"v")
-    await of.write(left)
-    left.done.cancel()
-    after = batch(b"v")
-    await of.write(after)
-    await after.done
-    await of.close(0.1)
-    assert of.queued == 0
 
 
 def test_linger_must_be_shorter_than_the_timeout() -> None:

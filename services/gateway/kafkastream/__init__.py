@@ -1,1 +1,0 @@
-"""The dexorder.kafka.v1 service: produce and consume streams over the clients of a cluster."""

@@ -1,1 +1,0 @@
-"""Generated from protos/ by protos/generate.py; never edited."""
