@@ -20,6 +20,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
+from services.common.lake.sql_catalog import LakeCatalog
+
 _DRIVER = "postgresql+pg8000"
 _TIMEOUT_SECONDS = 30.0
 """Longest wait for an answer of PostgreSQL; a catalog's statements touch a few rows."""
@@ -144,7 +146,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     if found.get("uri", "").startswith("postgresql"):
         # After a restart of the database, the next call reconnects instead of failing.
         found |= {"uri": with_driver(found["uri"]), "pool_pre_ping": "true"}
-    return load_catalog(name, **found)
+    return LakeCatalog(name, **found) if found.get("type") == "sql" else load_catalog(name, **found)
 
 
 def _harmless(value: str) -> str:

@@ -20,9 +20,12 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AssertTableUUID
-from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
+from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from services.common.model.errors import Conflict
+
+_MERGED_MANIFESTS = 16
+_MERGED_BYTES = 256 * 1024
 
 
 class CommitLost(Conflict):
@@ -35,6 +38,16 @@ class _Loaded(Transaction):
     @property
     def table_metadata(self) -> TableMetadata:
         return self._table.metadata
+
+
+class _Append(_MergeAppendFiles):
+    """Append that merges small manifests, as a look at the table reads every manifest of its partitions."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._merge_enabled = True
+        self._min_count_to_merge = _MERGED_MANIFESTS
+        self._target_size_bytes = _MERGED_BYTES
 
 
 def commit_files(
@@ -53,7 +66,7 @@ def commit_files(
     Raises:
         CommitLost: The current snapshot is no longer the table's.
     """
-    kind, operation = (_OverwriteFiles, Operation.OVERWRITE) if removed else (_FastAppendFiles, Operation.APPEND)
+    kind, operation = (_OverwriteFiles, Operation.OVERWRITE) if removed else (_Append, Operation.APPEND)
     change: Any = kind(operation, _Loaded(table), table.io, snapshot_properties=dict(properties or {}))
     for file in added:
         change.append_data_file(file)
@@ -62,11 +75,13 @@ def commit_files(
     updates, requirements = change._commit()
     unchanged = AssertTableUUID(uuid=table.metadata.table_uuid)
     try:
-        table.catalog.commit_table(table, (unchanged, *requirements), updates)
+        committed = table.catalog.commit_table(table, (unchanged, *requirements), updates)
     except CommitFailedException as error:
         for path in (*change._written_manifests, *change._written_manifest_lists):
             table.io.delete(path)
         raise CommitLost(f"{'.'.join(table.name())} has changed since it was read: {error}") from error
+    with suppress(Exception):  # what stays is removed as files that nothing references
+        table.catalog._delete_old_metadata(table.io, table.metadata, committed.metadata)
     return int(change.snapshot_id)
 
 

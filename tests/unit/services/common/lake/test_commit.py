@@ -65,22 +65,6 @@ def test_files_are_replaced_in_one_snapshot(load: Callable[[], Table]) -> None:
     assert summary and summary["note"] == "x"
 
 
-def test_metadata_are_not_copied_for_each_access(load: Callable[[], Table], monkeypatch: pytest.MonkeyPatch) -> None:
-    """At 1,000 snapshots, 83 % of the driver's time was spent on copies."""
-    looked = load()
-    files = files_of_pages(looked, [control(0, 5)])
-    copies: list[Any] = []
-    copy = type(looked.metadata).model_copy
-
-    def counted(self: Any, *, update: Any = None, deep: bool = False) -> Any:
-        copies.extend([self] if deep else [])
-        return copy(self, update=update, deep=deep)
-
-    monkeypatch.setattr(type(looked.metadata), "model_copy", counted)
-    commit_files(looked, added=files)
-    assert len(copies) <= 1, "the catalog makes one"
-
-
 def test_an_answer_that_was_lost_does_not_hide_the_commit(
     load: Callable[[], Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
