@@ -8,9 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.commit import commit_files
@@ -28,9 +26,7 @@ def expire(table: Table) -> None:
 
 def tag(table: Table) -> None:
     if snapshot := table.metadata.current_snapshot_id:
-        name = f"tag-{snapshot}"
-        change = SetSnapshotRefUpdate(ref_name=name, type=SnapshotRefType.TAG, snapshot_id=snapshot, max_ref_age_ms=9)
-        table.catalog.commit_table(table, (), (change,))
+        table.manage_snapshots().create_tag(snapshot, f"tag-{snapshot}-{len(table.metadata.refs)}").commit()
 
 
 CHANGES: dict[str, Callable[[Table], Any]] = {
@@ -56,7 +52,7 @@ def test_every_reader_sees_the_same_metadata_whoever_has_committed(
         one, other, plain = (each.load_table(OHLC.name).metadata for each in writers)
         assert one == other == plain
     for each in writers:
-        each.close()  # type: ignore[attr-defined]
+        each.close()
 
 
 def test_a_commit_handles_its_own_snapshot_only(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> None:
