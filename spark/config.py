@@ -68,8 +68,6 @@ class SparkSettings(ServiceSettings):
     """host:port or unix: address of the source.v1 server; executors connect to it too."""
     relay: str = "127.0.0.1:50051"
     """host:port of the relay's PipelineService."""
-    checkpoint: str = "checkpoint"
-    """Folder of the query's checkpoint: a path, or a URI that Hadoop resolves."""
     jars: Path | None = None
     """Folder of the jars; by default those that the catalog needs, in the cache of ``make setup``. An empty folder is
     right for a cluster that has them."""

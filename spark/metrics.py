@@ -26,6 +26,7 @@ class Metrics:
         self.candles = counter("candles", "Candles written.")
         self.pages = counter("pages", "Good pages.")
         self.refused = counter("refused_records", "Records refused.")
+        self.quarantined = counter("quarantined_records", "Records that failed every batch, now dead letters.")
         self.restarts = counter("query_restarts", "Restarts of the query after a failure.")
         self.report_failures = counter("report_failures", "Reports that the relay did not answer with OK.", ["code"])
         self.report_attempts = gauge("report_attempts", "Failed attempts of the current report; 0 once it is answered.")

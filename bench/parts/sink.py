@@ -109,7 +109,7 @@ def drop(raw: DataFrame) -> None:
     """Decode in the workers and drop the candles; collect the control rows in the driver, as the pipeline does."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return decode_batches(CANDLES, batches, lambda page: None)
+        return decode_batches(CANDLES, batches, lambda page: None, lambda record, reason: None)
 
     raw.coalesce(raw.sparkSession.sparkContext.defaultParallelism).mapInArrow(run, DECODED_DDL).collect()
 

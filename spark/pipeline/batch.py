@@ -1,4 +1,4 @@
-"""One micro-batch, from raw records to rows, report and coverage, in crash-safe order.
+"""One micro-batch, from raw records to rows and report, in crash-safe order.
 
 1. Decode: the workers write the rows to files and return control rows to the driver. Then ask the relay for the
    dispatches; if a record does not count (``admission``), decode again without it.
@@ -6,15 +6,17 @@
    one snapshot.
 3. Report every page and final with that snapshot, until the relay answers OK.
 
-Then Spark writes its commit log, and only records in it are acked at the source. After a crash at any point the batch
-is replayed: the upsert finds its own rows, the offsets say that the claims are there, and the relay knows the report.
+Only then are the records acked at the source. The snapshot also has the offsets before which everything is reported. A
+query starts there, so after a crash at any point the batch is repeated: the upsert finds its own rows, the offsets say
+that the claims are there, and the relay knows the report.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -27,19 +29,24 @@ from services.common.lake.commit import CommitLost, remove_files
 from services.common.lake.commit_state import state_of
 from services.common.model.dispatch_id import number_of
 from services.common.model.history import PageResult
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
 from spark.pipeline import upsert
 from spark.pipeline.admission import Place, Refusal, refusal
-from spark.pipeline.dead_letters import DeadLetter, append_dead_letters
-from spark.pipeline.decode import DECODED_DDL, FILE_KIND, FINAL_KIND, PAGE_KIND, REFUSED_KIND, Rules
+from spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
+from spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
+from spark.pipeline.decoded import Decoded
 from spark.pipeline.fault import Fault, Moment
-from spark.pipeline.files import Layout, stage, unpack
-from spark.pipeline.reporter import FinalReport, Reporter
+from spark.pipeline.files import Layout, Stage
+from spark.pipeline.quarantine import isolate
+from spark.pipeline.reporter import Reporter
+from spark.pipeline.sample_page import sample_page
+from spark.source.client import SourceBroken, SourceClient
+from spark.source.offsets import OffsetRange, Offsets, SourceState, begun_anew, resume
+from spark.source.records import RAW, RAW_DDL, to_batch
+from spark.source.udsource import read_ranges
 from spark.tables.table import PageTable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 log = structlog.get_logger(__name__)
 
@@ -57,21 +64,17 @@ class BatchResult:
     """By step: decode, write, report."""
 
 
-class _StepTimer:
-    """Seconds that each step of a batch took."""
+@dataclass(frozen=True)
+class DecodedBatch:
+    """A batch whose files are written and whose refused records are known."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def end(self, step: str) -> None:
-        now = time.perf_counter()
-        self.seconds[step] = round(now - self._last, 3)
-        self._last = now
+    session: SparkSession
+    decoded: Decoded
+    seconds: float
 
 
 class Pipeline:
-    """Steps of a batch for one table; Spark calls ``process``, one batch at a time."""
+    """Steps of a batch for one table. One batch is decoded, and one committed, at a time."""
 
     def __init__(
         self,
@@ -83,72 +86,134 @@ class Pipeline:
         clock: Clock | None = None,
         fault: Fault | None = None,
     ) -> None:
-        """Open the catalog, which Spark must have under the same name; ``source`` is named in the dead letters."""
+        """Open the catalog, which Spark must have under the same name; ``source`` is the address of the source."""
         self._table = table
+        self._settings = catalog
         self._catalog = catalog.load()
-        self._catalog_name = catalog.name
         self._source = source
         self._reporter = reporter
         self._clock = clock or SystemClock()
         self._fault = fault
+        self._begun_anew: set[int] = set()
+        self.position: dict[int, int] = {}
+        """Next offset of each partition; the records before it are committed and reported."""
 
-    def process(self, raw: DataFrame) -> BatchResult:
-        """Run the steps on one batch of ``RAW``; safe to repeat."""
-        timer = _StepTimer()
-        session = raw.sparkSession
+    def resume(self, log_state: SourceState) -> dict[int, int]:
+        """Return the offsets at which a query starts: those of the table; the group's where the table has none.
+
+        A table that is ahead of the log has read another log, which was deleted since: the log is read from its start.
+        """
+        state = state_of(self._catalog.load_table(self._table.name).metadata)
+        self._begun_anew = begun_anew(state.offsets.get(self._source, {}), log_state)
+        if self._begun_anew:
+            partitions = sorted(self._begun_anew)
+            log.error("the table is ahead of the log, which is read from its start", partitions=partitions)
+        self.position = resume(state.without(self._source, self._begun_anew).position(self._source), log_state)
+        return self.position
+
+    def process(self, frame: DataFrame) -> BatchResult:
+        """Run the steps on one batch, as the two methods below do; safe to repeat."""
+        return self.commit(self.decode(frame))
+
+    def decode(self, frame: DataFrame) -> DecodedBatch:
+        """Write the files of a batch: of ``RAW``, or of ``page_source``, whose tasks decode."""
+        started = time.perf_counter()
+        session, now_ns = frame.sparkSession, self._clock.wall_ns()
+        decoded = Decoded((frame if "kind" in frame.columns else self._stage(frame, Rules(now_ns))).collect())
+        if refused := self._refusals(decoded, now_ns):  # its rows are in files with those of others
+            self.discard(decoded)
+            raw = read_ranges(session, self._source, decoded.ranges()) if "kind" in frame.columns else frame
+            decoded = Decoded(self._stage(raw, Rules(now_ns, refused)).collect())
+        return DecodedBatch(session, decoded, round(time.perf_counter() - started, 3))
+
+    def _stage(self, raw: DataFrame, rules: Rules) -> DataFrame:
         layout = Layout.of(self._table, self._catalog.load_table(self._table.name))
-        rules = Rules(self._clock.wall_ns())
-        decoded = self._decode(raw, layout, rules)
-        if refused := self._refusals(decoded, rules.now_ns):  # its rows are in files with those of others
-            remove_files(layout.io, _files(decoded))
-            decoded = self._decode(raw, layout, replace(rules, refusals=refused))
-        timer.end("decode")
-        result = self._commit(session, decoded, timer)
-        log.info("batch", **vars(result))
-        return result
-
-    def _decode(self, raw: DataFrame, layout: Layout, rules: Rules) -> list[Row]:
+        stage = Stage(layout, LetterLayout.of(self._source, self._catalog), rules)
         # Each task writes a file per partition, so there are no more tasks than run in parallel.
         tasks = raw.sparkSession.sparkContext.defaultParallelism
-        return raw.coalesce(tasks).mapInArrow(stage(layout, rules), DECODED_DDL).collect()
+        return raw.coalesce(tasks).mapInArrow(stage.run, DECODED_DDL)
 
-    def _refusals(self, decoded: Sequence[Row], now_ns: int) -> dict[Place, Refusal]:
+    def _refusals(self, decoded: Decoded, now_ns: int) -> dict[Place, Refusal]:
         """Return the well-formed pages and finals that do not count."""
-        records = [row for row in decoded if row.kind in (PAGE_KIND, FINAL_KIND)]
+        records = decoded.candidates()
         if not records:
             return {}
-        issued = self._reporter.describe({row.control.dispatch_id for row in records})
+        issued = self._reporter.describe({record.dispatch_id for record in records})
         found = {}
-        for row in records:
-            series, span = _subject(row.control)
-            is_page = row.kind == PAGE_KIND
-            why = refusal(row.control.dispatch_id, series, span, issued, is_page=is_page, now_ns=now_ns)
+        for each in records:
+            why = refusal(each.dispatch_id, each.series, each.span, issued, is_page=each.is_page, now_ns=now_ns)
             if why is not None:
-                found[row.partition, row.offset] = why
+                found[each.place] = why
         return found
 
-    def _commit(self, session: SparkSession, decoded: Sequence[Row], timer: _StepTimer) -> BatchResult:
-        pages = page_results(decoded)
+    def discard(self, decoded: Decoded) -> None:
+        """Delete the files of a batch that is not committed."""
+        remove_files(self._catalog.load_table(self._table.name).io, [*decoded.files(), *decoded.letters()])
+
+    def commit(self, batch: DecodedBatch) -> BatchResult:
+        """Commit and report a decoded batch, and move the position."""
+        decoded, seconds = batch.decoded, {"decode": batch.seconds}
+        started = time.perf_counter()
+        pages, finals, refused = decoded.pages(), decoded.finals(), decoded.refused()
         good = [page for page in pages if page.refused is None]
-        finals = final_reports(decoded)
-        letters = dead_letters(decoded)
         rows = sum(page.rows for page in good)
         self._pass(Moment.DECODED, rows)
-        files = _files(decoded)
-        for letter in letters:
-            log.warning("record refused", partition=letter.partition, offset=letter.offset, reason=letter.reason)
-        append_dead_letters(self._catalog, self._source, letters, now_ns=self._clock.wall_ns())
-        path, snapshot_id = self._write(session, files, good, next_offsets(decoded))
-        timer.end("write")
+        for (partition, offset), reason in refused.items():
+            log.warning("record refused", partition=partition, offset=offset, reason=reason)
+        append_dead_letters(self._catalog, self._source, refused, decoded.letters())
+        path, snapshot_id = self._write(batch.session, decoded.files(), good, decoded.ends())
+        committed = time.perf_counter()
         self._pass(Moment.ROWS_COMMITTED, rows)
         if pages or finals:
             self._reporter.report(snapshot_id, pages, finals)
-        timer.end("report")
         self._pass(Moment.REPORTED, rows)
-        return BatchResult(rows, len(good), len(finals), len(letters), path, timer.seconds)
+        self.position |= decoded.ends()
+        seconds |= {"write": round(committed - started, 3), "report": round(time.perf_counter() - committed, 3)}
+        result = BatchResult(rows, len(good), len(finals), len(refused), path, seconds)
+        log.info("batch", **vars(result))
+        return result
+
+    def quarantine(self, session: SparkSession, ranges: Sequence[OffsetRange]) -> int:
+        """Process ranges and keep each record that fails alone as a dead letter; return the number of these.
+
+        Any error means that something else than a record is at fault.
+        """
+
+        def attempt(parts: Sequence[OffsetRange]) -> None:
+            self.process(read_ranges(session, self._source, parts))
+
+        def check() -> None:
+            decoded = Decoded(self._stage(session.createDataFrame(sample_page(), RAW_DDL), Rules()).collect())
+            self.discard(decoded)
+
+        return isolate(ranges, attempt, check, partial(self._skip, session))
+
+    def _skip(self, session: SparkSession, part: OffsetRange, reason: str) -> None:
+        """Commit a record as a dead letter, and the offset after it."""
+        log.error("record fails every batch", partition=part.partition, offset=part.start, reason=reason)
+        writer = LetterWriter(LetterLayout.of(self._source, self._catalog), now_ns=self._clock.wall_ns())
+        for record in self._read(part):
+            writer.add(record, reason[:MAX_REASON_LENGTH])
+        writer.flush()
+        append_dead_letters(self._catalog, self._source, {(part.partition, part.start)}, writer.written)
+        self._write(session, (), (), {part.partition: part.end}, always=True)
+        self.position[part.partition] = part.end
+
+    def _read(self, part: OffsetRange) -> list[dict[str, Any]]:
+        try:
+            batches = [to_batch(results) for results in SourceClient(self._source).read(part)]
+        except SourceBroken:  # the source cannot send the record
+            return [{"partition": part.partition, "offset": part.start, "key": None, "payload": None, "headers": None}]
+        return [record for batch in batches for record in batch.select(RAW.names).to_pylist()]
 
     def _write(
-        self, session: SparkSession, files: Sequence[DataFile], good: Sequence[PageResult], ends: Mapping[int, int]
+        self,
+        session: SparkSession,
+        files: Sequence[DataFile],
+        good: Sequence[PageResult],
+        ends: Offsets,
+        *,
+        always: bool = False,
     ) -> tuple[upsert.Path, int | None]:
         """Commit rows, offsets and claims together, and look again as often as another writer is faster."""
         names = self._table.series_columns
@@ -156,86 +221,32 @@ class Pipeline:
         claims = ""
         while True:
             target = self._catalog.load_table(self._table.name)
-            state = state_of(target.metadata)
-            known = not good or state.includes(self._source, ends)
-            if not (known or claims):
+            state = state_of(target.metadata).without(self._source, self._begun_anew)
+            known = not (good or always) or state.includes(self._source, ends)
+            if good and not (known or claims):
                 claims = write_claims(target, claim_rows(good, now_ns=self._clock.wall_ns()))
             if self._fault:
                 self._fault.commit_begins(target.location())
-            number = max((number_of(page.dispatch_id) for page in good), default=0)
-            after = state.after(self._source, ends, dispatch=number, claims="" if known else claims).encode()
+            after = state.after(
+                self._source,
+                ends,
+                dispatch=max((number_of(page.dispatch_id) for page in good), default=0),
+                claims="" if known else claims,
+                resume=self.position,
+            )
             try:
                 path, snapshot_id = upsert.write(
-                    session, self._catalog_name, self._table, target, files, ranges, after, always=not known
+                    session, self._settings.name, self._table, target, files, ranges, after.encode(), always=not known
                 )
             except CommitLost as error:
                 log.info("another writer was faster; looking again", table=self._table.name, error=str(error))
                 continue
             if path is upsert.Path.MERGE:
                 target = self._catalog.load_table(self._table.name)
+            if snapshot_id or path is upsert.Path.MERGE:
+                self._begun_anew -= ends.keys()
             return path, snapshot_id or target.metadata.current_snapshot_id
 
     def _pass(self, moment: Moment, rows: int) -> None:
         if self._fault and rows:
             self._fault.passed(moment)
-
-
-def _files(decoded: Iterable[Row]) -> list[DataFile]:
-    return [unpack(row.file) for row in decoded if row.kind == FILE_KIND]
-
-
-def _subject(control: Row) -> tuple[Series, TimeRange]:
-    return Series(control.ticker, control.period_seconds), TimeRange(control.start_ns, control.end_ns)
-
-
-def next_offsets(decoded: Iterable[Row]) -> dict[int, int]:
-    """Return the next offset to read of each partition with records in the batch."""
-    ends: dict[int, int] = {}
-    for row in decoded:
-        if row.partition is not None:
-            ends[row.partition] = max(row.offset + 1, ends.get(row.partition, 0))
-    return ends
-
-
-def page_results(decoded: Iterable[Row]) -> list[PageResult]:
-    """Return every page, good or refused, that names its dispatch; a record without readable headers does not."""
-    return [
-        PageResult(
-            c.dispatch_id,
-            *_subject(c),
-            _ranges(c.empty or ()),
-            c.reason,
-            c.fetched_ns or 0,
-            c.rows or 0,
-        )
-        for c in (row.control for row in decoded if row.kind in (PAGE_KIND, REFUSED_KIND))
-        if c.dispatch_id is not None
-    ]
-
-
-def final_reports(decoded: Iterable[Row]) -> list[FinalReport]:
-    """Return every final record."""
-    return [
-        FinalReport(c.dispatch_id, c.status, c.error_message, c.total_records)
-        for c in (row.control for row in decoded if row.kind == FINAL_KIND)
-    ]
-
-
-def dead_letters(decoded: Iterable[Row]) -> list[DeadLetter]:
-    """Return every refused record."""
-    return [
-        DeadLetter(
-            partition=row.raw.partition,
-            offset=row.raw.offset,
-            reason=row.control.reason,
-            key=row.raw.key,
-            headers=row.raw.headers or {},
-            payload=bytes(row.raw.payload or b""),
-        )
-        for row in decoded
-        if row.kind == REFUSED_KIND
-    ]
-
-
-def _ranges(times_ns: Any) -> tuple[TimeRange, ...]:
-    return tuple(TimeRange(start, end) for start, end in zip(times_ns[::2], times_ns[1::2], strict=True))

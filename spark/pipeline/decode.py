@@ -7,8 +7,9 @@ Kinds of decoded rows:
 
     page      ``control``: headers of a good page, and its number of rows
     final     ``control``: headers of a final record, and its result
-    refused   ``control``: the reason and the headers, as far as they are known; ``raw``: the record, for a dead letter
+    refused   ``control``: the reason and the headers, as far as they are known
     file      ``file``: a data file with rows of good pages (``files``)
+    letters   ``file``: a data file with refused records (``dead_letters``)
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ PAGE_KIND = "page"
 FINAL_KIND = "final"
 REFUSED_KIND = "refused"
 FILE_KIND = "file"
+LETTERS_KIND = "letters"
 MAX_REASON_LENGTH = 1_000
 _CONTROL: list[pa.Field[Any]] = [
     pa.field("dispatch_id", pa.string()),
@@ -56,7 +58,6 @@ _DECODED: list[pa.Field[Any]] = [
     pa.field("partition", pa.int32()),
     pa.field("offset", pa.int64()),
     pa.field("control", pa.struct(_CONTROL)),
-    pa.field("raw", pa.struct(list(RAW))),
     pa.field("file", pa.binary()),
 ]
 DECODED = pa.schema(_DECODED)
@@ -64,6 +65,8 @@ DECODED_DDL = spark_ddl(DECODED)
 
 Take: TypeAlias = Callable[[pa.RecordBatch], None]
 """Takes the rows of a page, at least one."""
+Refuse: TypeAlias = Callable[[Mapping[str, Any], str], None]
+"""Takes a refused record in the columns of ``RAW``, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -83,15 +86,19 @@ NO_RULES = Rules()
 
 
 def decode_batches(
-    table: PageTable, batches: Iterable[pa.RecordBatch], take: Take, rules: Rules = NO_RULES
+    table: PageTable, batches: Iterable[pa.RecordBatch], take: Take, refuse: Refuse, rules: Rules = NO_RULES
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the control rows of batches of ``RAW`` as batches of ``DECODED``; pass rows of good pages to ``take``."""
+    """Yield the control rows of batches of ``RAW`` as batches of ``DECODED``.
+
+    Pass the rows of good pages to ``take``, and refused records to ``refuse``.
+    """
     for batch in batches:
-        rows = [
-            row | {"partition": record["partition"], "offset": record["offset"]}
-            for record in batch.select(RAW.names).to_pylist()
-            for row in decode_record(table, record, take, rules)
-        ]
+        rows = []
+        for record in batch.select(RAW.names).to_pylist():
+            for row in decode_record(table, record, take, rules):
+                if row["kind"] == REFUSED_KIND:
+                    refuse(record, row["control"]["reason"])
+                rows.append(row | {"partition": record["partition"], "offset": record["offset"]})
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
 
@@ -99,7 +106,7 @@ def decode_batches(
 def decode_record(
     table: PageTable, record: dict[str, Any], take: Take, rules: Rules = NO_RULES
 ) -> list[dict[str, Any]]:
-    """Return the control rows (kind, control, raw) of a record; pass the rows of a good page to ``take``.
+    """Return the control rows (kind, control) of a record; pass the rows of a good page to ``take``.
 
     Any exception that a record's bytes cause refuses that record; raised, it would fail the batch at every attempt.
     """
@@ -113,7 +120,7 @@ def decode_record(
         if refusal and not refusal.is_issued:
             raise InvalidRequest(refusal.reason)
     except Exception as error:
-        return [{"kind": REFUSED_KIND, "control": {"reason": _reason(error)}, "raw": record}]
+        return [{"kind": REFUSED_KIND, "control": {"reason": _reason(error)}}]
     control = _control(headers)
     try:
         if refusal:
@@ -129,13 +136,13 @@ def decode_record(
     except Exception as error:
         reason = _reason(error)
         if headers.kind is Kind.PAGE:
-            return [{"kind": REFUSED_KIND, "control": control | {"reason": reason}, "raw": record}]
+            return [{"kind": REFUSED_KIND, "control": control | {"reason": reason}}]
         message = f"the final record is refused: {reason}"
         result = {"status": pb.DataResponse.ERROR, "error_message": message, "total_records": 0}
         return [
             {"kind": FINAL_KIND, "control": control | result},
             # Without a dispatch_id, as it is not a page of the dispatch.
-            {"kind": REFUSED_KIND, "control": {"reason": reason}, "raw": record},
+            {"kind": REFUSED_KIND, "control": {"reason": reason}},
         ]
     if rows.num_rows:
         take(rows)

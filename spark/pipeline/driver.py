@@ -1,12 +1,15 @@
-"""Life cycle of the streaming query, in its own thread: start, watch, ack, restart, stop."""
+"""Life cycle of the streaming query, in its own thread: start, watch, ack, restart, stop.
+
+A query starts at the offsets that the table has, so it needs no checkpoint of Spark's. While it decodes a batch, a
+thread commits and reports the one before.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,18 +18,19 @@ from prometheus_client import CollectorRegistry
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import SuiteError, Unavailable
-from services.common.model.times import from_datetime
 from spark.config import SparkSettings
 from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import Metrics
-from spark.pipeline.batch import Pipeline
+from spark.pipeline.batch import DecodedBatch, Pipeline
+from spark.pipeline.commit_thread import CommitThread
 from spark.pipeline.fault import Fault, kill_driver
+from spark.pipeline.page_source import PAGES, page_source
 from spark.pipeline.reporter import RelayReporter, Reporter
-from spark.runtime.locks import WriterLock, checkpoint_lock
+from spark.runtime.locks import WriterLock
 from spark.runtime.session import build_session, jvm_pid
 from spark.runtime.warm_up import warm_up
 from spark.source.client import SourceClient
-from spark.source.offsets import SourceState, from_json
+from spark.source.offsets import SourceState, cap, plan, to_json
 from spark.source.replay import ack_before
 from spark.tables.table import PageTable, ensure_tables
 
@@ -38,6 +42,7 @@ log = structlog.get_logger(__name__)
 _WATCH_SECONDS = 0.25
 _PROBE_SECONDS = 2.0
 _MAX_BACKOFF_S = 5.0
+_FAILURES_BEFORE_QUARANTINE = 3
 _READING = ("Waiting for data to arrive", "Waiting for next trigger")
 """Status messages of an idle query that has polled its source."""
 
@@ -47,37 +52,39 @@ class QueryFailed(SuiteError):
 
 
 class BatchFailed(SuiteError):
-    """A batch failed; the query ends, and its restart replays the batch."""
+    """A batch failed; the query ends, and the next one repeats the batch."""
 
 
 def start_query(
     session: SparkSession,
     settings: SparkSettings,
     process: Callable[[DataFrame], None],
-    *,
-    drain: bool = False,
+    start: Mapping[int, int],
 ) -> StreamingQuery:
-    """Start the streaming query; with ``drain`` it reads all present records in one batch and ends."""
+    """Start the streaming query at these offsets.
 
-    def batch(raw: DataFrame, batch_id: int) -> None:
+    Its checkpoint is temporary: the table itself says where the next query starts, and ``process`` when to ack.
+    """
+
+    def batch(frame: DataFrame, batch_id: int) -> None:
         try:
-            process(raw)
+            process(frame)
         except Exception as error:
             log.error("batch failed", batch_id=batch_id, error=_short(error))
             # Spark runs regular expressions on the text, which overflow its stack for a long Java trace.
             raise BatchFailed(_short(error)) from None
 
     stream = (
-        session.readStream.format("udsource")
+        session.readStream.format(PAGES)
         .option("address", settings.source)
         .option("replay", "always")
+        .option("ack", "false")
+        .option("startingOffsets", json.dumps(to_json(start)))
         .option("minPartitions", str(session.sparkContext.defaultParallelism))
         .option("maxRecordsPerBatch", str(settings.max_records_per_batch))
-        .option("drain", str(drain).lower())
         .load()
     )
-    writer = stream.writeStream.foreachBatch(batch).option("checkpointLocation", settings.checkpoint)
-    return (writer.trigger(availableNow=True) if drain else writer.trigger(processingTime="0 seconds")).start()
+    return stream.writeStream.foreachBatch(batch).trigger(processingTime="0 seconds").start()
 
 
 def _short(error: Exception) -> str:
@@ -115,24 +122,23 @@ class Driver:
         self._maintenance = maintenance
         self._source = SourceClient(settings.source)
         self._state: SourceState | None = None
-        self._acked: dict[str, int] = {}
+        self._acked: dict[int, int] = {}
         self._failed_attempts = 0
         self._ready = False
+        self._progressed = False
 
     def run(self) -> None:
         """Build the session and run the query until ``stop``; QueryFailed after more failures than allowed in a row."""
-        with checkpoint_lock(self._settings.checkpoint) as record_jvm:
-            session = build_session(self._settings, self._catalog)
-            reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_attempt)
-            try:
-                record_jvm(jvm_pid(session))
-                ensure_tables(self._catalog.load())
-                if self._settings.warm_up and self._settings.is_local and not self.has_backlog():
-                    warm_up(session)
-                self.drive(session, reporter)
-            finally:
-                reporter.close()
-                session.stop()
+        session = build_session(self._settings, self._catalog)
+        reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_attempt)
+        try:
+            ensure_tables(self._catalog.load())
+            if self._settings.warm_up and self._settings.is_local and not self.has_backlog():
+                warm_up(session)
+            self.drive(session, reporter)
+        finally:
+            reporter.close()
+            session.stop()
 
     def drive(self, session: SparkSession, reporter: Reporter) -> None:
         """Keep the query running in a session whose tables exist; the last part of ``run``, separate for tests."""
@@ -140,6 +146,7 @@ class Driver:
         pipeline = Pipeline(self._table, self._catalog, self._settings.source, reporter, fault=fault)
         if self._maintenance is not None:
             threading.Thread(target=self._maintenance.run, args=(self._stop,), name="maintenance", daemon=True).start()
+        session.dataSource.register(page_source(self._table, self._catalog))
         try:
             self._wait_for_source()
             self._keep_running(session, pipeline)
@@ -176,86 +183,111 @@ class Driver:
         return True
 
     def _keep_running(self, session: SparkSession, pipeline: Pipeline) -> None:
+        commits = CommitThread(partial(self._commit, pipeline))
         failures = 0
         while not self._stop.is_set():
-            process = partial(self._process, pipeline)
-            query = start_query(session, self._settings, process)
-            if self._maintenance is not None:
-                self._maintenance.attach(session)
-            try:
-                progressed = self._watch(query)
-            finally:
-                if self._maintenance is not None:
-                    self._maintenance.detach()
-                query.stop()
+            error = self._run_query(session, pipeline, commits)
             if self._stop.is_set():
                 return
-            failures = 1 if progressed else failures + 1
+            failures = 1 if self._progressed else failures + 1
             if failures > self._settings.restarts:
-                raise QueryFailed(f"the query failed {failures} times in a row: {query.exception()}")
+                raise QueryFailed(f"the query failed {failures} times in a row: {error}")
             self._metrics.restarts.inc()
             backoff_s = min(2.0 ** (failures - 1), _MAX_BACKOFF_S)
-            log.error("query failed; restarting it", error=str(query.exception())[:2_000], backoff_s=backoff_s)
+            log.error("query failed; restarting it", error=str(error)[:2_000], backoff_s=backoff_s)
             self._stop.wait(backoff_s)
             self._wait_for_source()
+            if failures % _FAILURES_BEFORE_QUARANTINE == 0:
+                self._quarantine(session, pipeline)
 
-    def _process(self, pipeline: Pipeline, raw: DataFrame) -> None:
+    def _run_query(self, session: SparkSession, pipeline: Pipeline, commits: CommitThread) -> Exception | None:
+        """Run one query until it fails or ``stop`` is set; return the error."""
+        self._progressed = False
+        query = None
+        try:
+            start = pipeline.resume(self._source.state())
+            query = start_query(session, self._settings, partial(self._process, pipeline, commits), start)
+            if self._maintenance is not None:
+                self._maintenance.attach(session)
+            self._watch(query, pipeline, commits)
+            commits.wait()
+        except Exception as error:
+            return error
+        finally:
+            if self._maintenance is not None:
+                self._maintenance.detach()
+            if query is not None:
+                query.stop()
+            commits.close()
+        return query.exception()
+
+    def _quarantine(self, session: SparkSession, pipeline: Pipeline) -> None:
+        """Process the next batch record by record, as far as necessary; only a record's own failure is its fault."""
+        try:
+            state = self._source.state()
+            start = pipeline.resume(state)
+            ranges = plan(start, cap(start, state.ends, self._settings.max_records_per_batch))
+            if ranges and (count := pipeline.quarantine(session, ranges)):
+                self._metrics.quarantined.inc(count)
+        except Exception as error:
+            log.warning("no record is at fault", error=_short(error))
+
+    def _process(self, pipeline: Pipeline, commits: CommitThread, frame: DataFrame) -> None:
+        """Decode a batch beside the commit of the one before, and start its commit."""
+        batch = pipeline.decode(frame)
+        try:
+            commits.wait()
+        except Exception:
+            pipeline.discard(batch.decoded)
+            raise
+        commits.submit(batch)
+
+    def _commit(self, pipeline: Pipeline, batch: DecodedBatch) -> None:
         started = time.perf_counter()
         with self._writer_lock.batch():
             self._metrics.step_seconds.labels("lock").observe(time.perf_counter() - started)
-            self._metrics.add(pipeline.process(raw))
+            self._metrics.add(pipeline.commit(batch))
+        self._progressed = True
 
-    def _watch(self, query: StreamingQuery) -> bool:
-        """Ack batches and update health while the query runs; return whether it finished a batch or became idle."""
-        progressed = False
+    def _watch(self, query: StreamingQuery, pipeline: Pipeline, commits: CommitThread) -> None:
+        """Ack batches and update health while the query runs and no commit has failed."""
         reachable = True
         probe_in_s = 0.0
-        while query.isActive and not self._stop.is_set():
+        while query.isActive and not commits.has_failed and not self._stop.is_set():
             now_ns = time.time_ns()  # before the status, as a batch may begin in between
-            idle = query.status["message"] in _READING
-            progress = query.lastProgress
-            if progress is not None:
-                self._ack(progress.json)
-            if idle:
+            if query.status["message"] in _READING and commits.is_idle:
+                self._progressed = True
                 self._note_progress(now_ns)
-            progressed = progressed or progress is not None or idle
+            self._ack(pipeline.position)
             probe_in_s -= _WATCH_SECONDS
-            if progressed and probe_in_s <= 0:
+            if self._progressed and probe_in_s <= 0:
                 probe_in_s = _PROBE_SECONDS
                 reachable = self._source_answers()
                 self._show_lag()
-            self._set_ready(progressed and reachable and self._failed_attempts < self._settings.report_attempts)
+            self._set_ready(self._progressed and reachable and self._failed_attempts < self._settings.report_attempts)
             self._stop.wait(_WATCH_SECONDS)
         self._set_ready(False)
-        return progressed
 
-    def _ack(self, progress_json: str) -> None:
-        """Ack the last finished batch.
-
-        Spark publishes progress after it has written the batch to its commit log, so an ack never precedes the
-        checkpoint. Spark calls the data source's own ``commit`` one batch later, which would leave the last batch
-        unacked while the query is idle.
-        """
-        progress = json.loads(progress_json)
-        end = progress["sources"][0]["endOffset"]
-        if not end or end == self._acked:
+    def _ack(self, position: Mapping[int, int]) -> None:
+        """Ack the records that are committed and reported."""
+        if position == self._acked:
             return
-        self._note_progress(from_datetime(datetime.fromisoformat(progress["timestamp"])))
+        end = dict(position)
         try:
-            ack_before(self._source, from_json(end))
+            ack_before(self._source, end)
             self._acked = end
         except Unavailable as error:
             log.warning("ack postponed", error=str(error))
 
     def _note_progress(self, settled_ns: int) -> None:
-        """Record that every batch that began before this time is in Spark's commit log."""
+        """Record that every batch that began before this time is committed."""
         self._metrics.progress.set_to_current_time()
         if self._maintenance is not None:
             self._maintenance.settle(settled_ns)
 
     def _show_lag(self) -> None:
         if self._state is not None:
-            self._metrics.show_lag(self._state.ends, dict(self._state.committed) | from_json(self._acked))
+            self._metrics.show_lag(self._state.ends, dict(self._state.committed) | self._acked)
 
     def _set_ready(self, ready: bool) -> None:
         if ready != self._ready:

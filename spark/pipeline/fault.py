@@ -2,8 +2,8 @@
 
     die_before_commit:N       the batch is decoded, none of its rows is committed
     die_during_commit:N       its files and the table's next metadata are written, the catalog is being updated
-    die_before_checkpoint:N   after the Iceberg commit, before report, coverage and Spark's commit log
-    die_after_report:N        after report and coverage, before Spark's commit log
+    die_before_report:N       after the commit, before the report
+    die_after_report:N        after the report, before the ack
     ...:N:FUSE                counts only batches while the file FUSE exists; it is removed before the kill
     A,B                       several faults; a fuse's name must not contain a comma
 
@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 log = structlog.get_logger(__name__)
-_ONE = r"die_(before_commit|during_commit|before_checkpoint|after_report):[1-9][0-9]*(:[^,]+)?"
+_ONE = r"die_(before_commit|during_commit|before_report|after_report):[1-9][0-9]*(:[^,]+)?"
 FAULT_PATTERN = rf"^(|{_ONE}(,{_ONE})*)$"
 _LOOK_SECONDS = 0.001
 
@@ -39,7 +39,7 @@ class Moment(StrEnum):
 
     DECODED = "die_before_commit"
     COMMITTING = "die_during_commit"
-    ROWS_COMMITTED = "die_before_checkpoint"
+    ROWS_COMMITTED = "die_before_report"
     REPORTED = "die_after_report"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -24,7 +24,8 @@ from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
 from services.common.lake.commit import remove_files
-from spark.pipeline.decode import DECODED, FILE_KIND, NO_RULES, Rules, decode_batches
+from spark.pipeline.dead_letters import LetterLayout, LetterWriter, without_history
+from spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, NO_RULES, Rules, decode_batches
 from spark.tables.table import PageTable
 
 if TYPE_CHECKING:
@@ -45,15 +46,8 @@ class Layout:
 
     @staticmethod
     def of(table: PageTable, target: Table) -> Layout:
-        """Return the layout of ``target`` without its history, which grows."""
-        no_history: dict[str, Any] = {
-            "snapshots": [],
-            "snapshot_log": [],
-            "metadata_log": [],
-            "refs": {},
-            "current_snapshot_id": None,
-        }
-        return Layout(table, target.metadata.model_copy(update=no_history), target.io)
+        """Return the layout of ``target``."""
+        return Layout(table, without_history(target.metadata), target.io)
 
 
 class Writer:
@@ -136,26 +130,32 @@ class Writer:
         return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
 
 
-def stage(layout: Layout, rules: Rules = NO_RULES) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow``: batches of ``RAW`` to control rows, and one row for each written file."""
+@dataclass(frozen=True)
+class Stage:
+    """Work of the tasks of a batch, sent to each of them."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = Writer(layout)
+    layout: Layout
+    letters: LetterLayout
+    rules: Rules = NO_RULES
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Turn batches of ``RAW`` into control rows, and a row for each written file; a function for ``mapInArrow``."""
+        writer, letters = Writer(self.layout), LetterWriter(self.letters, now_ns=self.rules.now_ns)
         try:
-            yield from decode_batches(layout.table, batches, writer.add, rules)
+            yield from decode_batches(self.layout.table, batches, writer.add, letters.add, self.rules)
             writer.flush()
+            letters.flush()
         except BaseException:
-            remove_files(layout.io, writer.written)
+            remove_files(self.layout.io, [*writer.written, *letters.written])
             raise
-        if writer.written:
-            rows = [{"kind": FILE_KIND, "file": pickle.dumps(file)} for file in writer.written]
+        files = [(FILE_KIND, file) for file in writer.written] + [(LETTERS_KIND, file) for file in letters.written]
+        if files:
+            rows = [{"kind": kind, "file": pickle.dumps(file)} for kind, file in files]
             yield pa.RecordBatch.from_pylist(rows, schema=DECODED)
-
-    return run
 
 
 def unpack(data: bytes) -> DataFile:
-    """Return the file of a row of `stage`, which a worker of this driver has pickled."""
+    """Return the file of a row of `Stage.run`, which a worker of this driver has pickled."""
     file: DataFile = pickle.loads(data)  # noqa: S301
     return file
 

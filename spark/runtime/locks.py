@@ -1,21 +1,12 @@
-"""Locks that give the tables one writer: one driver per checkpoint, and in it one batch or step at a time."""
+"""Lock that lets one batch or one step of maintenance at a time commit in a driver."""
 
 from __future__ import annotations
 
-import fcntl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-import structlog
 
 from services.common.clock import Clock, SystemClock
-from services.common.model.errors import Conflict
-
-log = structlog.get_logger(__name__)
-_PAUSE_S = 0.2
 
 
 class WriterLock:
@@ -65,53 +56,3 @@ class WriterLock:
         """Return the nanoseconds since the last batch ended; 0 while one runs or waits."""
         with self._free:
             return 0 if self._batches else self._clock.monotonic_ns() - self._idle_since_ns
-
-
-@contextmanager
-def checkpoint_lock(checkpoint: str, *, timeout_seconds: float = 60.0) -> Iterator[Callable[[int], None]]:
-    """Hold a lock on ``<checkpoint>.lock``; yield a function that records this driver's JVM for the next driver.
-
-    Two drivers would append rows unknown to each other. The JVM of a killed driver survives for a moment and may finish
-    a commit, so the next driver waits for its end. Checkpoints outside local files are not locked: there the cluster
-    starts one driver.
-
-    Raises:
-        Conflict: Another driver holds the lock, or the previous driver's JVM does not end.
-    """
-    path = checkpoint.removeprefix("file://")
-    if "://" in path:
-        yield lambda pid: None
-        return
-    lock = Path(f"{path}.lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Conflict(f"another driver uses the checkpoint; it holds {lock}") from None
-        file.seek(0)
-        _await_end_of(file.read().strip(), timeout_seconds)
-
-        def record_jvm(pid: int) -> None:
-            file.truncate(0)
-            file.write(str(pid))
-            file.flush()
-
-        yield record_jvm
-
-
-def _await_end_of(pid: str, timeout_seconds: float) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while pid and _is_java(pid):
-        if time.monotonic() >= deadline:
-            raise Conflict(f"the previous driver's JVM, process {pid}, still uses the checkpoint")
-        log.info("waiting for the end of the previous driver's JVM", pid=pid)
-        time.sleep(_PAUSE_S)
-
-
-def _is_java(pid: str) -> bool:
-    """Return whether the process runs and is a JVM; the id may have been reused."""
-    try:
-        return "java" in Path(f"/proc/{pid}/comm").read_text()
-    except OSError:
-        return False

@@ -57,6 +57,7 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         # Batches are small: adaptive planning, wide shuffles and the UI cost more than they save.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": f"{settings.poll_ms}ms",
         "spark.sql.streaming.stopTimeout": f"{int(settings.drain_seconds * 1_000)}ms",

@@ -7,7 +7,7 @@ batch that is repeated after a crash would begin wherever ``startingOffsets`` is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -94,6 +94,16 @@ def initial(state: SourceState, starting: Position) -> dict[int, int]:
     return {p: max(first, starting[p]) for p, first in state.starts.items()}
 
 
+def begun_anew(kept: Offsets, state: SourceState) -> set[int]:
+    """Return the partitions whose log ends before the offset that a reader has kept: it was another log."""
+    return {p for p, offset in kept.items() if offset > state.ends.get(p, 0)}
+
+
+def resume(kept: Offsets, state: SourceState) -> dict[int, int]:
+    """Return where a reader continues: at the offset that it has kept, else at the committed one, else at the start."""
+    return {p: max(first, kept.get(p, state.committed.get(p, first))) for p, first in state.starts.items()}
+
+
 def cap(start: Offsets, ends: Offsets, limit: int | None) -> dict[int, int]:
     """Return the end of the next batch: at most ``limit`` records after ``start``, shared evenly; None takes all.
 
@@ -134,6 +144,22 @@ def _cut(whole: OffsetRange, parts: int) -> Iterator[OffsetRange]:
     parts = min(max(parts, 1), size)
     ends = [whole.start + size * number // parts for number in range(parts + 1)]
     return (OffsetRange(whole.partition, first, last) for first, last in pairwise(ends))
+
+
+def share(ranges: Sequence[OffsetRange], shares: int) -> list[list[OffsetRange]]:
+    """Cut the ranges, which are not empty, into at most as many shares, of equal size except for one record."""
+    total = sum(each.end - each.start for each in ranges)
+    found: list[list[OffsetRange]] = [[] for _ in range(shares)]
+    seen = 0
+    for each in ranges:
+        start = each.start
+        while start < each.end:
+            number = seen * shares // total
+            size = min(each.end - start, -(-(number + 1) * total // shares) - seen)
+            found[number].append(OffsetRange(each.partition, start, start + size))
+            start += size
+            seen += size
+    return [part for part in found if part]
 
 
 def to_ack(end: Offsets, state: SourceState) -> dict[int, int]:

@@ -32,6 +32,7 @@ class SourceOptions:
     max_bytes: int = 256 * 1024 * 1024
     read_timeout_ms: int = 500
     min_partitions: int = 1
+    ack: bool = True
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -107,5 +108,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "maxBytesPerBatch": ("max_bytes", _positive),
     "readTimeoutMs": ("read_timeout_ms", _positive),
     "minPartitions": ("min_partitions", _positive),
+    "ack": ("ack", _truth),
 }
 """Field and parser of each option."""

@@ -106,7 +106,7 @@ class ReplayPlanner:
     def commit(self, end: Mapping[str, Any]) -> None:
         """Ack everything before ``end``, which is in Spark's commit log. The next ack includes one that is lost."""
         last = rules.from_json(end)
-        if last == self._acked:
+        if last == self._acked or not self._options.ack:
             return
         try:
             ack_before(self._client, last)
@@ -123,7 +123,7 @@ class ReplayPlanner:
         return self._initial
 
     def _ack_planned(self, state: rules.SourceState) -> None:
-        if self._planned is None:
+        if self._planned is None or not self._options.ack:
             return
         try:
             self._client.ack(rules.to_ack(self._planned, state))

@@ -8,7 +8,8 @@ are the two planners; docs/spark-source.md has the options and the guarantee of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from json import dumps
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -16,11 +17,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from services.common.model.errors import InvalidRequest
 from spark.source.client import PendingUnknown, SourceClient
 from spark.source.in_flight import is_batch_offset
-from spark.source.offsets import SourceState
+from spark.source.offsets import OffsetRange, SourceState, to_json
 from spark.source.options import SourceOptions
 from spark.source.plain import PlainPlanner, RecordsPartition, read_now
 from spark.source.records import RECORD_DDL
 from spark.source.replay import RangePartition, ReplayPlanner, first_state, ranges_now
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Planner: TypeAlias = ReplayPlanner | PlainPlanner
 """Planner process of a stream; offsets are JSON objects."""
@@ -152,3 +156,12 @@ def replayed_from(options: SourceOptions, seconds: float) -> SourceState | None:
         if must_replay:
             raise
     return None
+
+
+def read_ranges(session: SparkSession, address: str, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """Return the records of some ranges, one of a partition at most, of a source that can replay."""
+    nothing = dict(SourceClient(address).state().starts)
+    start = nothing | {each.partition: each.start for each in ranges}
+    end = nothing | {each.partition: each.end for each in ranges}
+    reader = session.read.format(UdSource.name()).option("address", address).option("replay", "always")
+    return reader.option("startingOffsets", dumps(to_json(start))).option("endingOffsets", dumps(to_json(end))).load()

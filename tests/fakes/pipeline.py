@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +20,6 @@ from services.common.model.page import PageHeaders
 from services.common.model.time_range import TimeRange, merge
 from spark.maintenance.coverage_rows import adds_up
 from spark.pipeline.reporter import FinalReport
-from spark.source.offsets import from_json
 from spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
 from tests.fakes.source_server import FakeSource
@@ -117,15 +114,6 @@ def frame(spark: SparkSession, records: list[tuple[bytes, dict[str, str]]]) -> A
         for n, (p, h) in enumerate(records)
     ]
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=RAW), RAW_DDL)
-
-
-def settled(checkpoint: str) -> set[tuple[int, int]]:
-    """Return partition and last offset of every batch in Spark's commit log."""
-    found = set()
-    for commit in (Path(checkpoint) / "commits").glob("[0-9]*"):
-        ends = json.loads((Path(checkpoint) / "offsets" / commit.name).read_text().splitlines()[-1])
-        found |= {(partition, end - 1) for partition, end in from_json(ends).items()}
-    return found
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -28,3 +29,8 @@ def files_of_pages(
     if commit:
         commit_files(target, added=writer.written)
     return writer.written
+
+
+def stored(table: Table) -> int:
+    """Return the number of data files in the table's folder, committed or not."""
+    return len(list((Path(table.location().removeprefix("file://")) / "data").rglob("*.parquet")))

@@ -1,6 +1,6 @@
-"""Repeated deaths of Spark between the Iceberg commit and its checkpoint, by the hook in spark/pipeline/fault.py.
+"""Repeated deaths of Spark between the Iceberg commit and the report, by the hook in spark/pipeline/fault.py.
 
-The suite has ``DEXORDER_SPARK_FAULT=die_before_checkpoint:1:FUSE`` (`fault_environment`); a driver dies after the first
+The suite has ``DEXORDER_SPARK_FAULT=die_before_report:1:FUSE`` (`fault_environment`); a driver dies after the first
 commit of rows while the fuse exists. The fuse is created either before the next driver starts, so that the replay of a
 batch dies as well, or once the driver has made progress.
 """
@@ -31,7 +31,7 @@ class Seen:
 
 def fault_environment(directory: Path) -> dict[str, str]:
     """Return the environment for `running_suite`."""
-    return {"DEXORDER_SPARK_FAULT": f"die_before_checkpoint:1:{_fuse(directory)}"}
+    return {"DEXORDER_SPARK_FAULT": f"die_before_report:1:{_fuse(directory)}"}
 
 
 def run(suite: Suite, backfills: Backfills, deaths: int, *, expiry_every: int = 0) -> Seen:

@@ -7,8 +7,8 @@ writer makes snapshots without a state, so the state of a table is that of the n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from pyiceberg.table.metadata import TableMetadata
@@ -17,7 +17,12 @@ from pyiceberg.table.snapshots import Snapshot
 Offsets = Mapping[int, int]
 """Next offset to read, by partition."""
 
-_OFFSETS, _DISPATCH, _CLAIMS = "dexorder.offsets", "dexorder.dispatch", "dexorder.claims"
+_OFFSETS, _RESUME, _DISPATCH, _CLAIMS = (
+    "dexorder.offsets",
+    "dexorder.resume",
+    "dexorder.dispatch",
+    "dexorder.claims",
+)
 
 
 @dataclass(frozen=True)
@@ -28,27 +33,26 @@ class CommitState:
         offsets: By address of a source, the records whose rows and claims are committed.
         dispatch: Largest number of a dispatch with committed rows or claims.
         claims: Path of the file with the claims of this commit alone; empty if it made none.
+        resume: By address of a source, the records that are reported too: whoever continues starts there, so that a
+            batch is reported of which only the commit succeeded.
     """
 
     offsets: Mapping[str, Offsets] = field(default_factory=dict)
     dispatch: int = 0
     claims: str = ""
+    resume: Mapping[str, Offsets] = field(default_factory=dict)
 
     def encode(self) -> dict[str, str]:
         """Return the properties of a snapshot's summary."""
-        offsets = {source: {str(p): parts[p] for p in sorted(parts)} for source, parts in sorted(self.offsets.items())}
-        found = {_OFFSETS: json.dumps(offsets, separators=(",", ":")), _DISPATCH: str(self.dispatch)}
+        found = {_OFFSETS: _encode(self.offsets), _RESUME: _encode(self.resume), _DISPATCH: str(self.dispatch)}
         return found | {_CLAIMS: self.claims} if self.claims else found
 
     @classmethod
     def decode(cls, summary: Mapping[str, str]) -> Self | None:
         """Parse a snapshot's summary; return None if it has no state, or one that is not ours."""
         try:
-            offsets = {
-                str(source): {int(partition): int(offset) for partition, offset in parts.items()}
-                for source, parts in json.loads(summary[_OFFSETS]).items()
-            }
-            return cls(offsets, int(summary[_DISPATCH]), summary.get(_CLAIMS, ""))
+            offsets, resume = _decode(summary[_OFFSETS]), _decode(summary.get(_RESUME, "{}"))
+            return cls(offsets, int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), resume)
         except (KeyError, ValueError, AttributeError, TypeError):
             return None
 
@@ -57,12 +61,38 @@ class CommitState:
         done = self.offsets.get(source, {})
         return all(done.get(partition, 0) >= end for partition, end in ends.items())
 
-    def after(self, source: str, ends: Offsets, *, dispatch: int = 0, claims: str = "") -> Self:
+    def after(
+        self, source: str, ends: Offsets, *, resume: Offsets | None = None, dispatch: int = 0, claims: str = ""
+    ) -> Self:
         """Return the state after a commit of a batch of ``source``; no offset and no number moves back."""
         done = dict(self.offsets.get(source, {}))
         for partition, end in ends.items():
             done[partition] = max(end, done.get(partition, 0))
-        return type(self)({**self.offsets, source: done}, max(dispatch, self.dispatch), claims)
+        starts = {**self.resume, source: dict(resume)} if resume is not None else self.resume
+        return type(self)({**self.offsets, source: done}, max(dispatch, self.dispatch), claims, starts)
+
+    def without(self, source: str, partitions: Collection[int]) -> Self:
+        """Return the state without the offsets of partitions whose log has begun anew."""
+        kept, starts = (
+            {**each, source: {p: offset for p, offset in each.get(source, {}).items() if p not in partitions}}
+            for each in (self.offsets, self.resume)
+        )
+        return replace(self, offsets=kept, resume=starts)
+
+    def position(self, source: str) -> dict[int, int]:
+        """Return the offsets at which whoever continues starts, of the partitions that the table knows."""
+        return {**self.offsets.get(source, {}), **self.resume.get(source, {})}
+
+
+def _encode(offsets: Mapping[str, Offsets]) -> str:
+    ordered = {source: {str(p): parts[p] for p in sorted(parts)} for source, parts in sorted(offsets.items())}
+    return json.dumps(ordered, separators=(",", ":"))
+
+
+def _decode(text: str) -> dict[str, Offsets]:
+    return {
+        str(source): {int(p): int(offset) for p, offset in parts.items()} for source, parts in json.loads(text).items()
+    }
 
 
 def state_of(metadata: TableMetadata) -> CommitState:

@@ -34,6 +34,7 @@ from spark.pipeline import presence
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.decode import decode_record
 from spark.pipeline.driver import start_query
+from spark.pipeline.page_source import page_source
 from spark.runtime.locks import WriterLock
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import append_coverage, control, page
@@ -178,19 +179,19 @@ def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_noth
         settings = SparkSettings(
             listen="127.0.0.1:0",
             source=source.address,
-            checkpoint=str(tmp_path / "checkpoint"),
             warm_up=False,
             max_records_per_batch=6,
         )
         pipeline = Pipeline(CANDLES, trading, source.address, recorder)
-        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)))
+        spark.dataSource.register(page_source(CANDLES, trading))
+        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)), {0: 0, 1: 0})
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(240)
         parts.runner.attach(spark)
         parts.clock.advance(30 * DAY_NS)
         parts.settled()
         assert sum(care.expired_snapshots for care in parts.runner.maintain()) > 0
-        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)))
+        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)), {0: 0, 1: 0})
         query.processAllAvailable()
         query.stop()
         oracle.check(trading)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import read_coverage
 from services.common.lake.commit_state import state_of
 from services.common.lake.tables import DEAD_LETTERS, OHLC
+from services.common.model.history import IssuedDispatch
+from services.common.model.page import PageHeaders
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.config import SparkSettings
 from spark.pipeline import presence
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.driver import Driver, QueryFailed, start_query
+from spark.pipeline.page_source import page_source
 from spark.pipeline.reporter import FinalReport
+from spark.source.client import SourceClient
 from spark.tables.ohlc import CANDLES
+from spark.tables.table import PageTable
 from tests.fakes.pages import DAY, MINUTE_NS, control, dispatch_id, final, page, span
-from tests.fakes.pipeline import Oracle, Recorder, frame, ns, settled, wait_until
+from tests.fakes.pipeline import Oracle, Recorder, frame, ns, wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]  # a cold first batch on a busy machine
@@ -39,10 +49,9 @@ def source() -> Iterator[RunningSource]:
 
 
 @pytest.fixture
-def settings(source: RunningSource, tmp_path: Path) -> Callable[..., SparkSettings]:
-    def make(checkpoint: str = "checkpoint", **changes: Any) -> SparkSettings:
-        folder = str(tmp_path / checkpoint)
-        return SparkSettings(listen="127.0.0.1:0", source=source.address, checkpoint=folder, warm_up=False, **changes)
+def settings(source: RunningSource) -> Callable[..., SparkSettings]:
+    def make(**changes: Any) -> SparkSettings:
+        return SparkSettings(listen="127.0.0.1:0", source=source.address, warm_up=False, **changes)
 
     return make
 
@@ -53,7 +62,7 @@ def test_a_stream_of_pages_becomes_exactly_the_rows_of_the_oracle(
     oracle, recorder = Oracle(source.fake), Recorder()
     oracle.send_history()
     pipeline = Pipeline(CANDLES, trading, source.address, recorder)
-    query = start_query(spark, settings(max_records_per_batch=3), lambda raw: void(pipeline.process(raw)))
+    query = run(spark, trading, settings(max_records_per_batch=3), pipeline)
     query.processAllAvailable()
     oracle.send(control(80, 10, page=4))
     query.processAllAvailable()
@@ -161,50 +170,60 @@ def test_the_claim_of_a_batch_without_candles_is_committed(spark: SparkSession, 
 
 
 @pytest.mark.smoke
-def test_a_crash_after_the_rows_and_a_lost_checkpoint_duplicate_nothing(
+def test_a_batch_that_is_committed_but_not_reported_is_repeated_by_whoever_continues(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
-    oracle, recorder = Oracle(source.fake), Recorder(fail_calls={2})
+    oracle, first, second = Oracle(source.fake), Recorder(fail_calls={2}), Recorder()
     oracle.send_history()
-    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
-    query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
+    pipeline = Pipeline(CANDLES, trading, source.address, first)
+    query = run(spark, trading, settings(max_records_per_batch=4), pipeline)
     with pytest.raises(StreamingQueryException):
         query.awaitTermination(240)
-    before = trading.load().load_table(OHLC.name).scan().count()
-    query = start_query(spark, settings(max_records_per_batch=4), lambda raw: void(pipeline.process(raw)))
+    assert first.calls == 2
+    source.fake.committed.clear()  # the group's offsets are lost; the table has its own
+    query = run(spark, trading, settings(), Pipeline(CANDLES, trading, source.address, second))
     query.processAllAvailable()
     query.stop()
     oracle.check(trading)
-    assert before <= len(oracle.rows)
-    source.fake.committed.clear()
-    query = start_query(spark, settings("fresh"), lambda raw: void(pipeline.process(raw)), drain=True)
-    assert query.awaitTermination(240)
-    oracle.check(trading)
+    assert not {*first.pages} & {*second.pages}, "a page that was reported is not read again"
+    assert len(first.pages) + len(second.pages) == oracle.sent
 
 
-def test_a_fresh_checkpoint_starts_at_the_acked_offset(
+def test_a_new_table_starts_at_the_acked_offset(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder()
     for n in range(4):
         oracle.send(control(n * 10, 10, page=n))
     source.fake.committed = {0: 2, 1: 1}
-    pipeline = Pipeline(CANDLES, trading, source.address, recorder)
-    query = start_query(spark, settings(), lambda raw: void(pipeline.process(raw)), drain=True)
-    assert query.awaitTermination(240)
+    query = run(spark, trading, settings(), Pipeline(CANDLES, trading, source.address, recorder))
+    query.processAllAvailable()
+    query.stop()
     assert [p.span for p in recorder.pages] == [span(30, 10)]
 
 
-def test_a_drained_query_ignores_the_cap_and_ends(
+def test_a_log_that_begins_anew_is_read_from_its_start(
     spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder()
-    oracle.send_history()
+    for n in range(4):
+        oracle.send(control(n * 10, 10, page=n))
     pipeline = Pipeline(CANDLES, trading, source.address, recorder)
-    query = start_query(spark, settings(max_records_per_batch=1), lambda raw: void(pipeline.process(raw)), drain=True)
-    assert query.awaitTermination(240)
-    oracle.check(trading)
-    assert recorder.calls == 1
+    query = run(spark, trading, settings(), pipeline)
+    query.processAllAvailable()
+    query.stop()
+    again = Oracle(FakeSource(partitions=2))
+    again.rows, again.claims = oracle.rows, oracle.claims
+    source.fake.logs, source.fake.ends, source.fake.committed = again.source.logs, again.source.ends, {}
+    again.send(control(50, 10, job=2))
+    query = run(spark, trading, settings(), pipeline)
+    query.processAllAvailable()
+    again.send(control(60, 10, job=2, page=1))
+    query.processAllAvailable()
+    query.stop()
+    again.check(trading)
+    state = state_of(trading.load().load_table(OHLC.name).metadata)
+    assert state.offsets[source.address] == {0: 1, 1: 1}
 
 
 def test_the_source_can_be_read_as_a_batch(spark: SparkSession, source: RunningSource) -> None:
@@ -228,7 +247,7 @@ def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_bat
     source.stop()
     oracle.send_history()
     early: list[tuple[int, int]] = []
-    source.fake.on_ack = lambda acks: early.extend(a for a in acks if a not in settled(settings().checkpoint))
+    source.fake.on_ack = lambda acks: early.extend(a for a in acks if sum(o + 1 for _, o in acks) > len(recorder.pages))
     ready = threading.Event()
     driver = Driver(
         settings(max_records_per_batch=4),
@@ -246,7 +265,7 @@ def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_bat
     stop.set()
     thread.join(240)
     assert not ready.is_set()
-    assert not early, "acked before Spark's commit log had the batch"
+    assert not early, "acked before it was reported"
     oracle.check(trading)
 
 
@@ -268,8 +287,92 @@ def test_the_driver_gives_up_after_too_many_failures(
         driver.drive(spark, recorder)
 
 
-def void(_: object) -> None:
-    """foreachBatch wants nothing back."""
+@pytest.mark.smoke
+def test_a_batch_is_decoded_while_the_one_before_is_committed(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    class Waiting(Recorder):
+        """A relay that answers the first report after it was asked for the dispatches of the second batch."""
+
+        decoded = threading.Semaphore(0)
+
+        def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+            self.decoded.release()
+            return super().describe(dispatch_ids)
+
+        def report(self, *report: Any) -> None:
+            if not self.calls:
+                assert self.decoded.acquire(timeout=240)
+                assert self.decoded.acquire(timeout=240)
+            super().report(*report)
+
+    oracle, recorder = Oracle(source.fake), Waiting()
+    oracle.send_history()
+    with driving(spark, trading, settings(max_records_per_batch=4), recorder):
+        wait_until(lambda: source.fake.committed == source.fake.ends)
+    oracle.check(trading)
+    assert recorder.calls == 3
+
+
+def crash_at_one_price(headers: PageHeaders, response: ingest_pb2.DataResponse) -> pa.RecordBatch:
+    """Decode a page, except that one with a price of 666 ends the process."""
+    rows = CANDLES.decode(headers, response)
+    if rows.num_rows and rows.column("open")[0].as_py() == 666:
+        os._exit(1)
+    return rows
+
+
+@pytest.mark.smoke
+def test_a_record_that_ends_the_worker_becomes_a_dead_letter_and_the_rest_is_committed(
+    spark: SparkSession, trading: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
+) -> None:
+    oracle, recorder = Oracle(source.fake), Recorder()
+    oracle.send_history()
+    crash, headers = page(control(200, 5, job=9), 666)
+    offset = source.fake.add(0, crash, "k", headers)
+    oracle.send(control(300, 10, job=7))
+    registry = CollectorRegistry()
+    fragile = replace(CANDLES, decode=crash_at_one_price)
+    with driving(spark, trading, settings(), recorder, fragile, registry):
+        wait_until(lambda: source.fake.committed == source.fake.ends)
+    oracle.check(trading)
+    (letter,) = trading.load().load_table(DEAD_LETTERS.name).scan().to_arrow().to_pylist()
+    assert (letter["partition"], letter["offset"], letter["payload"]) == (0, offset, crash)
+    assert registry.get_sample_value("dexorder_spark_quarantined_records_total") == 1
+
+
+@contextmanager
+def driving(
+    spark: SparkSession,
+    trading: CatalogSettings,
+    settings: SparkSettings,
+    recorder: Recorder,
+    table: PageTable = CANDLES,
+    registry: CollectorRegistry | None = None,
+) -> Iterator[None]:
+    """Run a driver meanwhile."""
+    stop = threading.Event()
+    driver = Driver(
+        settings, trading, table, stop=stop, on_ready=lambda now: None, registry=registry or CollectorRegistry()
+    )
+    thread = threading.Thread(target=driver.drive, args=(spark, recorder))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(240)
+
+
+def run(spark: SparkSession, trading: CatalogSettings, settings: SparkSettings, pipeline: Pipeline) -> StreamingQuery:
+    """Start a query where the table ends."""
+    spark.dataSource.register(page_source(CANDLES, trading))
+    start = pipeline.resume(SourceClient(settings.source).state())
+
+    def process(frame: DataFrame) -> None:
+        pipeline.process(frame)
+
+    return start_query(spark, settings, process, start)
 
 
 def test_pending_records_make_a_warm_up_needless(

@@ -28,9 +28,7 @@ def test_the_nth_batch_with_rows_dies_at_its_moment_and_at_no_other() -> None:
 def test_with_a_fuse_only_batches_while_it_exists_count(tmp_path: Path) -> None:
     kills: list[bool] = []
     fuse = tmp_path / "fuse:1"
-    fault = Fault.parse(
-        SparkSettings(fault=f"die_before_checkpoint:1:{fuse}").fault, lambda: kills.append(fuse.exists())
-    )
+    fault = Fault.parse(SparkSettings(fault=f"die_before_report:1:{fuse}").fault, lambda: kills.append(fuse.exists()))
     assert fault
     fault.passed(Moment.ROWS_COMMITTED)
     assert kills == []
@@ -81,8 +79,8 @@ def test_no_fault_is_the_default() -> None:
     "text",
     [
         "die",
-        "die_before_checkpoint",
-        "die_before_checkpoint:0",
+        "die_before_report",
+        "die_before_report:0",
         "die_after_report:-1",
         "x:1",
         "die_before_commit:1,",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from services.gen.source.v1 import source_pb2_grpc as rpc
 from spark.source.in_flight import RecordId
-from tests.fakes.pipeline import settled, wait_until
+from spark.source.offsets import from_json
+from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.peers.memory_source import memory_source
 from tests.unit.spark.source.plain_source import PlainSource, RunningPlainSource, record, serving
@@ -224,3 +226,12 @@ def folder_of(tmp_path: Path) -> Path:
 def pending(target: str) -> int:
     with grpc.insecure_channel(target) as channel:
         return int(rpc.SourceStub(channel).PendingFn(Empty(), timeout=30).result.count)
+
+
+def settled(checkpoint: str) -> set[tuple[int, int]]:
+    """Return partition and last offset of every batch in Spark's commit log."""
+    found = set()
+    for commit in (Path(checkpoint) / "commits").glob("[0-9]*"):
+        ends = json.loads((Path(checkpoint) / "offsets" / commit.name).read_text().splitlines()[-1])
+        found |= {(partition, end - 1) for partition, end in from_json(ends).items()}
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +17,13 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.lake.commit import commit_files, remove_files
 from services.common.lake.tables import OHLC
 from spark.pipeline import files
-from spark.pipeline.decode import DECODED, FILE_KIND, PAGE_KIND, decode_batches
-from spark.pipeline.files import Layout, Writer, read_columns, stage, unpack
+from spark.pipeline.dead_letters import LetterLayout
+from spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND, decode_batches
+from spark.pipeline.files import Layout, Stage, Writer, read_columns, unpack
 from spark.source.records import RAW
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page
+from tests.fakes.staged import stored
 
 OTHER = "ETH/USDT.BINANCE"
 
@@ -42,7 +43,7 @@ def raw(*records: Record) -> pa.RecordBatch:
 
 def decoded(*records: Record) -> list[pa.RecordBatch]:
     pages: list[pa.RecordBatch] = []
-    list(decode_batches(CANDLES, [raw(*records)], pages.append))
+    list(decode_batches(CANDLES, [raw(*records)], pages.append, lambda record, reason: None))
     return pages
 
 
@@ -58,8 +59,8 @@ def rows(found: pa.Table) -> list[tuple[Any, ...]]:
     return sorted(zip(*(found.column(name).to_pylist() for name in OHLC.arrow.names), strict=True), key=lambda r: r[:3])
 
 
-def stored(table: Table) -> list[Path]:
-    return list(Path(table.location().removeprefix("file://")).rglob("*.parquet"))
+def work(table: Table) -> Stage:
+    return Stage(Layout.of(CANDLES, table), LetterLayout.of("test", table.catalog))
 
 
 def test_files_have_the_partitions_that_pyiceberg_gives_them_and_are_sorted_by_key(table: Table) -> None:
@@ -113,18 +114,19 @@ def test_no_row_is_lost_for_any_pages_and_any_buffer(
 
 
 def test_a_task_returns_its_control_rows_and_its_files(table: Table) -> None:
-    batches = list(stage(Layout.of(CANDLES, table))([raw(page(control(0, 50))), raw(page(control(50, 5)), (b"?", {}))]))
+    batches = list(work(table).run([raw(page(control(0, 50))), raw(page(control(50, 5)), (b"?", {}))]))
     assert all(batch.schema == DECODED for batch in batches)
     found = [row for batch in batches for row in batch.to_pylist()]
-    assert [row["kind"] for row in found] == [PAGE_KIND, PAGE_KIND, "refused", FILE_KIND, FILE_KIND]
+    assert [row["kind"] for row in found] == [PAGE_KIND, PAGE_KIND, "refused", FILE_KIND, FILE_KIND, LETTERS_KIND]
     commit_files(table, added=[unpack(row["file"]) for row in found if row["kind"] == FILE_KIND])
     assert table.refresh().scan().count() == 55
 
 
-def test_a_task_without_candles_writes_no_file(table: Table) -> None:
-    assert [
-        row["kind"] for batch in stage(Layout.of(CANDLES, table))([raw((b"?", {}))]) for row in batch.to_pylist()
-    ] == ["refused"]
+def test_a_task_without_candles_writes_no_file_of_them(table: Table) -> None:
+    assert [row["kind"] for batch in work(table).run([raw((b"?", {}))]) for row in batch.to_pylist()] == [
+        "refused",
+        LETTERS_KIND,
+    ]
     assert not stored(table)
 
 
@@ -137,7 +139,7 @@ def test_a_task_that_fails_leaves_no_file(table: Table, monkeypatch: pytest.Monk
         raise OSError("the source is gone")
 
     with pytest.raises(OSError, match="gone"):
-        list(stage(Layout.of(CANDLES, table))(given()))
+        list(work(table).run(given()))
     assert not stored(table)
 
 

@@ -6,11 +6,14 @@ from services.common.model.errors import InvalidRequest
 from spark.source.offsets import (
     OffsetRange,
     SourceState,
+    begun_anew,
     cap,
     from_json,
     initial,
     parse_pairs,
     plan,
+    resume,
+    share,
     to_ack,
     to_json,
 )
@@ -75,6 +78,25 @@ def test_cut_ranges_have_every_offset_once(ends: dict[int, int], min_ranges: int
     ]
     assert all(part.start < part.end for part in parts)
     assert len(parts) <= max(min_ranges, len(ends)) + len(ends)
+
+
+@given(offsets, st.integers(1, 9))
+def test_shares_are_equal_and_have_every_offset_once_in_order(ends: dict[int, int], shares: int) -> None:
+    ranges = plan({}, ends)
+    found = share(ranges, shares)
+    assert [(r.partition, o) for part in found for r in part for o in range(r.start, r.end)] == [
+        (r.partition, o) for r in ranges for o in range(r.start, r.end)
+    ]
+    sizes = [sum(r.end - r.start for r in part) for part in found]
+    assert len(sizes) == min(shares, sum(ends.values()))
+    assert max(sizes, default=0) - min(sizes, default=0) <= 1
+
+
+def test_a_reader_continues_at_its_own_offsets() -> None:
+    state = SourceState({0: 0, 1: 3, 2: 0, 3: 0}, {0: 9, 1: 9, 2: 9, 3: 2}, {0: 8, 2: 4})
+    assert resume({0: 5, 1: 1}, state) == {0: 5, 1: 3, 2: 4, 3: 0}
+    assert begun_anew({0: 9, 1: 1}, state) == set()
+    assert begun_anew({0: 9, 1: 10, 3: 3, 4: 1}, state) == {1, 3, 4}
 
 
 def test_one_partition_feeds_all_cores() -> None:

@@ -10,17 +10,19 @@ from tests.fakes.pages import control
 from tests.fakes.staged import files_of_pages
 
 offsets = st.dictionaries(st.integers(0, 40), st.integers(0, 2**62), max_size=5)
-states = st.builds(CommitState, st.dictionaries(st.text(max_size=20), offsets, max_size=3), st.integers(0, 2**62))
+by_source = st.dictionaries(st.text(max_size=20), offsets, max_size=3)
+states = st.builds(CommitState, by_source, st.integers(0, 2**62), resume=by_source)
 
 
 def test_properties_of_the_summary() -> None:
-    state = CommitState({"b:1": {1: 20, 0: 10}, "a:1": {}}, 7, "file:///claims.parquet")
+    state = CommitState({"b:1": {1: 20, 0: 10}, "a:1": {}}, 7, "file:///claims.parquet", {"b:1": {0: 9}})
     assert state.encode() == {
         "dexorder.offsets": '{"a:1":{},"b:1":{"0":10,"1":20}}',
+        "dexorder.resume": '{"b:1":{"0":9}}',
         "dexorder.dispatch": "7",
         "dexorder.claims": "file:///claims.parquet",
     }
-    assert CommitState().encode() == {"dexorder.offsets": "{}", "dexorder.dispatch": "0"}
+    assert CommitState.decode({"dexorder.offsets": "{}", "dexorder.dispatch": "0"}) == CommitState()
 
 
 @given(states)
@@ -50,6 +52,22 @@ def test_no_offset_and_no_number_moves_back(state: CommitState, ends: dict[int, 
     assert all(after.includes(source, done) for source, done in state.offsets.items())
     assert after.dispatch == max(dispatch, state.dispatch)
     assert not after.claims
+
+
+def test_a_batch_that_is_committed_but_not_reported_is_repeated() -> None:
+    state = CommitState().after("s", {0: 10}, resume={0: 0, 1: 4})
+    assert state.position("s") == {0: 0, 1: 4}
+    state = state.after("s", {1: 9}, resume={0: 10, 1: 4})
+    assert state.position("s") == {0: 10, 1: 4}
+    assert state.includes("s", {0: 10, 1: 9})
+    assert state.position("other") == {}
+
+
+def test_a_log_that_begins_anew_is_counted_from_its_start() -> None:
+    state = CommitState().after("s", {0: 10, 1: 5}, resume={0: 8, 1: 5}).without("s", {0})
+    assert state.position("s") == {1: 5}
+    assert not state.includes("s", {0: 1})
+    assert state.after("s", {0: 1}, resume={0: 0, 1: 5}).position("s") == {0: 0, 1: 5}
 
 
 def test_snapshots_without_a_state_keep_that_of_their_ancestor(catalog: CatalogSettings) -> None:

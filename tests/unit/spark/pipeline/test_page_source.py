@@ -1,0 +1,68 @@
+"""Pages of a source, decoded by the tasks that read them; without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.commit import commit_files
+from services.common.lake.tables import OHLC
+from spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
+from spark.pipeline.files import unpack
+from spark.pipeline.page_source import PAGES, page_source
+from spark.source.udsource import UdSource
+from spark.tables.ohlc import CANDLES
+from tests.fakes.pages import control, page
+from tests.fakes.source_server import FakeSource, RunningSource
+
+dumps: Callable[[object], bytes] = cloudpickle.dumps
+
+
+@pytest.fixture
+def source() -> Iterator[RunningSource]:
+    running = RunningSource(FakeSource(partitions=3))
+    for number in range(36):
+        payload, headers = page(control(number * 10, 10))
+        running.fake.add(number % 3, payload, "k", headers)
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize(("cores", "tasks"), [(1, 1), (2, 2), (4, 4), (64, 4)])
+def test_every_page_is_in_one_file_of_one_task_of_at_most_as_many_as_cores(
+    catalog: CatalogSettings, source: RunningSource, cores: int, tasks: int
+) -> None:
+    made = pickle.loads(dumps(page_source(CANDLES, catalog)))  # as Spark sends it to its processes
+    options = {"address": source.address, "minPartitions": str(cores), "startingOffsets": "earliest"}
+    data_source = made(options)
+    assert (made.name(), data_source.schema()) == (PAGES, DECODED_DDL)
+    planner = data_source.streamReader(None)
+    start, end = planner.initialOffset(), planner.latestOffset()
+    parts = pickle.loads(pickle.dumps(planner.partitions(start, end)))
+    assert len(parts) == tasks
+    worker = pickle.loads(dumps(planner))
+    batches = [batch for part in parts for batch in worker.read(part)]
+    assert all(batch.schema == DECODED for batch in batches)
+    rows: list[dict[str, Any]] = [row for batch in batches for row in batch.to_pylist()]
+    table = catalog.load().load_table(OHLC.name)
+    assert table.scan().count() == 0, "no file is visible before its commit"
+    commit_files(table, added=[unpack(row["file"]) for row in rows if row["kind"] == FILE_KIND])
+    assert table.refresh().scan().count() == 360
+    assert sorted((row["partition"], row["offset"]) for row in rows if row["kind"] != FILE_KIND) == [
+        (partition, offset) for partition in range(3) for offset in range(12)
+    ]
+    nothing = planner.partitions(end, end)
+    assert [list(worker.read(part)) for part in nothing] == [[]]
+
+
+def test_the_generic_source_stays_free_of_the_step(source: RunningSource) -> None:
+    reader = UdSource({"address": source.address, "startingOffsets": "earliest"}).streamReader(None)
+    parts = reader.partitions(reader.initialOffset(), reader.latestOffset())
+    batches: list[Any] = [batch for part in parts for batch in reader.read(part)]
+    assert sum(batch.num_rows for batch in batches) == 36
+    assert batches[0].schema.names[0] == "payload"
