@@ -1,6 +1,6 @@
 """Backup of a stopped suite's folder to one file, and its restore.
 
-The whole folder is copied: requests, tables, Kafka's log and Spark's checkpoint refer to each other, so one part beside
+The whole folder is copied: requests, tables, and Kafka's log refer to each other, so one part beside
 older ones would lose data or fetch it again. The archive is a gzipped tar; its last member lists every file with its
 SHA-256. Iceberg's metadata names files by their full path, so a backup is restored to the folder it was taken from.
 """

@@ -213,7 +213,6 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
             own = {"LISTEN": at("udsource"), "KAFKA": options.bootstrap}
         case "spark":
             own = {"LISTEN": at("spark"), "SOURCE": at("udsource"), "RELAY": at("relay")}
-            own |= {"CHECKPOINT": str(directory / "checkpoint")}
         case "sim":
             return {"LISTEN": at("sim"), "RECORDED": json.dumps(list(options.recorded))}
         case _:

@@ -1,4 +1,4 @@
-"""Faults between Kafka and Iceberg, and the state in which the driver returns.
+"""Faults between Kafka and Iceberg.
 
 Each fault starts from a rig in which everything runs and is settled; it returns when its processes are dead, in the
 middle of a batch. Then the dead processes are restarted, more pages are produced, and the whole tables are compared
@@ -12,45 +12,27 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from dexorder.testing.processes import until
 from spark.pipeline.fault import Moment
 from tests.nightly.numbered_pages import Verdict
-from tests.nightly.source_rig import PATIENCE_SECONDS, RECORDS_A_BATCH, Rig, checkpointed, kill_at_once
+from tests.nightly.source_rig import PATIENCE_SECONDS, Rig, kill_at_once
 
 Death = Callable[[Rig], None]
-WHOLE_TOPIC = 500
-"""Records per batch for a driver that reads a whole campaign again."""
 
 
-class Checkpoint(Enum):
-    """Checkpoint with which the driver returns."""
+def outlive(rig: Rig, death: Death, *, forget_commits: bool = False) -> Verdict:
+    """Run one fault; return the comparison of the tables with the records sent.
 
-    OWN = auto()
-    OLDER = auto()
-    """A copy made some batches earlier."""
-    FRESH = auto()
-    """None, so the driver starts at the group's commits."""
-    FRESH_AND_NO_COMMITS = auto()
-    """None, and the group has no commits, so the driver starts at the topic's first record."""
-
-
-def outlive(rig: Rig, death: Death, checkpoint: Checkpoint = Checkpoint.OWN) -> Verdict:
-    """Run one fault; return the comparison of the tables with the records sent."""
+    Args:
+        forget_commits: The group's offsets are lost too, so that only the table's are left.
+    """
     rig.warm_up()
-    older = None
-    if checkpoint is Checkpoint.OLDER:
-        older = rig.save_checkpoint()
-        rig.produce()
-        rig.settle()
     death(rig)
-    if checkpoint is not Checkpoint.OWN:
-        rig.put_checkpoint(older)
-    if checkpoint is Checkpoint.FRESH_AND_NO_COMMITS:
+    if forget_commits:
         rig.source.kill()
         rig.forget_commits()
-    rig.revive(WHOLE_TOPIC if checkpoint is Checkpoint.FRESH_AND_NO_COMMITS else RECORDS_A_BATCH)
+    rig.revive()
     return rig.finish()
 
 
@@ -107,10 +89,10 @@ def both_before_the_ack(rig: Rig) -> None:
 
 def kafka_before_the_ack(rig: Rig) -> None:
     """Stop Kafka after a batch is read; the batch ends without it."""
-    before = checkpointed(rig.checkpoint)
+    before = len(rig.relay.reports)
     with rig.read_and_not_acked():
         rig.kafka.broker.stop(signal.SIGTERM)
-    until(lambda: checkpointed(rig.checkpoint) != before, PATIENCE_SECONDS, rig.tails)
+    until(lambda: len(rig.relay.reports) > before, PATIENCE_SECONDS, rig.tails)
 
 
 def kafka_in_a_read(rig: Rig) -> None:
@@ -135,7 +117,7 @@ class Tally:
 
     name: str
     death: Death
-    checkpoint: Checkpoint = Checkpoint.OWN
+    forget_commits: bool = False
     times: int = 0
     rows: int = 0
     """Rows in the table after the last run."""
@@ -145,7 +127,7 @@ class Tally:
 
     def go(self, rig: Rig) -> None:
         """Run the case again; fail on any error."""
-        verdict = outlive(rig, self.death, self.checkpoint)
+        verdict = outlive(rig, self.death, forget_commits=self.forget_commits)
         self.times += 1
         self.rows = verdict.rows
         self.lost += verdict.lost
@@ -158,7 +140,7 @@ _NAMES = {
     Moment.DECODED: "driver, before the Iceberg commit",
     Moment.COMMITTING: "driver, in the Iceberg commit",
     Moment.ROWS_COMMITTED: "driver, after the Iceberg commit",
-    Moment.REPORTED: "driver, after report and coverage",
+    Moment.REPORTED: "driver, after the report",
 }
 
 
@@ -199,15 +181,10 @@ def groups() -> list[tuple[int, list[Tally]]]:
         (
             5,
             [
-                Tally("fresh checkpoint, at the group's commits", both_before_the_ack, Checkpoint.FRESH),
-                Tally("fresh checkpoint, no commits", after_commit, Checkpoint.FRESH_AND_NO_COMMITS),
-            ],
-        ),
-        (
-            5,
-            [
-                Tally("older checkpoint, after the Iceberg commit", after_commit, Checkpoint.OLDER),
-                Tally("older checkpoint, at any moment", driver_at_any_moment, Checkpoint.OLDER),
+                Tally("both at once, and the group's offsets lost", both_before_the_ack, forget_commits=True),
+                Tally(
+                    "driver, after the Iceberg commit, and the group's offsets lost", after_commit, forget_commits=True
+                ),
             ],
         ),
     ]

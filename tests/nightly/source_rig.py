@@ -10,7 +10,6 @@ it is acked.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import shutil
@@ -32,9 +31,9 @@ from dexorder.demo import MARKER, processes_marked
 from dexorder.testing.processes import ServiceProcess, free_block, until
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import read_coverage
+from services.common.lake.commit_state import Offsets, state_of
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from spark.pipeline.fault import Moment
-from spark.source.offsets import from_json
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
 from tests.nightly.controlled_kafka import ControlledKafka
@@ -71,7 +70,6 @@ class Rig:
         self._maintenance_seconds = maintenance_seconds
         self.pages = NumberedPages()
         self.relay = PipelineRelay()
-        self.checkpoint = folder / "checkpoint"
         self._settings = CatalogSettings.local(folder)
         self._topic = TopicLog(kafka.address, len(TICKERS))
         self._writing = threading.Lock()
@@ -82,7 +80,6 @@ class Rig:
         self._scratch: Path | None = None
         self._processes: list[ServiceProcess] = []
         self._markers: list[str] = []
-        self._driver_marker = ""
         self._warm = False
         self._stack = ExitStack()
 
@@ -126,7 +123,7 @@ class Rig:
         environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
         self.source = self._start("services.udsource", environment)
 
-    def start_driver(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
+    def start_driver(self) -> None:
         """Start the driver again; it can kill itself at every moment of spark/pipeline/fault.py."""
         self._warm = False
         if self._scratch is not None:
@@ -138,9 +135,8 @@ class Rig:
             "METRICS_LISTEN": "",
             "SOURCE": self._source_address,
             "RELAY": self._relay_address,
-            "CHECKPOINT": str(self.checkpoint),
             "WARM_UP": "false",
-            "MAX_RECORDS_PER_BATCH": str(records_a_batch),
+            "MAX_RECORDS_PER_BATCH": str(RECORDS_A_BATCH),
             "DRAIN_SECONDS": "60",
             "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment),
             "MAINTENANCE_INTERVAL_SECONDS": str(self._maintenance_seconds),
@@ -156,7 +152,6 @@ class Rig:
             "DEXORDER_CATALOG_PROPERTIES": "{}",
         }
         self.driver = self._start("spark", environment)
-        self._driver_marker = self._markers[-1]
 
     def _start(self, module: str, environment: dict[str, str]) -> ServiceProcess:
         self._markers.append(uuid.uuid4().hex)
@@ -164,14 +159,14 @@ class Rig:
         self._processes.append(ServiceProcess(module, folder, environment | {MARKER: self._markers[-1]}))
         return self._processes[-1]
 
-    def revive(self, records_a_batch: int = RECORDS_A_BATCH) -> None:
+    def revive(self) -> None:
         """Restart every process that has died."""
         if self.kafka.broker.process.poll() is not None:
             self.kafka.start()
         if not self.source.lives:
             self.start_source()
         if not self.driver.lives:
-            self.start_driver(records_a_batch)
+            self.start_driver()
 
     def tails(self) -> str:
         """Return the last log lines of each process."""
@@ -215,8 +210,12 @@ class Rig:
         self._warm = True
 
     def is_settled(self) -> bool:
-        """Return whether the last record is in Spark's commit log and acked in Kafka."""
-        return checkpointed(self.checkpoint) == self._topic.ends == self.acked()
+        """Return whether the last record is committed in the table and acked in Kafka."""
+        return self.committed() == self._topic.ends == self.acked()
+
+    def committed(self) -> Offsets:
+        """Return the offsets that the table has; none before its first batch."""
+        return state_of(self._tables.load_table(OHLC.name).metadata).offsets.get(self._source_address, {})
 
     def acked(self) -> dict[int, int]:
         """Return the offsets committed in Kafka by partition; none while Kafka does not answer."""
@@ -290,30 +289,6 @@ class Rig:
     def _fuse(self, moment: Moment) -> Path:
         return self._folder / f"fuse-{moment.value}"
 
-    # ---- checkpoints
-
-    def save_checkpoint(self) -> Path:
-        """Copy the driver's checkpoint; no batch may be ending."""
-        return Path(shutil.copytree(self.checkpoint, self._folder / f"checkpoint-{next(self._numbers)}"))
-
-    def put_checkpoint(self, saved: Path | None) -> None:
-        """Replace the checkpoint for the next driver by ``saved``, or remove it."""
-        assert not self.driver.lives
-        # a killed driver's JVM survives for a moment
-        until(lambda: not processes_marked(self._driver_marker), PATIENCE_SECONDS, self.tails)
-        shutil.rmtree(self.checkpoint)
-        if saved is not None:
-            saved.rename(self.checkpoint)
-
     def forget_commits(self) -> None:
         """Make the next udsource serve another group, which has no commits."""
         self._group = f"group-{next(self._numbers)}"
-
-
-def checkpointed(checkpoint: Path) -> dict[int, int]:
-    """Return the end of the last batch in Spark's commit log by partition; empty before the first batch."""
-    batches = [int(entry.name) for entry in (checkpoint / "commits").glob("[0-9]*")]
-    if not batches:
-        return {}
-    lines = (checkpoint / "offsets" / str(max(batches))).read_text().splitlines()
-    return from_json(json.loads(lines[-1]))

@@ -15,7 +15,7 @@ from spark.pipeline.fault import Moment
 from tests.nightly import source_faults as faults
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.plain_reads import PlainReads
-from tests.nightly.source_faults import Checkpoint, Death
+from tests.nightly.source_faults import Death
 from tests.nightly.source_rig import Rig
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
@@ -57,10 +57,5 @@ def test_crash_causes_no_loss_and_no_duplicate(rig: Rig, death: Death) -> None:
 
 
 @NIGHTLY
-def test_driver_killed_after_its_commit_continues_from_an_older_checkpoint(rig: Rig) -> None:
-    faults.outlive(rig, faults.driver_at(Moment.ROWS_COMMITTED), Checkpoint.OLDER).fail_if_wrong()
-
-
-@NIGHTLY
-def test_udsource_and_driver_killed_together_continue_from_a_new_checkpoint(rig: Rig) -> None:
-    faults.outlive(rig, faults.both_before_the_ack, Checkpoint.FRESH).fail_if_wrong()
+def test_udsource_and_driver_killed_together_continue_where_the_table_ends(rig: Rig) -> None:
+    faults.outlive(rig, faults.both_before_the_ack, forget_commits=True).fail_if_wrong()

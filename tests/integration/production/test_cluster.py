@@ -38,7 +38,6 @@ def test_driver_runs_on_a_cluster(way: Way, tmp_path: Path) -> None:
             "DEXORDER_CATALOG_WAREHOUSE": catalog.warehouse,
             "DEXORDER_SPARK_SOURCE": suite.address("udsource"),
             "DEXORDER_SPARK_RELAY": suite.address("relay"),
-            "DEXORDER_SPARK_CHECKPOINT": str(tmp_path / "checkpoint"),
             "DEXORDER_SPARK_METRICS_LISTEN": "",
         }
         with way(cluster, tmp_path, jar_folder("spark"), suite.base_port + 16, **settings):

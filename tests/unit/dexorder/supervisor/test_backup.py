@@ -15,7 +15,7 @@ FILES = {
     "relay.db-wal": b"",
     "warehouse/trading/ohlc/data/1.parquet": b"PAR1" * 50_000,
     "kafka/meta.properties": b"x=1",
-    "checkpoint/offsets/0": b"v1",
+    "catalog.db": b"v1",
 }
 
 

@@ -74,7 +74,6 @@ def test_every_part_has_ports_and_a_stop_order() -> None:
         ("udsource", "DEXORDER_UDSOURCE_LISTEN", "127.0.0.1:20001"),
         ("udsource", "DEXORDER_UDSOURCE_METRICS_LISTEN", "127.0.0.1:20013"),
         ("spark", "DEXORDER_SPARK_SOURCE", "127.0.0.1:20001"),
-        ("spark", "DEXORDER_SPARK_CHECKPOINT", "/srv/suite/checkpoint"),
         ("spark", "DEXORDER_CATALOG_TYPE", "sql"),
         ("spark", "JAVA_HOME", "/j"),
         ("sim", "DEXORDER_SIM_LISTEN", "127.0.0.1:20008"),
