@@ -155,8 +155,8 @@ class Pipeline:
         decoded, seconds = batch.decoded, {"decode": batch.seconds}
         started = time.perf_counter()
         pages, finals, refused = decoded.pages(), decoded.finals(), decoded.refused()
-        good = [page for page in pages if page.refused is None]
-        rows = sum(page.rows for page in good)
+        good = {place: page for place, page in pages.items() if page.refused is None}
+        rows = sum(page.rows for page in good.values())
         self._pass(Moment.DECODED, rows)
         for (partition, offset), reason in refused.items():
             log.warning("record refused", partition=partition, offset=offset, reason=reason)
@@ -165,7 +165,7 @@ class Pipeline:
         committed = time.perf_counter()
         self._pass(Moment.ROWS_COMMITTED, rows)
         if pages or finals:
-            self._reporter.report(snapshot_id, pages, finals)
+            self._reporter.report(snapshot_id, [*pages.values()], finals)
         self._pass(Moment.REPORTED, rows)
         self.position |= decoded.ends()
         seconds |= {"write": round(committed - started, 3), "report": round(time.perf_counter() - committed, 3)}
@@ -196,7 +196,7 @@ class Pipeline:
             writer.add(record, reason[:MAX_REASON_LENGTH])
         writer.flush()
         append_dead_letters(self._catalog, self._source, {(part.partition, part.start)}, writer.written)
-        self._write(session, (), (), {part.partition: part.end}, always=True)
+        self._write(session, (), {}, {part.partition: part.end}, always=True)
         self.position[part.partition] = part.end
 
     def _read(self, part: OffsetRange) -> list[dict[str, Any]]:
@@ -210,33 +210,39 @@ class Pipeline:
         self,
         session: SparkSession,
         files: Sequence[DataFile],
-        good: Sequence[PageResult],
+        good: Mapping[Place, PageResult],
         ends: Offsets,
         *,
         always: bool = False,
     ) -> tuple[upsert.Path, int | None]:
         """Commit rows, offsets and claims together, and look again as often as another writer is faster."""
         names = self._table.series_columns
-        ranges = [upsert.KeyRange(tuple(getattr(p.series, name) for name in names), p.span) for p in good if p.rows]
+        pages = [page for page in good.values() if page.rows]
+        ranges = [upsert.KeyRange(tuple(getattr(page.series, name) for name in names), page.span) for page in pages]
+        claimed: list[PageResult] = []
         claims = ""
         while True:
             target = self._catalog.load_table(self._table.name)
             state = state_of(target.metadata).without(self._source, self._begun_anew)
-            known = not (good or always) or state.includes(self._source, ends)
-            if good and not (known or claims):
-                claims = write_claims(target, claim_rows(good, now_ns=self._clock.wall_ns()))
+            new = [page for place, page in good.items() if not state.has(self._source, place)]
+            if new != claimed:
+                claimed, claims = new, write_claims(target, claim_rows(new, now_ns=self._clock.wall_ns()))
             if self._fault:
                 self._fault.commit_begins(target.location())
+            numbers = [number_of(page.dispatch_id) for page in new]
             after = state.after(
-                self._source,
-                ends,
-                dispatch=max((number_of(page.dispatch_id) for page in good), default=0),
-                claims="" if known else claims,
-                resume=self.position,
+                self._source, ends, dispatch=max(numbers, default=0), claims=claims if new else "", resume=self.position
             )
             try:
                 path, snapshot_id = upsert.write(
-                    session, self._settings.name, self._table, target, files, ranges, after.encode(), always=not known
+                    session,
+                    self._settings.name,
+                    self._table,
+                    target,
+                    files,
+                    ranges,
+                    after.encode(),
+                    always=always or bool(new),
                 )
             except CommitLost as error:
                 log.info("another writer was faster; looking again", table=self._table.name, error=str(error))

@@ -59,10 +59,10 @@ class Decoded:
             for row in self._of(PAGE_KIND, FINAL_KIND)
         ]
 
-    def pages(self) -> list[PageResult]:
+    def pages(self) -> dict[Place, PageResult]:
         """Return every page, good or refused, that names its dispatch; a record without readable headers does not."""
-        return [
-            PageResult(
+        return {
+            (row.partition, row.offset): PageResult(
                 c.dispatch_id,
                 *_subject(c),
                 _ranges(c.empty or ()),
@@ -70,9 +70,10 @@ class Decoded:
                 c.fetched_ns or 0,
                 c.rows or 0,
             )
-            for c in (row.control for row in self._of(PAGE_KIND, REFUSED_KIND))
+            for row in self._of(PAGE_KIND, REFUSED_KIND)
+            for c in [row.control]
             if c.dispatch_id is not None
-        ]
+        }
 
     def finals(self) -> list[FinalReport]:
         """Return every final record."""

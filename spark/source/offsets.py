@@ -95,8 +95,11 @@ def initial(state: SourceState, starting: Position) -> dict[int, int]:
 
 
 def begun_anew(kept: Offsets, state: SourceState) -> set[int]:
-    """Return the partitions whose log ends before the offset that a reader has kept: it was another log."""
-    return {p for p, offset in kept.items() if offset > state.ends.get(p, 0)}
+    """Return the partitions to read from their start: all that a reader has kept, if one is ahead of the log.
+
+    That one belongs to another log, and so, as topics are deleted as a whole, may the others.
+    """
+    return {*kept} if any(offset > state.ends.get(p, 0) for p, offset in kept.items()) else set()
 
 
 def resume(kept: Offsets, state: SourceState) -> dict[int, int]:

@@ -56,10 +56,10 @@ class CommitState:
         except (KeyError, ValueError, AttributeError, TypeError):
             return None
 
-    def includes(self, source: str, ends: Offsets) -> bool:
-        """Return whether everything before ``ends`` is committed."""
-        done = self.offsets.get(source, {})
-        return all(done.get(partition, 0) >= end for partition, end in ends.items())
+    def has(self, source: str, place: tuple[int, int]) -> bool:
+        """Return whether the record at this partition and offset is committed."""
+        partition, offset = place
+        return offset < self.offsets.get(source, {}).get(partition, 0)
 
     def after(
         self, source: str, ends: Offsets, *, resume: Offsets | None = None, dispatch: int = 0, claims: str = ""

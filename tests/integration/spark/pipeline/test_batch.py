@@ -124,8 +124,8 @@ def test_new_pages_are_appended_present_ones_unchanged_and_newer_ones_merged(
 def test_a_large_overlap_is_merged_by_spark_with_its_state(
     spark: SparkSession, trading: CatalogSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    Pipeline(CANDLES, trading, "other", Recorder()).process(frame(spark, [page(control(0, 40, job=1))]))
     pipeline = Pipeline(CANDLES, trading, "test", Recorder())
-    pipeline.process(frame(spark, [page(control(0, 40, job=1))]))
     monkeypatch.setattr(presence, "MAX_READ_BYTES", 0)
     records = [page(control(20, 30, job=2), 200.0), page(control(30, 5, job=3), 300.0)]
     ends = {0: 2}
@@ -136,7 +136,7 @@ def test_a_large_overlap_is_merged_by_spark_with_its_state(
         assert sorted((row["dispatch"], row["open"]) for row in rows) == (
             [(1, 100.0)] * 20 + [(2, 200.0)] * 25 + [(3, 300.0)] * 5
         )
-        assert state_of(found.metadata).includes("test", ends)
+        assert state_of(found.metadata).offsets["test"] == ends
         claims = [row["rows"] for part in read_coverage(trading.load()) for row in part.to_pylist()]
         assert sorted(claims) == [5, 30, 40]
 
