@@ -150,14 +150,14 @@ def test_a_kill_before_the_catalog_is_updated_leaves_the_old_rows(
 ) -> None:
     append_coverage(tables, pages(6), now_ns=NOW_NS - SECOND_NS)
     before = stored(tables)
-    write = SqlCatalog._write_metadata
+    write = type(tables)._write_metadata  # type: ignore[attr-defined]
 
     def die(*given: Any, **named: Any) -> None:
         write(*given, **named)
         raise Killed
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(SqlCatalog, "_write_metadata", staticmethod(die))
+        patched.setattr(type(tables), "_write_metadata", die)
         merge_coverage(tables, STEP)
     assert stored(tables) == before
     assert merge_coverage(tables, STEP) == Merged(before=6, after=1, left=1)
