@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.types import StringType
 
@@ -287,7 +286,7 @@ def test_a_failed_commit_is_reported_and_leaves_the_rows(
     one = runner(registry, ManualClock(NOW_NS), coverage_grace_seconds=0)
     one.settle(NOW_NS)
     append_coverage(tables, pages(4), now_ns=NOW_NS - SECOND_NS)
-    monkeypatch.setattr(SqlCatalog, "_write_metadata", staticmethod(full))
+    monkeypatch.setattr(type(tables), "_write_metadata", full)
     with pytest.raises(MaintenanceFailed, match=r"trading\.coverage: mergecoverage failed: No space left"):
         list(one.maintain([COVERAGE.name]))
     assert len(stored(tables)) == 4
