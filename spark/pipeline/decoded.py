@@ -1,4 +1,4 @@
-"""Control rows that the tasks of a batch return (``decode``), as values of the domain. Pure."""
+"""Control rows that the tasks of a batch return (``decode``), as values of the domain."""
 
 from __future__ import annotations
 
