@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -159,6 +160,11 @@ class Admin:
         answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
         return {place.partition: answer.offset for place, answer in zip(futures, answers, strict=True)}
 
+    async def offsets_at(self, topic: str, time_ms: int, logs: Mapping[int, LogRange]) -> dict[int, int]:
+        """Return by partition the first offset at or after a time; the log's end if there is none."""
+        found = await self._offsets_at(topic, logs, OffsetSpec.for_timestamp(time_ms))
+        return {partition: offset if offset >= 0 else logs[partition][1] for partition, offset in found.items()}
+
     async def log_ends(self, places: Collection[Place]) -> dict[Place, int]:
         """Return the known ends of logs; none for a partition without a leader or a deleted topic."""
         if not places:
@@ -176,8 +182,12 @@ class Admin:
         query = {TopicPartition(topic, partition): where for topic, partition in places}
         return self._client.list_offsets(query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS)
 
-    async def offsets(self, group: str, topic: str) -> list[OffsetsView]:
-        """Return every partition with the group's commit, if any; raise NotFound if there is no such topic."""
+    async def offsets(self, group: str, topic: str, time_ms: int | None = None) -> list[OffsetsView]:
+        """Return every partition with the group's commit, if any; raise NotFound if there is no such topic.
+
+        Args:
+            time_ms: Milliseconds since the epoch; each view then has the first offset at or after this time.
+        """
         partitions = [each.partition for each in await self._partitions(topic)]
 
         def query(consumer: Consumer) -> list[tuple[int, int, str]]:
@@ -187,10 +197,12 @@ class Admin:
 
         found = await self._in_thread(partial(self._without_membership, group, query))
         logs = await self._logs(topic, partitions)  # after the commits, which could else be beyond the logs' ends
-        return [
+        at_time = {} if time_ms is None else await self.offsets_at(topic, time_ms, logs)
+        views = [
             offsets_view(partition, logs[partition], offset, metadata, earliest=self._earliest)
             for partition, offset, metadata in sorted(found)
         ]
+        return [replace(view, offset_at_time=at_time.get(view.partition)) for view in views]
 
     async def commit(self, group: str, topic: str, wanted: Mapping[int, Commit]) -> None:
         """Commit for a group without members; Kafka refuses with UNKNOWN_MEMBER_ID if it has some."""

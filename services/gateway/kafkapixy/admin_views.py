@@ -43,7 +43,11 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsView:
-    """One partition and the group's commit; ``offset`` is ``NO_COMMIT`` without one. Texts are as in Kafka-Pixy."""
+    """One partition and the group's commit; ``offset`` is ``NO_COMMIT`` without one. Texts are as in Kafka-Pixy.
+
+    Attributes:
+        offset_at_time: First offset at or after the time that was asked for; None if none was.
+    """
 
     partition: int
     begin: int
@@ -52,6 +56,7 @@ class OffsetsView:
     lag: int
     metadata: str = ""
     sparse_acks: str = ""
+    offset_at_time: int | None = None
 
 
 def offsets_view(partition: int, log: LogRange, offset: int, metadata: str, *, earliest: bool) -> OffsetsView:
@@ -76,6 +81,14 @@ class RequestedOffset:
     partition: int
     offset: int
     metadata: str = ""
+
+
+def check_time(time_ms: int, others: int) -> None:
+    """Check a request by time, which sets every partition; raise InvalidRequest if it names ``others`` as well."""
+    if time_ms < 0:
+        raise InvalidRequest(f"time_ms {time_ms} is negative")
+    if others:
+        raise InvalidRequest(f"time_ms and {others} offsets are given; only one of the two is accepted")
 
 
 def check_requested(requested: Sequence[RequestedOffset]) -> None:

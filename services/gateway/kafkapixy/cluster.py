@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from services.common.kafka.client_errors import ConnectionErrors, error_text
 from services.common.model.errors import InvalidRequest, Unavailable
+from services.common.rpc.streams import retrieved
 from services.gateway.kafkapixy.admin import Admin
-from services.gateway.kafkapixy.admin_views import RequestedOffset, check_requested, commits_of
+from services.gateway.kafkapixy.admin_views import RequestedOffset, check_requested, check_time, commits_of
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec
 from services.gateway.kafkapixy.consumers import Consumers
 from services.gateway.kafkapixy.metrics import KafkaMetrics, Place
@@ -26,6 +28,10 @@ log = structlog.get_logger(__name__)
 _QUERY_TIMEOUT_SECONDS = 3.0
 _CREATE_TIMEOUT_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
+_SEARCH_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.35)
+"""Pauses between the queries of one search for a topic."""
+CREATION_SECONDS = 2.0
+"""Time that a broker which creates topics automatically may take; a topic that is missing for longer does not exist."""
 _LOG_END_POLLS = 5
 """Log ends are queried once in this many polls."""
 
@@ -47,6 +53,7 @@ class Cluster:
         self.admin = Admin(config, self._admin, lambda: self.failure)
         self._partitions: dict[str, int] = {}
         self._querying = asyncio.Lock()
+        self._searches: dict[str, asyncio.Task[None]] = {}
         own = metrics.cluster(config.name)
         self.producer = RecordProducer(config, own, lambda topic: self._partitions.get(topic, 0))
         self.consumers = Consumers(config, own)
@@ -115,17 +122,40 @@ class Cluster:
         """Return whether the topic was in the cluster's last list."""
         return topic in self._partitions
 
-    async def has_topic(self, topic: str) -> bool:
-        """Return whether the topic exists; queries the cluster, which may be Unavailable, only for unknown topics."""
-        if topic in self._partitions:
-            return True
-        if self.failure:
-            # Its topics were never listed, or it became unavailable: an answer could only be late.
-            raise Unavailable(self.failure)
-        async with self._querying:  # one query at a time: misspelt names must not occupy all threads
-            return topic in self._partitions or await self._query_topic(topic)
+    async def has_topic(self, topic: str, wait_seconds: float) -> bool:
+        """Return whether the topic exists; wait for one that is missing, as it may be created meanwhile.
 
-    async def _query_topic(self, topic: str) -> bool:
+        A topic that the cluster's last list does not have is searched for: a broker that creates topics automatically
+        does so because of the first query, and answers until then that there is none. All callers share the search.
+
+        Raises:
+            Unavailable: The topic is unknown and the cluster does not answer.
+        """
+        deadline_s = time.monotonic() + wait_seconds
+        while topic not in self._partitions:
+            if self.failure:
+                raise Unavailable(self.failure)
+            if (left_s := deadline_s - time.monotonic()) <= 0:
+                return False
+            if (search := self._searches.get(topic)) is None:
+                search = self._searches[topic] = asyncio.create_task(self._search(topic))
+                search.add_done_callback(retrieved)
+                search.add_done_callback(lambda _: self._searches.pop(topic))
+            done, _ = await asyncio.wait((search,), timeout=left_s)
+            if done:
+                search.result()
+        return True
+
+    async def _search(self, topic: str) -> None:
+        """Query a topic until it is known, for about a second."""
+        for pause_s in _SEARCH_PAUSES_SECONDS:
+            async with self._querying:  # one query at a time: misspelt names must not occupy all threads
+                await self._query_topic(topic)
+            if topic in self._partitions:
+                return
+            await asyncio.sleep(pause_s)
+
+    async def _query_topic(self, topic: str) -> None:
         try:
             metadata: Any = await asyncio.to_thread(self._admin.list_topics, topic, timeout=_QUERY_TIMEOUT_SECONDS)
         except KafkaException as error:
@@ -133,11 +163,14 @@ class Cluster:
         found = metadata.topics[topic]
         if found.error is None:
             self._partitions[topic] = len(found.partitions)
-        # A topic that the broker is creating has no leader yet; it exists.
-        return found.error is None or found.error.code() == KafkaError.LEADER_NOT_AVAILABLE
 
-    async def set_offsets(self, group: str, topic: str, requested: Sequence[RequestedOffset]) -> None:
+    async def set_offsets(
+        self, group: str, topic: str, requested: Sequence[RequestedOffset], time_ms: int | None = None
+    ) -> None:
         """Set a group's commits, all or none; this gateway's readers continue there at once.
+
+        Args:
+            time_ms: Milliseconds since the epoch; sets every partition to its first offset at or after this time.
 
         Raises:
             InvalidRequest: A field is out of range; names it.
@@ -145,9 +178,17 @@ class Cluster:
             Conflict: Members elsewhere prevent it.
             Unavailable: Kafka does not answer, or the group keeps rebalancing.
         """
+        if time_ms is not None:
+            check_time(time_ms, len(requested))
         check_requested(requested)
         async with self.admin.call():
-            commits = commits_of(requested, topic, await self.admin.logs(topic))
+            logs = await self.admin.logs(topic)
+            if time_ms is not None:
+                found = await self.admin.offsets_at(topic, time_ms, logs)
+                requested = [
+                    RequestedOffset(partition, min(offset, logs[partition][1])) for partition, offset in found.items()
+                ]
+            commits = commits_of(requested, topic, logs)
             if commits:
                 await set_offsets(self.admin, self.consumers, group, topic, commits)
 

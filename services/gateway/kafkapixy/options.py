@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 from services.common.kafka.client_options import LIBRDKAFKA_LOG
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
 
+CLIENT_ID = f"dexorder-gateway_{socket.gethostname()}_{os.getpid()}"
+"""Name of this process at the brokers and in ListConsumers."""
 _ACKS = {"all": "all", "leader": "1", "none": "0"}
 _FETCH_OVERHEAD_BYTES = 1_048_576
 
@@ -15,7 +19,7 @@ def client_options(config: ClusterConfig) -> dict[str, Any]:
     """Return the properties of every client: the cluster's address, and behaviour while it is unavailable."""
     return {
         "bootstrap.servers": config.kafka,
-        "client.id": "dexorder-gateway",
+        "client.id": CLIENT_ID,
         "socket.timeout.ms": 10_000,
         "reconnect.backoff.max.ms": 1_000,
         "log.connection.close": False,
@@ -46,8 +50,8 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         # a partition refuses a producer's first batch, as a new partition does for a moment, it takes the second, and
         # librdkafka reads that as an ack of both (docs/decisions/0013).
         "max.in.flight.requests.per.connection": 1,
-        # Kafka-Pixy's partition (sarama's hash): an empty key has a constant one, no key a random one for each record,
-        # not for each batch. The producer does round robin itself.
+        # Kafka-Pixy's partition (sarama's hash): no key has a random one for each record, not for each batch. The
+        # producer does round robin and the empty key itself.
         "partitioner": "fnv1a_random" if produce.partitioner == "hash" else "random",
         "sticky.partitioning.linger.ms": 0,
         "linger.ms": produce.linger_ms,

@@ -29,6 +29,10 @@ _POLL_SECONDS = 0.1
 _SYNC_LINGER_MS = 5.0
 """If ``linger_ms`` is longer, a sync record and those queued before it are sent at once."""
 _FLUSH_SECONDS = 0.001
+_ANY = -1
+"""Partition that librdkafka's partitioner chooses."""
+_EMPTY_KEY_HASH = 2_128_831_035
+"""FNV-1a of an empty key, as the absolute value of a signed number of 32 bits."""
 
 
 class RoundRobin:
@@ -39,10 +43,10 @@ class RoundRobin:
         self._last: dict[str, int] = {}
 
     def next(self, topic: str) -> int:
-        """Return the partition of the topic's next record; -1, any, while the number of partitions is unknown."""
+        """Return the partition of the topic's next record; any while the number of partitions is unknown."""
         count = self._partitions(topic)
         if count == 0:
-            return -1
+            return _ANY
         self._last[topic] = (self._last.get(topic, -1) + 1) % count
         return self._last[topic]
 
@@ -65,7 +69,9 @@ class RecordProducer:
         self._options = producer_options(config)
         self._timeout_s = config.produce.timeout_seconds
         self._lingers = float(self._options["linger.ms"]) > _SYNC_LINGER_MS
-        self._round_robin = RoundRobin(partitions) if config.produce.partitioner == "roundrobin" else None
+        self._partitions = partitions
+        self._partitioner = config.produce.partitioner
+        self._round_robin = RoundRobin(partitions)
         self._producer = Producer(self._options)
         self._metrics = metrics
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -104,9 +110,10 @@ class RecordProducer:
     ) -> None:
         try:
             report = partial(self._report, future, len(value))
-            # -1: librdkafka's partitioner
-            partition = -1 if self._round_robin is None else self._round_robin.next(topic)
-            self._producer.produce(topic, value, key, partition, report, None, 0, list(headers) or None)
+            # `or None`: Kafka-Pixy stores an empty key as none
+            self._producer.produce(
+                topic, value, key or None, self._partition(topic, key), report, None, 0, list(headers) or None
+            )
         except BufferError as error:
             raise Exhausted(f"{self.queued} records wait for Kafka, the queue is full") from error
         except KafkaException as error:
@@ -116,6 +123,14 @@ class RecordProducer:
         if self._lingers and future is not None:
             self._sync_queued += 1
             self._sync_came.set()
+
+    def _partition(self, topic: str, key: bytes | None) -> int:
+        if self._partitioner == "roundrobin":
+            return self._round_robin.next(topic)
+        count = self._partitions(topic)
+        if key == b"" and self._partitioner == "hash" and count:
+            return _EMPTY_KEY_HASH % count
+        return _ANY
 
     def _expire(self, future: asyncio.Future[Placed], topic: str) -> None:
         if not future.done():

@@ -12,8 +12,8 @@ from services.common.kafka.client_options import headers_of
 from services.common.model.errors import InvalidRequest, NotFound, Unavailable
 from services.common.rpc.identity import current_caller
 from services.gateway.kafkapixy.access import check_produce
-from services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView
-from services.gateway.kafkapixy.cluster import Clusters
+from services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
+from services.gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
 from services.gateway.kafkapixy.types import Delivery, NotAssigned, Record, group_name, topic_name
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
@@ -44,10 +44,8 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         self._refuse_if_stopping()
         topic = request.topic
         check_produce(current_caller(), topic)
-        if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic)):
+        if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic), CREATION_SECONDS):
             raise InvalidRequest(f"topic {topic!r} does not exist")
-        if cluster.failure:
-            raise Unavailable(cluster.failure)  # a record queued now would stay until Kafka is available
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
         if request.async_mode:
@@ -69,7 +67,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         acks_earlier = not (request.no_ack or auto_ack)
         if acks_earlier:
             _check_place("ack_partition", request.ack_partition, "ack_offset", request.ack_offset)
-        if not known and not await cluster.has_topic(topic):
+        if not known and not await cluster.has_topic(topic, cluster.config.consume.long_polling_timeout_ms / 1_000):
             raise NotFound(f"topic {topic!r} does not exist")
         subscription = cluster.consumers.subscription(group, topic)
         if acks_earlier:
@@ -106,8 +104,11 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         """Return a group's commit and lag in every partition of a topic."""
         cluster = self._clusters.named(request.cluster)
         group, topic = group_name(request.group), topic_name(request.topic)
+        time_ms = request.time_ms if request.HasField("time_ms") else None
+        if time_ms is not None:
+            check_time(time_ms, 0)
         async with cluster.admin.call():
-            found = await cluster.admin.offsets(group, topic)
+            found = await cluster.admin.offsets(group, topic, time_ms)
         # the fields have the same names
         offsets = [pb.PartitionOffset(count=each.end - each.begin, **asdict(each)) for each in found]
         return pb.GetOffsetsRs(offsets=offsets)
@@ -118,7 +119,8 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         self._refuse_if_stopping()
         group, topic = group_name(request.group), topic_name(request.topic)
         requested = [RequestedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
-        await cluster.set_offsets(group, topic, requested)
+        time_ms = request.time_ms if request.HasField("time_ms") else None
+        await cluster.set_offsets(group, topic, requested, time_ms)
         return pb.SetOffsetsRs()
 
     async def ListTopics(self, request: pb.ListTopicRq, context: Context) -> pb.ListTopicRs:  # noqa: N802

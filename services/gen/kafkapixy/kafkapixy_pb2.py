@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kafkapixy/kafkapixy.proto\"\x97\x01\n\x06ProdRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tkey_value\x18\x03 \x01(\x0c\x12\x15\n\rkey_undefined\x18\x04 \x01(\x08\x12\x0f\n\x07message\x18\x05 \x01(\x0c\x12\x12\n\nasync_mode\x18\x06 \x01(\x08\x12\x1e\n\x07headers\x18\x07 \x03(\x0b\x32\r.RecordHeader\"+\n\x06ProdRs\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x88\x01\n\nConsNAckRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0e\n\x06no_ack\x18\x04 \x01(\x08\x12\x10\n\x08\x61uto_ack\x18\x05 \x01(\x08\x12\x15\n\rack_partition\x18\x06 \x01(\x05\x12\x12\n\nack_offset\x18\x07 \x01(\x03\"\x86\x01\n\x06\x43onsRs\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tkey_value\x18\x03 \x01(\x0c\x12\x15\n\rkey_undefined\x18\x04 \x01(\x08\x12\x0f\n\x07message\x18\x05 \x01(\x0c\x12\x1e\n\x07headers\x18\x06 \x03(\x0b\x32\r.RecordHeader\"Y\n\x05\x41\x63kRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\x05\x12\x0e\n\x06offset\x18\x05 \x01(\x03\"\x07\n\x05\x41\x63kRs\"*\n\x0cRecordHeader\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x93\x01\n\x0fPartitionOffset\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x0b\n\x03lag\x18\x06 \x01(\x03\x12\x10\n\x08metadata\x18\x07 \x01(\t\x12\x13\n\x0bsparse_acks\x18\x08 \x01(\t\"=\n\x0cGetOffsetsRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\"1\n\x0cGetOffsetsRs\x12!\n\x07offsets\x18\x01 \x03(\x0b\x32\x10.PartitionOffset\"U\n\x11PartitionMetadata\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\"M\n\x12GetTopicMetadataRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x17\n\x0fwith_partitions\x18\x03 \x01(\x08\"\xad\x01\n\x12GetTopicMetadataRs\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12/\n\x06\x63onfig\x18\x02 \x03(\x0b\x32\x1f.GetTopicMetadataRs.ConfigEntry\x12&\n\npartitions\x18\x03 \x03(\x0b\x32\x12.PartitionMetadata\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"{\n\x0bListTopicRs\x12(\n\x06topics\x18\x01 \x03(\x0b\x32\x18.ListTopicRs.TopicsEntry\x1a\x42\n\x0bTopicsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.GetTopicMetadataRs:\x02\x38\x01\"7\n\x0bListTopicRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x17\n\x0fwith_partitions\x18\x02 \x01(\x08\"@\n\x0fListConsumersRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\"(\n\x12\x43onsumerPartitions\x12\x12\n\npartitions\x18\x01 \x03(\x05\"\x8a\x01\n\x0e\x43onsumerGroups\x12\x31\n\tconsumers\x18\x01 \x03(\x0b\x32\x1e.ConsumerGroups.ConsumersEntry\x1a\x45\n\x0e\x43onsumersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.ConsumerPartitions:\x02\x38\x01\"\x7f\n\x0fListConsumersRs\x12,\n\x06groups\x18\x01 \x03(\x0b\x32\x1c.ListConsumersRs.GroupsEntry\x1a>\n\x0bGroupsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1e\n\x05value\x18\x02 \x01(\x0b\x32\x0f.ConsumerGroups:\x02\x38\x01\"`\n\x0cSetOffsetsRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12!\n\x07offsets\x18\x04 \x03(\x0b\x32\x10.PartitionOffset\"\x0e\n\x0cSetOffsetsRs2\xe9\x02\n\tKafkaPixy\x12\x1d\n\x07Produce\x12\x07.ProdRq\x1a\x07.ProdRs\"\x00\x12%\n\x0b\x43onsumeNAck\x12\x0b.ConsNAckRq\x1a\x07.ConsRs\"\x00\x12\x17\n\x03\x41\x63k\x12\x06.AckRq\x1a\x06.AckRs\"\x00\x12,\n\nGetOffsets\x12\r.GetOffsetsRq\x1a\r.GetOffsetsRs\"\x00\x12,\n\nSetOffsets\x12\r.SetOffsetsRq\x1a\r.SetOffsetsRs\"\x00\x12*\n\nListTopics\x12\x0c.ListTopicRq\x1a\x0c.ListTopicRs\"\x00\x12\x35\n\rListConsumers\x12\x10.ListConsumersRq\x1a\x10.ListConsumersRs\"\x00\x12>\n\x10GetTopicMetadata\x12\x13.GetTopicMetadataRq\x1a\x13.GetTopicMetadataRs\"\x00\x42\x04Z\x02pbb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kafkapixy/kafkapixy.proto\"\x97\x01\n\x06ProdRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x11\n\tkey_value\x18\x03 \x01(\x0c\x12\x15\n\rkey_undefined\x18\x04 \x01(\x08\x12\x0f\n\x07message\x18\x05 \x01(\x0c\x12\x12\n\nasync_mode\x18\x06 \x01(\x08\x12\x1e\n\x07headers\x18\x07 \x03(\x0b\x32\r.RecordHeader\"+\n\x06ProdRs\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x88\x01\n\nConsNAckRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x0e\n\x06no_ack\x18\x04 \x01(\x08\x12\x10\n\x08\x61uto_ack\x18\x05 \x01(\x08\x12\x15\n\rack_partition\x18\x06 \x01(\x05\x12\x12\n\nack_offset\x18\x07 \x01(\x03\"\x86\x01\n\x06\x43onsRs\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\x12\x11\n\tkey_value\x18\x03 \x01(\x0c\x12\x15\n\rkey_undefined\x18\x04 \x01(\x08\x12\x0f\n\x07message\x18\x05 \x01(\x0c\x12\x1e\n\x07headers\x18\x06 \x03(\x0b\x32\r.RecordHeader\"Y\n\x05\x41\x63kRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x11\n\tpartition\x18\x04 \x01(\x05\x12\x0e\n\x06offset\x18\x05 \x01(\x03\"\x07\n\x05\x41\x63kRs\"*\n\x0cRecordHeader\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\xc4\x01\n\x0fPartitionOffset\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\x0b\n\x03lag\x18\x06 \x01(\x03\x12\x10\n\x08metadata\x18\x07 \x01(\t\x12\x13\n\x0bsparse_acks\x18\x08 \x01(\t\x12\x1c\n\x0eoffset_at_time\x18\xe9\x07 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_offset_at_time\"`\n\x0cGetOffsetsRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x15\n\x07time_ms\x18\xe9\x07 \x01(\x03H\x00\x88\x01\x01\x42\n\n\x08_time_ms\"1\n\x0cGetOffsetsRs\x12!\n\x07offsets\x18\x01 \x03(\x0b\x32\x10.PartitionOffset\"U\n\x11PartitionMetadata\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\"M\n\x12GetTopicMetadataRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x17\n\x0fwith_partitions\x18\x03 \x01(\x08\"\xad\x01\n\x12GetTopicMetadataRs\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12/\n\x06\x63onfig\x18\x02 \x03(\x0b\x32\x1f.GetTopicMetadataRs.ConfigEntry\x12&\n\npartitions\x18\x03 \x03(\x0b\x32\x12.PartitionMetadata\x1a-\n\x0b\x43onfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"{\n\x0bListTopicRs\x12(\n\x06topics\x18\x01 \x03(\x0b\x32\x18.ListTopicRs.TopicsEntry\x1a\x42\n\x0bTopicsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.GetTopicMetadataRs:\x02\x38\x01\"7\n\x0bListTopicRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x17\n\x0fwith_partitions\x18\x02 \x01(\x08\"@\n\x0fListConsumersRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\"(\n\x12\x43onsumerPartitions\x12\x12\n\npartitions\x18\x01 \x03(\x05\"\x8a\x01\n\x0e\x43onsumerGroups\x12\x31\n\tconsumers\x18\x01 \x03(\x0b\x32\x1e.ConsumerGroups.ConsumersEntry\x1a\x45\n\x0e\x43onsumersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.ConsumerPartitions:\x02\x38\x01\"\x7f\n\x0fListConsumersRs\x12,\n\x06groups\x18\x01 \x03(\x0b\x32\x1c.ListConsumersRs.GroupsEntry\x1a>\n\x0bGroupsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1e\n\x05value\x18\x02 \x01(\x0b\x32\x0f.ConsumerGroups:\x02\x38\x01\"\x83\x01\n\x0cSetOffsetsRq\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12!\n\x07offsets\x18\x04 \x03(\x0b\x32\x10.PartitionOffset\x12\x15\n\x07time_ms\x18\xe9\x07 \x01(\x03H\x00\x88\x01\x01\x42\n\n\x08_time_ms\"\x0e\n\x0cSetOffsetsRs2\xe9\x02\n\tKafkaPixy\x12\x1d\n\x07Produce\x12\x07.ProdRq\x1a\x07.ProdRs\"\x00\x12%\n\x0b\x43onsumeNAck\x12\x0b.ConsNAckRq\x1a\x07.ConsRs\"\x00\x12\x17\n\x03\x41\x63k\x12\x06.AckRq\x1a\x06.AckRs\"\x00\x12,\n\nGetOffsets\x12\r.GetOffsetsRq\x1a\r.GetOffsetsRs\"\x00\x12,\n\nSetOffsets\x12\r.SetOffsetsRq\x1a\r.SetOffsetsRs\"\x00\x12*\n\nListTopics\x12\x0c.ListTopicRq\x1a\x0c.ListTopicRs\"\x00\x12\x35\n\rListConsumers\x12\x10.ListConsumersRq\x1a\x10.ListConsumersRs\"\x00\x12>\n\x10GetTopicMetadata\x12\x13.GetTopicMetadataRq\x1a\x13.GetTopicMetadataRs\"\x00\x42\x04Z\x02pbb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,41 +55,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORDHEADER']._serialized_start=604
   _globals['_RECORDHEADER']._serialized_end=646
   _globals['_PARTITIONOFFSET']._serialized_start=649
-  _globals['_PARTITIONOFFSET']._serialized_end=796
-  _globals['_GETOFFSETSRQ']._serialized_start=798
-  _globals['_GETOFFSETSRQ']._serialized_end=859
-  _globals['_GETOFFSETSRS']._serialized_start=861
-  _globals['_GETOFFSETSRS']._serialized_end=910
-  _globals['_PARTITIONMETADATA']._serialized_start=912
-  _globals['_PARTITIONMETADATA']._serialized_end=997
-  _globals['_GETTOPICMETADATARQ']._serialized_start=999
-  _globals['_GETTOPICMETADATARQ']._serialized_end=1076
-  _globals['_GETTOPICMETADATARS']._serialized_start=1079
-  _globals['_GETTOPICMETADATARS']._serialized_end=1252
-  _globals['_GETTOPICMETADATARS_CONFIGENTRY']._serialized_start=1207
-  _globals['_GETTOPICMETADATARS_CONFIGENTRY']._serialized_end=1252
-  _globals['_LISTTOPICRS']._serialized_start=1254
-  _globals['_LISTTOPICRS']._serialized_end=1377
-  _globals['_LISTTOPICRS_TOPICSENTRY']._serialized_start=1311
-  _globals['_LISTTOPICRS_TOPICSENTRY']._serialized_end=1377
-  _globals['_LISTTOPICRQ']._serialized_start=1379
-  _globals['_LISTTOPICRQ']._serialized_end=1434
-  _globals['_LISTCONSUMERSRQ']._serialized_start=1436
-  _globals['_LISTCONSUMERSRQ']._serialized_end=1500
-  _globals['_CONSUMERPARTITIONS']._serialized_start=1502
-  _globals['_CONSUMERPARTITIONS']._serialized_end=1542
-  _globals['_CONSUMERGROUPS']._serialized_start=1545
-  _globals['_CONSUMERGROUPS']._serialized_end=1683
-  _globals['_CONSUMERGROUPS_CONSUMERSENTRY']._serialized_start=1614
-  _globals['_CONSUMERGROUPS_CONSUMERSENTRY']._serialized_end=1683
-  _globals['_LISTCONSUMERSRS']._serialized_start=1685
-  _globals['_LISTCONSUMERSRS']._serialized_end=1812
-  _globals['_LISTCONSUMERSRS_GROUPSENTRY']._serialized_start=1750
-  _globals['_LISTCONSUMERSRS_GROUPSENTRY']._serialized_end=1812
-  _globals['_SETOFFSETSRQ']._serialized_start=1814
-  _globals['_SETOFFSETSRQ']._serialized_end=1910
-  _globals['_SETOFFSETSRS']._serialized_start=1912
-  _globals['_SETOFFSETSRS']._serialized_end=1926
-  _globals['_KAFKAPIXY']._serialized_start=1929
-  _globals['_KAFKAPIXY']._serialized_end=2290
+  _globals['_PARTITIONOFFSET']._serialized_end=845
+  _globals['_GETOFFSETSRQ']._serialized_start=847
+  _globals['_GETOFFSETSRQ']._serialized_end=943
+  _globals['_GETOFFSETSRS']._serialized_start=945
+  _globals['_GETOFFSETSRS']._serialized_end=994
+  _globals['_PARTITIONMETADATA']._serialized_start=996
+  _globals['_PARTITIONMETADATA']._serialized_end=1081
+  _globals['_GETTOPICMETADATARQ']._serialized_start=1083
+  _globals['_GETTOPICMETADATARQ']._serialized_end=1160
+  _globals['_GETTOPICMETADATARS']._serialized_start=1163
+  _globals['_GETTOPICMETADATARS']._serialized_end=1336
+  _globals['_GETTOPICMETADATARS_CONFIGENTRY']._serialized_start=1291
+  _globals['_GETTOPICMETADATARS_CONFIGENTRY']._serialized_end=1336
+  _globals['_LISTTOPICRS']._serialized_start=1338
+  _globals['_LISTTOPICRS']._serialized_end=1461
+  _globals['_LISTTOPICRS_TOPICSENTRY']._serialized_start=1395
+  _globals['_LISTTOPICRS_TOPICSENTRY']._serialized_end=1461
+  _globals['_LISTTOPICRQ']._serialized_start=1463
+  _globals['_LISTTOPICRQ']._serialized_end=1518
+  _globals['_LISTCONSUMERSRQ']._serialized_start=1520
+  _globals['_LISTCONSUMERSRQ']._serialized_end=1584
+  _globals['_CONSUMERPARTITIONS']._serialized_start=1586
+  _globals['_CONSUMERPARTITIONS']._serialized_end=1626
+  _globals['_CONSUMERGROUPS']._serialized_start=1629
+  _globals['_CONSUMERGROUPS']._serialized_end=1767
+  _globals['_CONSUMERGROUPS_CONSUMERSENTRY']._serialized_start=1698
+  _globals['_CONSUMERGROUPS_CONSUMERSENTRY']._serialized_end=1767
+  _globals['_LISTCONSUMERSRS']._serialized_start=1769
+  _globals['_LISTCONSUMERSRS']._serialized_end=1896
+  _globals['_LISTCONSUMERSRS_GROUPSENTRY']._serialized_start=1834
+  _globals['_LISTCONSUMERSRS_GROUPSENTRY']._serialized_end=1896
+  _globals['_SETOFFSETSRQ']._serialized_start=1899
+  _globals['_SETOFFSETSRQ']._serialized_end=2030
+  _globals['_SETOFFSETSRS']._serialized_start=2032
+  _globals['_SETOFFSETSRS']._serialized_end=2046
+  _globals['_KAFKAPIXY']._serialized_start=2049
+  _globals['_KAFKAPIXY']._serialized_end=2410
 # @@protoc_insertion_point(module_scope)

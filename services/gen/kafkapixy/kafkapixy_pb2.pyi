@@ -36,7 +36,7 @@ class ProdRq(_message.Message):
     topic: _builtins.str
     """Topic."""
     key_value: _builtins.bytes
-    """Key; its hash picks the partition. Empty is a key like any other."""
+    """Key; its hash picks the partition. An empty key picks one too, and is stored as no key."""
     key_undefined: _builtins.bool
     """No key: any partition."""
     message: _builtins.bytes
@@ -155,9 +155,9 @@ class ConsRs(_message.Message):
     offset: _builtins.int
     """Offset."""
     key_value: _builtins.bytes
-    """Key; its hash picks the partition. Empty is a key like any other."""
+    """Key."""
     key_undefined: _builtins.bool
-    """No key: any partition."""
+    """No key, or an empty one when it was written through a gateway."""
     message: _builtins.bytes
     """Value."""
     @_builtins.property
@@ -277,6 +277,7 @@ class PartitionOffset(_message.Message):
     LAG_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     SPARSE_ACKS_FIELD_NUMBER: _builtins.int
+    OFFSET_AT_TIME_FIELD_NUMBER: _builtins.int
     partition: _builtins.int
     """Partition."""
     begin: _builtins.int
@@ -293,6 +294,8 @@ class PartitionOffset(_message.Message):
     """Text beside the commit. Kafka-Pixy keeps there what is acknowledged above the offset."""
     sparse_acks: _builtins.str
     """The same to read: ranges relative to the offset, the end exclusive, as in 1-2,3-5. Empty when there are none."""
+    offset_at_time: _builtins.int
+    """Only here, not in Kafka-Pixy: the first offset at or after the requested time; the log's end if there is none."""
     def __init__(
         self,
         *,
@@ -304,12 +307,15 @@ class PartitionOffset(_message.Message):
         lag: _builtins.int = ...,
         metadata: _builtins.str = ...,
         sparse_acks: _builtins.str = ...,
+        offset_at_time: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_offset_at_time", b"_offset_at_time", "offset_at_time", b"offset_at_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "count", b"count", "end", b"end", "lag", b"lag", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "sparse_acks", b"sparse_acks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_offset_at_time", b"_offset_at_time", "begin", b"begin", "count", b"count", "end", b"end", "lag", b"lag", "metadata", b"metadata", "offset", b"offset", "offset_at_time", b"offset_at_time", "partition", b"partition", "sparse_acks", b"sparse_acks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__offset_at_time: _TypeAlias = _typing.Literal["offset_at_time"]  # noqa: Y015
+    _WhichOneofArgType__offset_at_time: _TypeAlias = _typing.Literal["_offset_at_time", b"_offset_at_time"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__offset_at_time) -> _WhichOneofReturnType__offset_at_time | None: ...
 
 Global___PartitionOffset: _TypeAlias = PartitionOffset  # noqa: Y015
 
@@ -322,24 +328,30 @@ class GetOffsetsRq(_message.Message):
     CLUSTER_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Name of the Kafka cluster; empty means the default one."""
     topic: _builtins.str
     """Topic."""
     group: _builtins.str
     """Consumer group."""
+    time_ms: _builtins.int
+    """Only here, not in Kafka-Pixy: milliseconds since the epoch; the answer then has offset_at_time."""
     def __init__(
         self,
         *,
         cluster: _builtins.str = ...,
         topic: _builtins.str = ...,
         group: _builtins.str = ...,
+        time_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_time_ms", b"_time_ms", "time_ms", b"time_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "group", b"group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_ms", b"_time_ms", "cluster", b"cluster", "group", b"group", "time_ms", b"time_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__time_ms: _TypeAlias = _typing.Literal["time_ms"]  # noqa: Y015
+    _WhichOneofArgType__time_ms: _TypeAlias = _typing.Literal["_time_ms", b"_time_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_ms) -> _WhichOneofReturnType__time_ms | None: ...
 
 Global___GetOffsetsRq: _TypeAlias = GetOffsetsRq  # noqa: Y015
 
@@ -714,12 +726,17 @@ class SetOffsetsRq(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     """Name of the Kafka cluster; empty means the default one."""
     topic: _builtins.str
     """Topic."""
     group: _builtins.str
     """Consumer group."""
+    time_ms: _builtins.int
+    """Only here, not in Kafka-Pixy: milliseconds since the epoch; sets every partition to its first offset at or after
+    this time, and offsets must be empty.
+    """
     @_builtins.property
     def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOffset]:
         """Partitions; those not given stay as they are."""
@@ -731,12 +748,15 @@ class SetOffsetsRq(_message.Message):
         topic: _builtins.str = ...,
         group: _builtins.str = ...,
         offsets: _abc.Iterable[Global___PartitionOffset] | None = ...,
+        time_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_time_ms", b"_time_ms", "time_ms", b"time_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "group", b"group", "offsets", b"offsets", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_ms", b"_time_ms", "cluster", b"cluster", "group", b"group", "offsets", b"offsets", "time_ms", b"time_ms", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__time_ms: _TypeAlias = _typing.Literal["time_ms"]  # noqa: Y015
+    _WhichOneofArgType__time_ms: _TypeAlias = _typing.Literal["_time_ms", b"_time_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_ms) -> _WhichOneofReturnType__time_ms | None: ...
 
 Global___SetOffsetsRq: _TypeAlias = SetOffsetsRq  # noqa: Y015
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.kafka import create_topic
 from dexorder.testing.processes import until
+from services.gateway.kafkapixy.options import CLIENT_ID
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, commit_as_others_do, numbers, refusal
+from tests.fixtures_gateway import (
+    WAIT_SECONDS,
+    GatewayThread,
+    MakeTopic,
+    StartGateway,
+    Write,
+    commit_as_others_do,
+    numbers,
+    refusal,
+)
 
 pytestmark = pytest.mark.kafka
 
@@ -63,6 +74,34 @@ def test_offsets_of_a_group_with_sparse_acks(start_gateway: StartGateway, kafka_
     gateway.ack(topic, 0)
     wanted = pb.PartitionOffset(end=8, count=8, offset=2, lag=6, metadata="BC", sparse_acks="1-3")
     until(lambda: offsets(gateway.stub, topic) == [wanted])
+
+
+def test_offsets_at_a_time(grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(3)
+    producer = Producer({"bootstrap.servers": kafka, "log_level": 2})
+    for time_ms in (1_000, 2_000, 3_000):
+        producer.produce(topic, b"v", partition=0, timestamp=time_ms)
+    producer.produce(topic, b"v", partition=1, timestamp=1_000)
+    assert producer.flush(WAIT_SECONDS) == 0
+
+    def at(time_ms: int) -> list[int]:
+        request = pb.GetOffsetsRq(topic=topic, group=topic, time_ms=time_ms)
+        return [each.offset_at_time for each in grpc_stub.GetOffsets(request).offsets]
+
+    # after the last record: the log's end, also of the empty partition
+    assert [at(time_ms) for time_ms in (0, 1_001, 3_000, 3_001)] == [[0, 0, 0], [1, 1, 0], [2, 1, 0], [3, 1, 0]]
+    assert not any(each.HasField("offset_at_time") for each in offsets(grpc_stub, topic))
+    grpc_stub.SetOffsets(pb.SetOffsetsRq(topic=topic, group=topic, time_ms=1_500))
+    assert [each.offset for each in offsets(grpc_stub, topic)] == [1, 1, 0]
+    both = pb.SetOffsetsRq(topic=topic, group=topic, time_ms=1, offsets=[pb.PartitionOffset()])
+    refused: list[tuple[Any, Any, str]] = [
+        (grpc_stub.SetOffsets, both, "time_ms and 1 offsets"),
+        (grpc_stub.SetOffsets, pb.SetOffsetsRq(topic=topic, group=topic, time_ms=-1), "time_ms -1 is negative"),
+        (grpc_stub.GetOffsets, pb.GetOffsetsRq(topic=topic, group=topic, time_ms=-1), "time_ms -1 is negative"),
+    ]
+    for call, request, text in refused:
+        code, details = refusal(partial(call, request))
+        assert (code, text in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
 
 
 @pytest.mark.parametrize(
@@ -140,10 +179,10 @@ def test_consumers_of_a_topic(shared_gateway: GatewayThread, kafka_topic: MakeTo
         shared_gateway.consume(topic, group, auto_ack=True)
     shared_gateway.consume(other, auto_ack=True)
     stub = shared_gateway.stub
-    mine = {"dexorder-gateway": [0, 1, 2]}
+    mine = {CLIENT_ID: [0, 1, 2]}
     assert consumers(stub, topic) == {topic: mine, other: mine}
     assert consumers(stub, topic, topic) == {topic: mine}
-    assert consumers(stub, other, other) == {other: {"dexorder-gateway": [0]}}
+    assert consumers(stub, other, other) == {other: {CLIENT_ID: [0]}}
     assert refusal(lambda: consumers(stub, other, topic))[0] == grpc.StatusCode.NOT_FOUND
 
 
@@ -162,7 +201,7 @@ def test_consumers_of_two_gateways_have_different_names(
     until(both_read)
     found = consumers(second.stub, topic, topic)[topic]
     assert sorted(found.values()) == [[0], [1]]
-    assert all(name.startswith("dexorder-gateway-") for name in found)
+    assert all(name.startswith(f"{CLIENT_ID}-") for name in found)
 
 
 def test_unread_topic_has_no_consumers(grpc_stub: rpc.KafkaPixyStub, kafka_topic: MakeTopic) -> None:
@@ -224,7 +263,7 @@ def test_queries_are_answered_while_the_gateway_stops(
 
     until(stopping)
     assert offsets(gateway.stub, topic)[0].end == 1
-    assert consumers(gateway.stub, topic, topic) == {topic: {"dexorder-gateway": [0]}}
+    assert consumers(gateway.stub, topic, topic) == {topic: {CLIENT_ID: [0]}}
     assert topic in gateway.stub.ListTopics(pb.ListTopicRq()).topics
     assert gateway.stub.GetTopicMetadata(pb.GetTopicMetadataRq(topic=topic)).version == 1
     gateway.ack(topic, 0)

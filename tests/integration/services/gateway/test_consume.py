@@ -38,7 +38,7 @@ def test_record_is_delivered_as_it_was_produced(
     grpc_stub.Produce(pb.ProdRq(topic=topic, key_undefined=True))
     assert [shared_gateway.consume(topic, auto_ack=True) for _ in range(3)] == [
         pb.ConsRs(partition=0, offset=0, key_value=b"k", message=b"v", headers=headers),
-        pb.ConsRs(partition=0, offset=1),
+        pb.ConsRs(partition=0, offset=1, key_undefined=True),
         pb.ConsRs(partition=0, offset=2, key_undefined=True),
     ]
 

@@ -56,7 +56,7 @@ def test_sync_record_is_stored_unchanged(
     assert [(a.partition, a.offset) for a in answers] == [(0, 0), (0, 1)]
     full, empty = read_all(kafka, topic, 0, 2)
     assert (full.key(), full.value(), full.headers()) == (b"k", b"v", headers)
-    assert (empty.key(), empty.value(), empty.headers()) == (b"", b"", None)
+    assert (empty.key(), empty.value(), empty.headers()) == (None, b"", None)
 
 
 def test_async_records_arrive_in_order(

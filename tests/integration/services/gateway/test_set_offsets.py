@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from dexorder.testing.processes import until
+from services.gateway.kafkapixy.options import CLIENT_ID
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import (
     WAIT_SECONDS,
@@ -190,9 +191,9 @@ def test_group_that_another_gateway_reads_is_refused(
     until(lambda: committed(kafka, topic) == (1, ""))
     code, text = refusal(lambda: set_offsets(asked, topic, Place(offset=0)))
     assert code == grpc.StatusCode.FAILED_PRECONDITION
-    assert f"partitions [0] of topic {topic!r} are read by dexorder-gateway at 127.0.0.1" in text
+    assert f"partitions [0] of topic {topic!r} are read by {CLIENT_ID} at 127.0.0.1" in text
     code, text = refusal(lambda: set_offsets(asked, other, Place(offset=0), group=topic))
-    assert (code, "dexorder-gateway at 127.0.0.1" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
+    assert (code, f"{CLIENT_ID} at 127.0.0.1" in text) == (grpc.StatusCode.FAILED_PRECONDITION, True)
     assert committed(kafka, topic) == (1, "")
     assert reads.offsets(topic, 1) == [1]
     reads.stop()

@@ -15,7 +15,7 @@ from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, refusal
+from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, records, refusal
 
 
 def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any, Any]]:
@@ -67,15 +67,19 @@ def test_broker_that_stops_answering_and_recovers(kafka_jars: Path, tmp_path: Pa
         gateway.wait_for_health(HealthCheckResponse.NOT_SERVING)
         for answer in asked:
             assert answer.exception(WAIT_SECONDS).code() == grpc.StatusCode.UNAVAILABLE
-        for request in (pb.ProdRq(topic=topic), pb.ProdRq(topic=topic, async_mode=True)):
-            assert refusal(partial(gateway.stub.Produce, request))[0] == grpc.StatusCode.UNAVAILABLE
+        queued = pb.ProdRs(partition=-1, offset=-1)
+        assert gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"queued", async_mode=True)) == queued
+        code, text = refusal(lambda: gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"waits")))
+        assert (code, "within 2 s" in text) == (grpc.StatusCode.UNAVAILABLE, True)
         # Records fetched before are still delivered; after that the poll ends with the reason.
         assert gateway.consume(topic, auto_ack=True).message == b"2"
         consume = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
         assert refusal(lambda: gateway.stub.ConsumeNAck(consume))[0] == grpc.StatusCode.UNAVAILABLE
         broker.process.send_signal(signal.SIGCONT)
         gateway.wait_ready()
-        assert gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"3")).offset >= 2
+        assert gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"3")).offset == 4
+        written = [message.value() for message in records(broker.bootstrap, topic)]
+        assert written == [b"1", b"2", b"queued", b"waits", b"3"]
         for ask, request in administrative_calls(gateway.stub, topic):
             ask(request)
     finally:
