@@ -35,10 +35,6 @@ class MaintenanceSettings(BaseSettings):
     """Approximate limit of bytes rewritten in one step, for which a batch may have to wait."""
     manifests: int = Field(default=64, ge=2)
     """Number of manifests of a table that makes merging them due."""
-    coverage_rows: int = Field(default=500, ge=0)
-    """Rows of trading.coverage that must be new, and that merging must remove, to make merging due; 0 for never."""
-    coverage_grace_seconds: float = Field(default=600.0, ge=0)
-    """Age in seconds at which a row of trading.coverage may be merged."""
     snapshot_days: float = Field(default=7.0, gt=0)
     """Days for which snapshots of the candles are kept; those of the other tables are kept for an hour."""
     max_snapshots: int = Field(default=1_000, ge=1)

@@ -65,9 +65,6 @@ class MaintenanceMetrics:
             "maintenance_files", "Files rewritten, removed with a snapshot, orphaned.", ["table", "what"]
         )
         self.snapshots_expired = counter("maintenance_snapshots_expired", "Snapshots expired.", ["table"])
-        self.coverage_rows_merged = counter(
-            "maintenance_coverage_rows_merged", "Coverage rows merged into others.", ["table"]
-        )
         self.failures = counter("maintenance_failures", "Steps that failed.", ["table", "step"])
         self.step_seconds = seconds(
             "maintenance_seconds", "Seconds of one step of maintenance: the longest a batch waits.", ["step"]
@@ -85,8 +82,6 @@ class MaintenanceMetrics:
         self.files.labels(table, "rewritten").inc(done.rewritten)
         self.files.labels(table, "removed").inc(done.removed)
         self.snapshots_expired.labels(table).inc(done.expired)
-        if done.merged is not None:
-            self.coverage_rows_merged.labels(table).inc(done.merged.before - done.merged.after)
 
     def show(self, state: TableState) -> None:
         """Set the gauges of a table."""

@@ -49,6 +49,8 @@ from services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
+COVERAGE_MARGIN_NS = 24 * 3_600 * SECOND_NS
+"""Largest difference between the clocks of relay and pipeline with which no claim is missed at start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +135,17 @@ def _empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistorySt
 async def _load(state: HistoryState, store: Store, reader: TableReader, table: RetractionTable, clock: Clock) -> int:
     """Load the database, then apply retractions and claims that the tables have beyond it.
 
+    Claims are read from shortly before the last load on, as the database has those before.
+
     Returns:
         The largest number of a dispatch or of a retraction that the database or a table has.
     """
     await store.load(state, now_ns=clock.monotonic_ns())
+    read_ns, since_ns = clock.wall_ns(), max(0, await store.coverage_read_ns() - COVERAGE_MARGIN_NS)
     applied = await store.retractions()
     attempts = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
     made: list[Retraction] = await attempts(asyncio.to_thread, table.read)
-    claims: list[Claim] = await attempts(asyncio.to_thread, lambda: list(reader.coverage()))
+    claims: list[Claim] = await attempts(asyncio.to_thread, lambda: list(reader.coverage(since_ns)))
     numbers = [await store.last_number(), await attempts(asyncio.to_thread, reader.last_dispatch)]
     numbers += [each.order.dispatch for each in made] + [claim.dispatch for claim in claims]
     batch, new = Batch(), [each for each in made if each not in applied]
@@ -151,6 +156,7 @@ async def _load(state: HistoryState, store: Store, reader: TableReader, table: R
     for each in new:
         planner.replan(state, each.series, [each.span], batch)
     coverage.settle_jobs(state, batch)
+    batch.coverage_read(read_ns)
     await store.commit(batch)
     log.info("loaded", requests=len(state.requests), jobs=len(state.jobs), covered_ranges=len(claims))
     return max(numbers)

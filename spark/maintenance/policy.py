@@ -1,8 +1,6 @@
-"""Rules of maintenance: which partitions to compact, when to merge manifests and coverage rows, what expires. Pure.
+"""Rules of maintenance: which partitions to compact, when to merge manifests, what expires. Pure.
 
-Every step is bounded, as a batch that arrives during a step waits for it. Snapshots expire by age, but never one that
-is younger than the last batch in Spark's commit log, so that a batch that may be replayed finds the table it left. For
-the same reason no younger coverage row is merged.
+Every step is bounded, as a batch that arrives during a step waits for it.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 _HOUR_NS = 3_600 * SECOND_NS
 _MIN_EXPIRED = 50
 """Snapshots that make an expiry due: it reads the table's metadata, which is not worth it for a few."""
-_STEP_ROWS = 50_000
-"""Approximate limit of coverage rows that are compared in one step."""
 _MAX_REPEATS = 20
 """Steps of one kind for a partition in one run; the next run continues."""
 _INTERNAL_TABLES = (COVERAGE.name, DEAD_LETTERS.name)
@@ -57,7 +53,6 @@ class TableState:
     Attributes:
         snapshot_times_ns: Ascending. The last one is current and never expires.
         needed_ns: Time of the oldest snapshot with something that no later one has; None if there is none.
-        merged_rows: Coverage rows that the last merge left, so that only further rows make the next one due.
     """
 
     name: str
@@ -65,7 +60,6 @@ class TableState:
     manifests: int
     snapshot_times_ns: tuple[int, ...]
     needed_ns: int | None = None
-    merged_rows: int = 0
 
     @property
     def data_files(self) -> int:
@@ -105,19 +99,6 @@ class MergeManifests:
 
 
 @dataclass(frozen=True)
-class MergeCoverage:
-    """Merge coverage rows committed before ``before_ns``, if this removes at least ``min_rows``, ``repeats`` times.
-
-    Each time about ``max_rows`` are compared.
-    """
-
-    before_ns: int
-    min_rows: int
-    max_rows: int
-    repeats: int
-
-
-@dataclass(frozen=True)
 class Expire:
     """Expire snapshots from before ``before_ns``, and remove their files."""
 
@@ -125,31 +106,21 @@ class Expire:
     snapshots: int
 
 
-Step: TypeAlias = Compact | MergeManifests | MergeCoverage | Expire
+Step: TypeAlias = Compact | MergeManifests | Expire
 
 
-def plan(
-    state: TableState, settings: MaintenanceSettings, *, now_ns: int, settled_ns: int, eager: bool = False
-) -> list[Step]:
+def plan(state: TableState, settings: MaintenanceSettings, *, now_ns: int, eager: bool = False) -> list[Step]:
     """Return the steps that are due, in order.
 
     Args:
-        settled_ns: Start time of the last batch in Spark's commit log, or a later time at which no batch was open.
         eager: Everything that can be reduced is due, as for a run on request.
     """
     if eager:
-        rows = min(settings.coverage_rows, 1)
-        lowest = {"small_files": 2, "delete_files": 1, "manifests": 2, "coverage_rows": rows}
-        settings = settings.model_copy(update=lowest)
+        settings = settings.model_copy(update={"small_files": 2, "delete_files": 1, "manifests": 2})
     steps: list[Step] = [step for each in state.partitions if (step := _compact(each, settings))]
     if state.manifests >= settings.manifests:
         steps.append(MergeManifests())
-    new_rows = state.rows - state.merged_rows if state.name == COVERAGE.name else 0
-    if 0 < settings.coverage_rows <= new_rows:
-        repeats = min(-(-state.rows // _STEP_ROWS), _MAX_REPEATS)
-        before_ns = min(now_ns - round(settings.coverage_grace_seconds * SECOND_NS), settled_ns)
-        steps.append(MergeCoverage(before_ns, settings.coverage_rows, _STEP_ROWS, repeats))
-    before_ns = expire_before(state, settings, now_ns=now_ns, settled_ns=settled_ns)
+    before_ns = expire_before(state, settings, now_ns=now_ns)
     old = sum(time_ns < before_ns for time_ns in state.snapshot_times_ns[:-1])
     if old >= (1 if eager else _MIN_EXPIRED):
         steps.append(Expire(before_ns, old))
@@ -174,7 +145,7 @@ def _compact(partition: PartitionState, settings: MaintenanceSettings) -> Compac
     )
 
 
-def expire_before(state: TableState, settings: MaintenanceSettings, *, now_ns: int, settled_ns: int) -> int:
+def expire_before(state: TableState, settings: MaintenanceSettings, *, now_ns: int) -> int:
     """Return the time before which snapshots expire.
 
     Notifications name snapshots of the tables that pages fill, so these are kept longest. Above ``max_snapshots`` the
@@ -188,7 +159,7 @@ def expire_before(state: TableState, settings: MaintenanceSettings, *, now_ns: i
     before_ns = now_ns - keep_ns
     if len(times) > settings.max_snapshots:
         before_ns = max(before_ns, min(times[-settings.max_snapshots], now_ns - _HOUR_NS))
-    return min(before_ns, settled_ns, before_ns if state.needed_ns is None else state.needed_ns)
+    return min(before_ns, before_ns if state.needed_ns is None else state.needed_ns)
 
 
 def predicate(values: Sequence[PartitionValue], catalog: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,7 +20,7 @@ from services.common.lake.claims import collect_claims
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
-from spark.maintenance.policy import Compact, Expire, MergeCoverage, Step, TableState, plan
+from spark.maintenance.policy import Compact, Expire, Step, TableState, plan
 from spark.maintenance.procedures import StepResult
 from spark.metrics import MaintenanceMetrics
 from spark.runtime.locks import WriterLock
@@ -74,9 +74,7 @@ class MaintenanceRunner:
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._session: SparkSession | None = None
-        self._settled_ns = 0
         self._inspected: dict[str, tuple[int | None, int]] = {}
-        self._merged_rows = 0
         self._orphans_from_ns = self._clock.monotonic_ns() + _INSPECT_EVERY_NS
         self._requested = threading.Lock()
         self._running = threading.Lock()
@@ -92,10 +90,6 @@ class MaintenanceRunner:
         self._session = None
         if session is not None and self._in_step.is_set():
             session.sparkContext.cancelAllJobs()  # batches wait while a step runs, so these are the step's jobs
-
-    def settle(self, wall_ns: int) -> None:
-        """Record that every batch that began before this time is in Spark's commit log, or that none was open then."""
-        self._settled_ns = max(self._settled_ns, wall_ns)
 
     def run(self, stop: threading.Event) -> None:
         """Run the due steps every interval, in a quiet moment if there is one in time, until ``stop``."""
@@ -142,7 +136,6 @@ class MaintenanceRunner:
             raise Conflict("another call maintains the tables; repeat the call when it has ended")
         try:
             with self._running:
-                self._merged_rows = 0
                 if not dry_run:
                     self._collect()
                 for name in tables or _NAMES:
@@ -169,7 +162,7 @@ class MaintenanceRunner:
         started = time.perf_counter()
         before = self._inspect(name)
         now_ns = self._clock.wall_ns()
-        steps = plan(before, self._settings, now_ns=now_ns, settled_ns=self._settled_ns, eager=eager)
+        steps = plan(before, self._settings, now_ns=now_ns, eager=eager)
         if steps and not dry_run:
             done = [result for step in steps for result in self._repeat(name, step, cancelled)]
             expired, removed = sum(d.expired for d in done), sum(d.removed for d in done)
@@ -198,14 +191,11 @@ class MaintenanceRunner:
 
     def _repeat(self, name: str, step: Step, cancelled: threading.Event | None) -> Iterator[StepResult]:
         """Run a step as often as planned while it changes something."""
-        for _ in range(step.repeats if isinstance(step, Compact | MergeCoverage) else 1):
+        for _ in range(step.repeats if isinstance(step, Compact) else 1):
             if cancelled is not None and cancelled.is_set():
                 raise Unavailable("the caller has cancelled")
             result = self._run_locked(name, step)
             self._metrics.add(name, result)
-            if result.merged is not None:
-                self._merged_rows = result.merged.left
-                log.info("coverage rows merged", table=name, **vars(result.merged))
             yield result
             if not result.changed:
                 break
@@ -239,7 +229,7 @@ class MaintenanceRunner:
     def _inspect(self, name: str) -> TableState:
         state = procedures.inspect(self._attached(), self._catalog, name, self._settings)
         self._metrics.show(state)
-        return replace(state, merged_rows=self._merged_rows)
+        return state
 
     def _may_need_steps(self, name: str) -> bool:
         """Return whether the table has changed since its inspection, or that was long ago. Cheap."""

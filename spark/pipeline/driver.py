@@ -254,10 +254,9 @@ class Driver:
         reachable = True
         probe_in_s = 0.0
         while query.isActive and not commits.has_failed and not self._stop.is_set():
-            now_ns = time.time_ns()  # before the status, as a batch may begin in between
             if query.status["message"] in _READING and commits.is_idle:
                 self._progressed = True
-                self._note_progress(now_ns)
+                self._metrics.progress.set_to_current_time()
             self._ack(pipeline.position)
             probe_in_s -= _WATCH_SECONDS
             if self._progressed and probe_in_s <= 0:
@@ -278,12 +277,6 @@ class Driver:
             self._acked = end
         except Unavailable as error:
             log.warning("ack postponed", error=str(error))
-
-    def _note_progress(self, settled_ns: int) -> None:
-        """Record that every batch that began before this time is committed."""
-        self._metrics.progress.set_to_current_time()
-        if self._maintenance is not None:
-            self._maintenance.settle(settled_ns)
 
     def _show_lag(self) -> None:
         if self._state is not None:

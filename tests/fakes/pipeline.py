@@ -17,8 +17,8 @@ from services.common.lake.coverage import decode_coverage
 from services.common.lake.tables import COVERAGE, OHLC
 from services.common.model.history import IssuedDispatch, PageResult
 from services.common.model.page import PageHeaders
+from services.common.model.periods import count_periods, total_periods
 from services.common.model.time_range import TimeRange, merge
-from spark.maintenance.coverage_rows import adds_up
 from spark.pipeline.reporter import FinalReport
 from spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
@@ -86,7 +86,9 @@ class Oracle:
         assert len(rows) == len(found), "a key is duplicated"
         assert rows == self.rows
         rows_of_coverage = [decode_coverage(row) for part in read_coverage(tables) for row in COVERAGE.rows(part)]
-        assert all(map(adds_up, rows_of_coverage))
+        for row in rows_of_coverage:
+            empty = total_periods(row.empty, row.series.period_seconds)
+            assert row.rows + empty == count_periods(row.span, row.series.period_seconds), "it does not add up"
         assert by_ticker((row.series.ticker, row.span) for row in rows_of_coverage) == by_ticker(
             (ticker, claimed) for ticker, claimed, _ in self.claims
         )

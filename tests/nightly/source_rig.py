@@ -143,7 +143,6 @@ class Rig:
         }
         environment = {f"DEXORDER_SPARK_{name}": value for name, value in settings.items()}
         environment |= {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
-        environment["DEXORDER_SPARK_MAINTENANCE_COVERAGE_ROWS"] = "0"  # the verdict compares the coverage row by row
         environment |= {
             "DEXORDER_CATALOG_NAME": self._settings.name,
             "DEXORDER_CATALOG_TYPE": self._settings.type,

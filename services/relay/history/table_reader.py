@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import And, EqualTo, GreaterThan, LessThan
+from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
@@ -92,10 +92,11 @@ class TableReader:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def coverage(self) -> Iterator[Claim]:
-        """Yield every claim of the coverage table."""
+    def coverage(self, since_ns: int = 0) -> Iterator[Claim]:
+        """Yield the claims of the coverage table that were committed since a time, and those not collected yet."""
+        made: Any = GreaterThanOrEqual  # its annotations do not cover (column, value)
         with accessible(COVERAGE):
-            for rows in read_coverage(self._catalog, columns=CLAIM_COLUMNS):
+            for rows in read_coverage(self._catalog, made("committed_at", iso_microseconds(since_ns)), CLAIM_COLUMNS):
                 yield from map(decode_claim, COVERAGE.rows(rows))
 
     def last_dispatch(self) -> int:

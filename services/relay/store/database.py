@@ -35,6 +35,7 @@ from services.relay.history.request import LiveRequest
 from services.relay.history.state import HistoryState
 from services.relay.store import schema
 from services.relay.store.schema import (
+    COVERAGE_READ,
     FORGET,
     FORGET_DISPATCHES,
     LAST_NUMBER,
@@ -218,6 +219,12 @@ class Store:
         sql = "SELECT value FROM meta WHERE name = ? UNION ALL SELECT max(number) FROM retractions"
         found = await self.read(lambda connection: connection.execute(sql, (LAST_NUMBER,)).fetchall())
         return max((number or 0 for (number,) in found), default=0)
+
+    async def coverage_read_ns(self) -> int:
+        """Return the time at which coverage was last read from its table; 0 if never."""
+        sql = "SELECT value FROM meta WHERE name = ?"
+        found = await self.read(lambda connection: connection.execute(sql, (COVERAGE_READ,)).fetchone())
+        return int(found[0]) if found else 0
 
     async def load(self, state: HistoryState, *, now_ns: int) -> None:
         """Fill an empty state from the file; dispatches that are out keep their ids and get a full lease."""

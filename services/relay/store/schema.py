@@ -111,6 +111,8 @@ FORGET_DISPATCHES = (
 """Delete the oldest dispatches that were issued before a time and whose job is gone, at most a number of them."""
 LAST_NUMBER = "dispatch"
 """Name in ``meta`` of the last number of a dispatch."""
+COVERAGE_READ = "coverage_read_ns"
+"""Name in ``meta`` of the time at which coverage was last read from its table."""
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
@@ -232,6 +234,10 @@ class Batch:
         )
         self._insert("OR REPLACE INTO meta", name=LAST_NUMBER, value=number)
         self.job(job)
+
+    def coverage_read(self, read_ns: int) -> None:
+        """Store that the ranges reflect the coverage table as it was at this time."""
+        self._insert("OR REPLACE INTO meta", name=COVERAGE_READ, value=read_ns)
 
     def attach(self, request_id: str, job_id: int) -> None:
         """Store that a request waits for a job."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -130,11 +131,12 @@ def coverage_row(
     dispatch: int = 1,
     empty: Sequence[tuple[int, int]] = (),
     series: Series | None = None,
+    age_ns: int = 0,
 ) -> CoverageRow:
-    """Return a row of the coverage table for minutes [start, end)."""
+    """Return a row of the coverage table for minutes [start, end), committed so long ago."""
     holes = tuple(TimeRange(at(first), at(last)) for first, last in empty)
     rows = end - start - sum(last - first for first, last in empty)
-    span, committed_ns = TimeRange(at(start), at(end)), fetched_ns + SECOND_NS
+    span, committed_ns = TimeRange(at(start), at(end)), time.time_ns() - age_ns
     return CoverageRow(series or Series(TICKER, 60), span, dispatch, fetched_ns, holes, committed_ns, rows, "page")
 
 

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +7,6 @@ from spark.config import MaintenanceSettings
 from spark.maintenance.policy import (
     Compact,
     Expire,
-    MergeCoverage,
     MergeManifests,
     PartitionState,
     PartitionValue,
@@ -39,10 +36,8 @@ def state(
     return TableState(name, parts, manifests, tuple(NOW - age for age in sorted(ages, reverse=True)))
 
 
-def steps(
-    table: TableState, settings: MaintenanceSettings = SETTINGS, settled_ns: int = NOW, *, eager: bool = False
-) -> list[object]:
-    return list(plan(table, settings, now_ns=NOW, settled_ns=settled_ns, eager=eager))
+def steps(table: TableState, settings: MaintenanceSettings = SETTINGS, *, eager: bool = False) -> list[object]:
+    return list(plan(table, settings, now_ns=NOW, eager=eager))
 
 
 @pytest.mark.parametrize(
@@ -93,28 +88,6 @@ def test_many_manifests_are_merged() -> None:
     assert steps(state(manifests=64)) == [MergeManifests()]
 
 
-@pytest.mark.parametrize(
-    ("rows", "merged", "least", "repeats"),
-    [(499, 0, 500, 0), (500, 0, 500, 1), (900, 401, 500, 0), (901, 401, 500, 1), (120_000, 0, 500, 3), (9, 0, 0, 0)],
-)
-def test_rows_are_merged_once_enough_are_new(rows: int, merged: int, least: int, repeats: int) -> None:
-    settings = SETTINGS.model_copy(update={"coverage_rows": least, "coverage_grace_seconds": 3_600})
-    table = replace(state(replace(part(small=1), rows=rows), name=COVERAGE.name), merged_rows=merged)
-    due = [MergeCoverage(NOW - HOUR, least, 50_000, repeats)] if repeats else []
-    assert steps(table, settings) == due
-    assert steps(replace(table, name=OHLC.name), settings) == []
-    assert bool(steps(table, settings, eager=True)) == (least > 0), (
-        "one who asks has them merged unless it is turned off"
-    )
-
-
-def test_a_row_that_may_be_replayed_is_not_merged() -> None:
-    table = state(replace(part(small=1), rows=900), name=COVERAGE.name)
-    (step,) = steps(table, settled_ns=NOW - 3 * HOUR)
-    assert isinstance(step, MergeCoverage)
-    assert step.before_ns == NOW - 3 * HOUR
-
-
 def test_old_snapshots_expire_once_there_are_enough() -> None:
     old = tuple(8 * DAY + n for n in range(50))
     assert steps(state(ages=(0, *old))) == [Expire(NOW - 7 * DAY, 50)]
@@ -134,24 +107,9 @@ def test_snapshots_without_notifications_expire_after_an_hour() -> None:
 def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:
     few = SETTINGS.model_copy(update={"max_snapshots": 3})
     ages = (0, HOUR // 2, 2 * HOUR, 3 * HOUR, 4 * HOUR)
-    assert expire_before(state(ages=ages), few, now_ns=NOW, settled_ns=NOW) == NOW - 2 * HOUR
+    assert expire_before(state(ages=ages), few, now_ns=NOW) == NOW - 2 * HOUR
     young = tuple(n * HOUR // 10 for n in range(10))
-    assert expire_before(state(ages=young), few, now_ns=NOW, settled_ns=NOW) == NOW - HOUR
-
-
-@given(st.lists(st.integers(0, 30 * DAY), min_size=1, max_size=40), st.integers(0, 30 * DAY), st.integers(1, 50))
-def test_expiry_never_outruns_the_commit_log(ages: list[int], settled_age: int, most: int) -> None:
-    settings = SETTINGS.model_copy(update={"max_snapshots": most})
-    table = state(ages=tuple(ages))
-    for step in plan(table, settings, now_ns=NOW, settled_ns=NOW - settled_age, eager=True):
-        assert isinstance(step, Expire)
-        assert step.before_ns <= NOW - settled_age
-        assert 1 <= step.snapshots < len(ages)
-        assert step.snapshots == sum(t < step.before_ns for t in table.snapshot_times_ns[:-1])
-
-
-def test_nothing_expires_while_no_batch_is_known_to_be_settled() -> None:
-    assert steps(state(ages=(0, 100 * DAY)), eager=True, settled_ns=0) == []
+    assert expire_before(state(ages=young), few, now_ns=NOW) == NOW - HOUR
 
 
 @pytest.mark.parametrize(
