@@ -75,7 +75,14 @@ class GatewayThread(GatewayUser):
     """Gateway in a thread of this process, for tests without signals; see `tests.gateway_process`."""
 
     def __init__(self, **given: Any) -> None:
-        values = {"listen": "127.0.0.1:0", "metrics_listen": "", "topics": "", "new_group_start": "earliest", **given}
+        values = {
+            "listen": "127.0.0.1:0",
+            "http_listen": "",
+            "metrics_listen": "",
+            "topics": "",
+            "new_group_start": "earliest",
+            **given,
+        }
         self._settings = GatewaySettings(**values)
         self._address: Future[str] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)

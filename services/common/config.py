@@ -91,17 +91,21 @@ class ServiceSettings(BaseSettings):
             raise ValueError(
                 f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
             )
-        known = self.identity != "none" or self.tls_client_ca
-        if not known and not is_loopback(self.listen) and not self.allow_insecure:
-            listening = f"{self.listen}{self.source_of(self.listen)}"
+        open_to_all = [f"{a}{self.source_of(a)}" for a in self.call_addresses() if not is_loopback(a)]
+        if open_to_all and self.identity == "none" and not self.tls_client_ca and not self.allow_insecure:
             raise ValueError(
-                f"{listening} accepts calls from anyone; set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
+                f"{', '.join(open_to_all)} accepts calls from anyone; "
+                "set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
             )
         return self
 
+    def call_addresses(self) -> list[str]:
+        """Return the addresses that take calls of the service."""
+        return [self.listen]
+
     def exposed_addresses(self) -> list[str]:
         """Return the unencrypted addresses of this service; a service with further sockets adds theirs."""
-        return [] if self.tls_certificate else [self.listen]
+        return [] if self.tls_certificate else self.call_addresses()
 
     def source_of(self, address: str) -> str:
         """Return the source of an address for error messages, if it is not the environment."""

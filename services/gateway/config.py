@@ -29,6 +29,10 @@ class GatewaySettings(ServiceSettings):
     """host:port of the gRPC server; port 0 takes a free one."""
     unix: Path | None = None
     """Unix socket to serve as well; empty means none."""
+    http_listen: str = ""
+    """host:port of Kafka-Pixy's HTTP API; empty serves none."""
+    http_unix: Path | None = None
+    """Unix socket of the HTTP API; empty means none."""
     pixy_config: Path | None = Field(default=None, validation_alias="DEXORDER_PIXY_CONFIG")
     """Kafka-Pixy's YAML file, for the settings that it has (``docs/coming-from-kafka-pixy.md``); empty means none."""
     metrics_listen: str = "127.0.0.1:9466"
@@ -84,7 +88,7 @@ class GatewaySettings(ServiceSettings):
 
     _pixy: PixyConfig | None = PrivateAttr(default=None)
 
-    @field_validator("unix", "pixy_config", mode="before")
+    @field_validator("unix", "http_unix", "pixy_config", mode="before")
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value
@@ -105,9 +109,14 @@ class GatewaySettings(ServiceSettings):
         parse_topics(self.topics)
         return self
 
+    def call_addresses(self) -> list[str]:
+        """Return the addresses of both APIs."""
+        return [self.listen, *([self.http_listen] if self.http_listen else [])]
+
     def source_of(self, address: str) -> str:
         """Return the place of an address in Kafka-Pixy's file; empty if it is not from there."""
-        return f" (grpc_addr in {self.pixy_config})" if self.pixy_config and address == self.listen else ""
+        place = {self.http_listen: "tcp_addr", self.listen: "grpc_addr"}.get(address)
+        return f" ({place} in {self.pixy_config})" if self.pixy_config and place else ""
 
     @property
     def pixy(self) -> PixyConfig | None:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from services.common.config import BadSettings
 from services.common.kafka.client_errors import error_text
-from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
+from services.common.rpc.lifecycle import MIN_GRACE_SECONDS, RunningServer, grpc_server, stop_signal
 from services.gateway.config import GatewaySettings
 from services.gateway.events.config import EventsSettings
 from services.gateway.kafkapixy.cluster import Cluster, Clusters
@@ -82,7 +82,7 @@ async def _serve(
         own_identity=users.own_identity if users else (),
         options=users.options if users else (),
     )
-    async with server as running, asyncio.TaskGroup() as group:
+    async with server as running, _http(settings, kafka, running), asyncio.TaskGroup() as group:
         for cluster in clusters:
             cluster.start()
         tasks = [group.create_task(cluster.watch()) for cluster in clusters]
@@ -101,6 +101,27 @@ async def _serve(
             await running.begin_stop()
             await asyncio.gather(*(cluster.drain(settings.drain_seconds) for cluster in clusters))
             log.info("drained")
+
+
+@asynccontextmanager
+async def _http(settings: GatewaySettings, kafka: KafkaPixy | None, running: RunningServer) -> AsyncIterator[None]:
+    """Serve Kafka-Pixy's HTTP API where the settings have an address for it."""
+    addresses = [settings.http_listen] if settings.http_listen else []
+    addresses += [f"unix:{settings.http_unix}"] if settings.http_unix else []
+    if kafka is None or not addresses:
+        yield
+        return
+    # imported only here: a gateway of gRPC alone does not need it
+    from services.common.http_server import http_server, server_tls
+    from services.gateway.kafkapixy.http_api import HttpApi
+
+    tls = None
+    if settings.tls_certificate and settings.tls_key:
+        tls = server_tls(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    api = HttpApi(kafka, running.calls, running.admit, settings.max_message_bytes)
+    async with http_server(api.app, addresses, tls, stop_seconds=MIN_GRACE_SECONDS, cancel_abandoned=True) as bound:
+        log.info("HTTP API", addresses=bound, tls=tls is not None)
+        yield
 
 
 def _refuse_if_exposed(events: EventsSettings, settings: GatewaySettings) -> None:

@@ -30,7 +30,7 @@ from services.common.config import BadSettings, ServiceSettings, split_address
 from services.common.metrics import CallMetrics, metrics_endpoint
 from services.common.model.errors import Unavailable
 from services.common.rpc.identity import Admission, Role, read_callers
-from services.common.rpc.policy import InternalText
+from services.common.rpc.policy import Admit, InternalText
 from services.common.rpc.server_interceptor import PolicyInterceptor
 from services.common.storage.watched_file import WatchedFile
 
@@ -48,10 +48,18 @@ _PROBE_SECONDS = 1.0
 
 @dataclass
 class RunningServer:
-    """Server that accepts calls at ``address``, host:port with the real port if the settings say port 0."""
+    """Server that accepts calls.
+
+    Attributes:
+        address: host:port, with the real port if the settings say port 0.
+        calls: Metrics of the calls, for a second transport.
+        admit: Admission of the calls, likewise; None if no identity is required.
+    """
 
     address: str
     server: grpc.aio.Server
+    calls: CallMetrics
+    admit: Admit | None
     _health: health.aio.HealthServicer
     _services: tuple[str, ...]
     _stopping_since_s: float | None = None
@@ -102,12 +110,12 @@ async def grpc_server(
     """
     registry = registry or CollectorRegistry()
     size = settings.max_message_bytes
-    admission = None
+    admit, calls = None, CallMetrics(registry)
     if settings.identity != "none" and settings.tokens:
         callers = WatchedFile(settings.tokens, "callers", read_callers)
-        admission = Admission(settings.identity, callers, roles or {}, own_identity)
+        admit = Admission(settings.identity, callers, roles or {}, own_identity).admit
     server = grpc.aio.server(
-        interceptors=[PolicyInterceptor(CallMetrics(registry), admission.admit if admission else None, internal_text)],
+        interceptors=[PolicyInterceptor(calls, admit, internal_text)],
         options=[
             *KEEPALIVE,
             *BACKLOG,
@@ -128,7 +136,8 @@ async def grpc_server(
     port = bind(server, settings.listen, settings)
     for address in extra_addresses:
         bind(server, address, None)
-    running = RunningServer(f"{split_address(settings.listen)[0]}:{port}", server, health_servicer, names)
+    address = f"{split_address(settings.listen)[0]}:{port}"
+    running = RunningServer(address, server, calls, admit, health_servicer, names)
     await running.set_serving(False)
     with metrics_endpoint(settings.metrics_listen, registry) as metrics_address:
         await server.start()

@@ -14,7 +14,7 @@ from services.common.rpc.identity import current_caller
 from services.gateway.kafkapixy.access import check_produce
 from services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
 from services.gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
-from services.gateway.kafkapixy.types import Delivery, NotAssigned, Record, group_name, topic_name
+from services.gateway.kafkapixy.types import Delivery, NotAssigned, Record, UnknownTopic, group_name, topic_name
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -45,7 +45,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         topic = request.topic
         check_produce(current_caller(), topic)
         if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic), CREATION_SECONDS):
-            raise InvalidRequest(f"topic {topic!r} does not exist")
+            raise UnknownTopic(f"topic {topic!r} does not exist")
         key = None if request.key_undefined else request.key_value
         headers = [(header.key, header.value) for header in request.headers]
         if request.async_mode:

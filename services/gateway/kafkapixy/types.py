@@ -32,6 +32,10 @@ def group_name(name: str) -> str:
     return name
 
 
+class UnknownTopic(InvalidRequest):
+    """The topic does not exist; an invalid request in Kafka-Pixy's gRPC API, not found in its HTTP API."""
+
+
 class NotAssigned(SuiteError):
     """The partition is read by another member of the group, or by none."""
 

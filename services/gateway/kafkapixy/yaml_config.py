@@ -231,7 +231,7 @@ class PixyConfig(_Part):
     """Whole file; ``proxies`` are the clusters by name, in the file's order."""
 
     grpc_addr: Annotated[str, AfterValidator(_listen_address)] | None = None
-    tcp_addr: Annotated[str, IGNORED] = ""
+    tcp_addr: Annotated[str, AfterValidator(_listen_address)] | None = None
     unix_addr: str = ""
     proxies: Annotated[dict[Annotated[str, Field(min_length=1)], Proxy], Field(min_length=1)]
     default_cluster: str = ""

@@ -18,8 +18,8 @@ from services.gateway.kafkapixy.yaml_config import (
     parse_pixy_config,
 )
 
-PIXY_LISTEN = "127.0.0.1:19091"
-"""Kafka-Pixy's own port, but on loopback, for a file without an address."""
+PIXY_LISTEN, PIXY_HTTP_LISTEN = "127.0.0.1:19091", "127.0.0.1:19092"
+"""Kafka-Pixy's own ports, but on loopback, for a file without addresses."""
 _HEADERS_BYTES = 65_536
 _CLUSTER_SETTINGS = (
     "kafka",
@@ -75,7 +75,8 @@ def with_pixy_file(given: dict[str, Any], file: PixyConfig, path: object) -> dic
     """Return the settings given and those of the file; BadSettings names both places of one that is in both."""
     server_settings = [
         ("listen", "grpc_addr", file.grpc_addr),
-        ("unix", "unix_addr", file.unix_addr),
+        ("http_listen", "tcp_addr", file.tcp_addr),
+        ("http_unix", "unix_addr", file.unix_addr),
         ("tls_certificate", "tls.certificate_path", file.tls.certificate_path),
         ("tls_key", "tls.key_path", file.tls.key_path),
         ("tls_client_ca", "tls.client_ca_path", file.tls.client_ca_path),
@@ -89,6 +90,7 @@ def with_pixy_file(given: dict[str, Any], file: PixyConfig, path: object) -> dic
     default_bytes = int(ServiceSettings.model_fields["max_message_bytes"].default)
     defaults = {
         "listen": PIXY_LISTEN,
+        "http_listen": PIXY_HTTP_LISTEN,
         "topics": "",  # the suite's own topics are of no use in these clusters
         "max_message_bytes": max(default_bytes, largest_message_bytes(file) + _HEADERS_BYTES),
     }

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from services.common.config import BadSettings, split_address
+from services.common.config import BadSettings
+from services.common.http_server import http_server, server_tls
 from services.common.model.errors import SuiteError
 from services.gateway.events.config import EventsSettings
 from services.gateway.events.sessions.session import CLOSE_SECONDS
@@ -60,33 +61,19 @@ async def web_server(
         yield ""
         return
     tls = _tls(settings)
-    # no access log, which would show users' addresses
-    runner = web.AppRunner(
-        Web(settings, backend, healthy, page).app,
-        access_log=None,
-        shutdown_timeout=CLOSE_SECONDS,
-        handle_signals=False,
-    )
-    await runner.setup()
-    try:
-        host, port = split_address(settings.web_listen)
-        await web.TCPSite(runner, host, port, ssl_context=tls).start()
-        port = runner.addresses[0][1]
-        log.info("page and WebSocket", address=f"{host}:{port}", tls=tls is not None)
-        yield f"{host}:{port}"
-    finally:
-        await runner.cleanup()
+    app = Web(settings, backend, healthy, page).app
+    async with http_server(app, [settings.web_listen], tls, stop_seconds=CLOSE_SECONDS) as (address,):
+        log.info("page and WebSocket", address=address, tls=tls is not None)
+        yield address
 
 
 def _tls(settings: EventsSettings) -> ssl.SSLContext | None:
     if not settings.web_tls_certificate or not settings.web_tls_key:
         return None
-    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        tls.load_cert_chain(settings.web_tls_certificate, settings.web_tls_key)
+        return server_tls(settings.web_tls_certificate, settings.web_tls_key)
     except OSError as error:  # SSLError is one
         raise BadSettings(f"DEXORDER_EVENTS_WEB_TLS_CERTIFICATE and _KEY can't be used: {error}") from None
-    return tls
 
 
 class Web:

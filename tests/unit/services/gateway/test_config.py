@@ -68,11 +68,13 @@ def test_file_sets_addresses_and_clusters(pixy_file: WriteFile, tmp_path: Path) 
     for name in ("crt", "key", "ca"):
         (tmp_path / name).touch()
     pixy_file(
-        "grpc_addr: 127.0.0.2:1\nunix_addr: /run/pixy.sock\nproxies: {a: {kafka: {seed_peers: ['k:1']}}, b: }\n"
+        "grpc_addr: 127.0.0.2:1\ntcp_addr: 127.0.0.2:2\nunix_addr: /run/pixy.sock\n"
+        "proxies: {a: {kafka: {seed_peers: ['k:1']}}, b: }\n"
         f"tls: {{certificate_path: {tmp_path}/crt, key_path: {tmp_path}/key, client_ca_path: {tmp_path}/ca}}"
     )
     settings = load_settings(GatewaySettings)
-    assert (settings.listen, settings.unix) == ("127.0.0.2:1", Path("/run/pixy.sock"))
+    assert (settings.listen, settings.unix) == ("127.0.0.2:1", None)
+    assert (settings.http_listen, settings.http_unix) == ("127.0.0.2:2", Path("/run/pixy.sock"))
     assert settings.tls_certificate == tmp_path / "crt" and settings.tls_client_ca == tmp_path / "ca"
     assert [(c.name, c.kafka, c.topics) for c in settings.clusters()] == [("a", "k:1", ()), ("b", "localhost:9092", ())]
 
@@ -80,7 +82,7 @@ def test_file_sets_addresses_and_clusters(pixy_file: WriteFile, tmp_path: Path) 
 def test_settings_missing_in_the_file(pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     pixy_file("proxies: {a: , b: {producer: {max_message_bytes: 5000000}}}")
     settings = load_settings(GatewaySettings)
-    assert (settings.listen, settings.unix, settings.topics) == ("127.0.0.1:19091", None, "")
+    assert (settings.listen, settings.http_listen, settings.topics) == ("127.0.0.1:19091", "127.0.0.1:19092", "")
     assert settings.max_message_bytes > 5_000_000
     for name, value in {
         "LISTEN": "127.0.0.1:7",
@@ -106,24 +108,30 @@ def test_settings_missing_in_the_file(pixy_file: WriteFile, monkeypatch: pytest.
         ("CLUSTER", "main", "proxies"),
         ("ACK_TIMEOUT_SECONDS", "3", "proxies"),
         ("LISTEN", "127.0.0.1:1", "grpc_addr"),
-        ("UNIX", "/u", "unix_addr"),
+        ("HTTP_LISTEN", "127.0.0.1:1", "tcp_addr"),
+        ("HTTP_UNIX", "/u", "unix_addr"),
     ],
 )
 def test_setting_in_both_places_names_both(
     pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch, name: str, value: str, place: str
 ) -> None:
-    path = pixy_file("grpc_addr: 127.0.0.1:0\nunix_addr: /run/pixy.sock\nproxies: {main: }")
+    path = pixy_file("grpc_addr: 127.0.0.1:0\ntcp_addr: 127.0.0.1:0\nunix_addr: /run/pixy.sock\nproxies: {main: }")
     monkeypatch.setenv(f"DEXORDER_GATEWAY_{name}", value)
     assert f"DEXORDER_GATEWAY_{name} is set, and so is {place} in {path}" in refused()
 
 
-def test_address_beyond_loopback_needs_tls_or_allow_insecure(
-    pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("key", ["grpc_addr", "tcp_addr"])
+def test_address_beyond_loopback_needs_tls_and_identity_or_allow_insecure(
+    pixy_file: WriteFile, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
 ) -> None:
-    path = pixy_file("grpc_addr: 0.0.0.0:19091\nproxies: {main: }")
-    assert f"0.0.0.0:19091 (grpc_addr in {path}) is reachable from outside without TLS" in refused()
+    (tmp_path / "pem").touch()
+    text = f"{key}: 0.0.0.0:19091\nproxies: {{main: }}\n"
+    path = pixy_file(f"{text}tls: {{certificate_path: {tmp_path}/pem, key_path: {tmp_path}/pem}}")
+    assert f"0.0.0.0:19091 ({key} in {path}) accepts calls from anyone" in refused()
+    path = pixy_file(text)
+    assert f"0.0.0.0:19091 ({key} in {path}) is reachable from outside without TLS" in refused()
     monkeypatch.setenv("DEXORDER_ALLOW_INSECURE", "1")
-    assert load_settings(GatewaySettings).listen == "0.0.0.0:19091"
+    assert "0.0.0.0:19091" in load_settings(GatewaySettings).call_addresses()
 
 
 @pytest.mark.parametrize(

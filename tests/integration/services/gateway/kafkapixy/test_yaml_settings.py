@@ -1,4 +1,4 @@
-"""The gateway with Kafka-Pixy's file: as a command, on TCP and a unix socket, and the effect of its settings."""
+"""The gateway with Kafka-Pixy's file: as a command, with gRPC and HTTP, and the effect of its settings."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from services.gateway.config import GatewaySettings
 from services.gateway.server import gateway
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from tests.conformance.pixy.http_client import HttpClient
 from tests.fixtures_gateway import GatewayThread, GatewayUser, records, refusal
 from tests.paths import ROOT
 
@@ -54,10 +55,11 @@ def cluster(kafka: str, settings: str = "") -> str:
 
 
 @pytest.mark.kafka
-def test_command_serves_tcp_and_the_unix_socket(kafka: str, kafka_topic: MakeTopic, tmp_path: Path) -> None:
+def test_command_serves_grpc_and_http(kafka: str, kafka_topic: MakeTopic, tmp_path: Path) -> None:
     socket, file, log_file = tmp_path / "pixy.sock", tmp_path / "pixy.yaml", tmp_path / "log"
+    http = f"127.0.0.1:{free_ports(1)[0]}"
     file.write_text(
-        f"grpc_addr: 127.0.0.1:0\ntcp_addr: 0.0.0.0:19092\nunix_addr: {socket}\n"
+        f"grpc_addr: 127.0.0.1:0\ntcp_addr: {http}\nunix_addr: {socket}\n"
         f"logging: [{{name: console, severity: info}}]\nproxies:\n  main: {cluster(kafka)}\n"
     )
     environment = {
@@ -82,19 +84,18 @@ def test_command_serves_tcp_and_the_unix_socket(kafka: str, kafka_topic: MakeTop
     try:
         until(lambda: bool(logged("listening")) or process.poll() is not None)
         assert process.poll() is None, log_file.read_text()
-        tcp, unix = GatewayUser(), GatewayUser()
+        tcp = GatewayUser()
         tcp.connect(logged("listening")[0]["address"])
-        unix.connect(f"unix:{socket}")
         tcp.wait_ready()
         topic = kafka_topic(1)
         assert tcp.stub.Produce(pb.ProdRq(cluster="main", topic=topic, message=b"over tcp")).offset == 0
-        assert unix.stub.Produce(pb.ProdRq(topic=topic, message=b"over the socket")).offset == 1
-        assert unix.consume(topic, auto_ack=True).message == b"over tcp"
-        assert tcp.consume(topic, auto_ack=True).message == b"over the socket"
+        for offset, address in enumerate((http, f"unix:{socket}"), 1):
+            answer = HttpClient(address).post(f"/clusters/main/topics/{topic}/messages?sync", b"over http")
+            assert answer == (200, {"partition": 0, "offset": offset})
+        assert tcp.consume(topic, auto_ack=True).message == b"over tcp"
         warned = [entry for entry in logged("settings without effect") if entry["level"] == "warning"]
-        assert [entry["settings"] for entry in warned] == ["tcp_addr, logging"]
-        for user in (tcp, unix):
-            user._channel.close()
+        assert [entry["settings"] for entry in warned] == ["logging"]
+        tcp._channel.close()
         process.terminate()
         assert process.wait(STOP_SECONDS) == 0
         assert not socket.exists()

@@ -104,7 +104,7 @@ proxies:
 def test_every_setting_has_its_effect() -> None:
     file = parse_pixy_config(EVERY_SETTING)
     main, other = pixy_clusters(file, BASE)
-    assert (file.grpc_addr, file.unix_addr) == ("127.0.0.1:19191", "/var/run/pixy.sock")
+    assert (file.grpc_addr, file.tcp_addr, file.unix_addr) == ("127.0.0.1:19191", "0.0.0.0:19092", "/var/run/pixy.sock")
     assert (main.name, main.kafka, other.name) == ("main", "kafka-1:9092,[::1]:9093", "other")
     assert main.options == {
         "client.id": "pixy_1",
@@ -152,7 +152,6 @@ def test_every_setting_has_its_effect() -> None:
 
 def test_ignored_settings_are_named() -> None:
     assert parse_pixy_config(EVERY_SETTING).ignored_settings == [
-        "tcp_addr",
         "proxies.main.kafka.version",
         "proxies.main.zoo_keeper.seed_peers",
         "proxies.main.zoo_keeper.chroot",

@@ -1,0 +1,304 @@
+"""Kafka-Pixy's HTTP API: paths, parameters, statuses and bodies."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dexorder.testing.processes import free_ports, until
+from services.common.config import split_address
+from services.common.rpc.identity import token_hash
+from services.gateway.config import GatewaySettings
+from services.gateway.server import gateway
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from tests.conformance.pixy.http_client import HttpClient
+from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, records
+from tests.fixtures_tls import Authority
+
+pytestmark = pytest.mark.kafka
+FORM = "application/x-www-form-urlencoded"
+
+
+def encoded(value: bytes) -> str:
+    return b64encode(value).decode()
+
+
+def new_address() -> str:
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
+class HttpGateway:
+    """A gateway with both APIs."""
+
+    def __init__(self, kafka: str, **given: object) -> None:
+        self.address = new_address()
+        self.grpc = GatewayThread(
+            **{
+                "kafka": kafka,
+                "http_listen": self.address,
+                "drain_seconds": 0.0,
+                "offsets_commit_interval_ms": 20,
+                **given,
+            }
+        )
+        self.http = HttpClient(self.address)
+
+
+@pytest.fixture(scope="module")
+def both(kafka: str) -> Iterator[HttpGateway]:
+    started = HttpGateway(kafka, long_polling_timeout_ms=500)
+    started.grpc.wait_ready()
+    yield started
+    started.grpc.stop()
+
+
+@pytest.fixture(scope="module")
+def client(both: HttpGateway) -> HttpClient:
+    return both.http
+
+
+# ---- produce
+
+
+def test_produce_answers_and_stores_as_kafka_pixy(client: HttpClient, kafka: str, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    path = f"/topics/{topic}/messages"
+    header = {"x-kafka-trace-ID": encoded(b"\xff1"), "X_Other": "none"}
+    assert client.post(f"{path}?key=k&sync", b"text", **header) == (200, {"partition": 0, "offset": 0})
+    assert client.post(f"/clusters/default{path}?sync=false&key=", b"{}", "application/json; charset=utf-8") == (
+        200,
+        {"partition": 0, "offset": 1},
+    )
+    assert client.post(f"{path}?sync", b"{}", "application/vnd.a+json").status == 200
+    assert client.post(f"{path}?sync&key=%D0%BA", b"msg=a+form%21&key=overruled", FORM).status == 200
+    assert client.post(path, b"key=k2&msg=async", FORM) == (200, {})
+    until(lambda: len(records(kafka, topic)) == 5)
+    stored = [(m.key(), m.value(), m.headers()) for m in records(kafka, topic)]
+    assert stored == [
+        (b"k", b"text", [("Trace-Id", b"\xff1")]),
+        (None, b"{}", None),  # an empty key is stored as none
+        (None, b"{}", None),
+        ("к".encode(), b"a form!", None),
+        (b"k2", b"async", None),
+    ]
+
+
+def test_bad_produce_is_refused(client: HttpClient, kafka_topic: MakeTopic) -> None:
+    path = f"/topics/{kafka_topic(1)}/messages"
+    refusals = [
+        (client.post(path, b"x", "image/png"), 400, "unsupported content type image/png"),
+        (client.post(path, b"May the Force be with you!", FORM), 400, "empty message"),
+        (client.post(path, b"x", X_Kafka_Foo="invalid!"), 400, "Invalid base64 encoding for header: X-Kafka-Foo"),
+        (client.post("/topics/no-such-topic/messages?sync", b"x"), 404, "topic 'no-such-topic' does not exist"),
+        (client.post("/topics/a%20b/messages?sync", b"x"), 400, "topic 'a b' is not a topic's name"),
+        (client.post("/clusters/other/topics/t/messages", b"x"), 400, "cluster 'other' is not configured"),
+        (client.post(path, bytes(1_100_000)), 400, "message of 1100000 bytes is larger than topic"),
+        (client.post(path, bytes(5_000_000)), 413, "Maximum request body size 4194304 exceeded"),
+    ]
+    for answer, status, text in refusals:
+        assert answer.status == status
+        assert answer.body["error"].startswith(text), answer
+
+
+# ---- consume and ack
+
+
+def test_record_is_consumed_as_kafka_pixy_shows_it(
+    client: HttpClient, both: HttpGateway, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic(1)
+    header = pb.RecordHeader(key="a", value=b"\xff")
+    both.grpc.stub.Produce(pb.ProdRq(topic=topic, key_value=b"\x00", message=b"\xfev", headers=[header]))
+    both.grpc.stub.Produce(pb.ProdRq(topic=topic, key_undefined=True))
+    assert client.consume(topic) == {
+        "key": encoded(b"\x00"),
+        "value": encoded(b"\xfev"),
+        "partition": 0,
+        "offset": 0,
+        "headers": [{"key": "a", "value": encoded(b"\xff")}],
+    }
+    assert client.consume(topic) == {"key": None, "value": "", "partition": 0, "offset": 1, "headers": []}
+    status, body = client.get(f"/topics/{topic}/messages?group={topic}")  # both are acked
+    assert (status, body["error"]) == (408, f"nothing new in topic {topic!r} for group {topic!r}")
+
+
+def test_acks_in_the_next_call_and_alone(client: HttpClient, kafka: str, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(1)
+    write(topic, *numbers(4))
+    assert client.consume(topic, "&noAck")["offset"] == 0
+    assert client.consume(topic, "&ackPartition=0&ackOffset=0")["offset"] == 1
+    assert client.consume(topic, "&noAck=")["offset"] == 2
+    until(lambda: committed(kafka, topic) == (1, ""))
+    assert client.post(f"/topics/{topic}/acks?group={topic}&partition=0&offset=2") == (200, {})
+    until(lambda: committed(kafka, topic) == (1, "BB."))
+    refusals = {
+        f"acks?group={topic}": "partition and offset are missing",
+        f"acks?group={topic}&partition=0": "partition and offset either both should be provided or neither",
+        f"acks?group={topic}&partition=-1&offset=0": "partition '-1' is not a number of at most 32 bits",
+        f"acks?group={topic}&partition=2147483648&offset=0": "partition '2147483648' is not a number",
+        "acks?partition=0&offset=0": "one consumer group is expected, but 0 provided",
+    }
+    for path, text in refusals.items():
+        status, body = client.post(f"/topics/{topic}/{path}")
+        assert (status, body["error"][: len(text)]) == (400, text)
+    assert client.post(f"/topics/{topic}/acks?group=other&partition=0&offset=0").status == 500
+    status, body = client.get(f"/topics/{topic}/messages?group=a&group=b")
+    assert (status, body["error"]) == (400, "one consumer group is expected, but 2 provided")
+    assert client.get("/topics/no-such-topic/messages?group=g").status == 408
+
+
+def test_client_that_disconnects_takes_no_record(
+    both: HttpGateway, client: HttpClient, kafka_topic: MakeTopic, write: Write
+) -> None:
+    topic = kafka_topic(1)
+    write(topic, b"0")
+    client.consume(topic)
+    waiting = both.http.connect()
+    waiting.request("GET", f"/topics/{topic}/messages?group={topic}")
+    waiting.close()
+    write(topic, b"1")
+    assert client.consume(topic)["offset"] == 1
+
+
+def test_callers_beyond_the_buffer_are_refused(kafka: str, kafka_topic: MakeTopic) -> None:
+    topic = kafka_topic(1)
+    small = HttpGateway(kafka, channel_buffer_size=1, long_polling_timeout_ms=60_000)
+    try:
+        small.grpc.wait_ready()
+        waiting = small.http.connect()
+        waiting.request("GET", f"/topics/{topic}/messages?group={topic}")
+        until(lambda: bool(_too_many(small.http, topic)))
+        small.grpc.begin_stop()
+        assert waiting.getresponse().status == 503
+        waiting.close()
+    finally:
+        small.grpc.stop()
+
+
+def _too_many(client: HttpClient, topic: str) -> bool:
+    """Return whether a second caller is refused; it goes away if it would wait."""
+    connection = client.connect()
+    assert connection.sock is None
+    connection.timeout = 0.5
+    try:
+        connection.request("GET", f"/topics/{topic}/messages?group={topic}")
+        return connection.getresponse().status == 429
+    except TimeoutError:
+        return False
+    finally:
+        connection.close()
+
+
+# ---- administration
+
+
+def test_offsets_are_shown_and_set(client: HttpClient, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(2)
+    write(topic, *numbers(6))
+    path = f"/topics/{topic}/offsets?group={topic}"
+    empty = {"partition": 1, "begin": 0, "end": 0, "count": 0, "offset": -1, "lag": 0}
+    first = {"partition": 0, "begin": 0, "end": 6, "count": 6}
+    assert client.get(path) == (200, [{**first, "offset": -1, "lag": 6}, empty])
+    body = json.dumps([{"partition": 0, "offset": 1, "metadata": "BBBC", "begin": 9, "unknown": 1}]).encode()
+    assert client.post(path, body, "application/json") == (200, {})
+    wanted = {**first, "offset": 1, "lag": 5, "metadata": "BBBC", "sparse_acks": "1-2,3-5"}
+    assert client.get(path) == (200, [wanted, empty])
+    now_ms = time.time_ns() // 1_000_000
+    assert client.get(f"{path}&time_ms=0").body[0]["offset_at_time"] == 0
+    assert client.post(f"{path}&time_ms={now_ms + 3_600_000}") == (200, {})
+    assert [each["offset"] for each in client.get(path).body] == [6, 0]
+    for garbage in (b"garbage", b"{}", b"[1]", b'[{"offset": "x"}]', b'[{"partition": 4294967296}]'):
+        status, answer = client.post(path, garbage)
+        assert (status, answer["error"][:28]) == (400, "Failed to parse the request:")
+    assert client.post(path, b'[{"partition": 2}]').status == 400
+    assert client.get("/topics/no-such-topic/offsets?group=g").status == 404
+
+
+def test_topics_and_consumers(client: HttpClient, kafka_topic: MakeTopic, write: Write) -> None:
+    topic = kafka_topic(2)
+    write(topic, b"v")
+    partitions = [{"partition": p, "leader": 1, "replicas": [1], "isr": [1]} for p in range(2)]
+    config = {"version": 1, "config": {}}
+    assert topic in client.get("/topics").body
+    assert client.get("/topics?withPartitions").body[topic] == {"partitions": partitions}
+    assert client.get("/clusters/default/topics?withConfig=").body[topic] == {"config": config}
+    assert client.get(f"/topics/{topic}") == (200, {"config": config})
+    assert client.get(f"/topics/{topic}?withPartitions").body == {"config": config, "partitions": partitions}
+    assert client.get("/topics/no-such-topic").status == 404
+    assert client.get(f"/topics/{topic}/consumers") == (200, {})
+    client.consume(topic)
+    ((group, consumers),) = client.get(f"/topics/{topic}/consumers").body.items()
+    assert (group, list(consumers.values())) == (topic, [[0, 1]])
+    assert client.get(f"/topics/{topic}/consumers?group={topic}").body == {topic: consumers}
+    assert client.get(f"/topics/{topic}/consumers?group=other").status == 400
+    assert client.get("/_ping") == (200, "pong")
+    assert client.get("/topics/a/b/c").status == 404
+
+
+# ---- who may call
+
+
+@pytest.mark.parametrize("header", [{"Origin": "https://evil.example"}, {"Sec_Fetch_Site": "cross-site"}])
+def test_web_pages_are_refused(client: HttpClient, kafka_topic: MakeTopic, header: dict[str, str]) -> None:
+    answer = client.post(f"/topics/{kafka_topic(1)}/messages?sync", b"x", **header)
+    assert answer == (403, {"error": "requests of web pages are not accepted"})
+
+
+def test_callers_need_the_identity_that_grpc_requires(kafka: str, kafka_topic: MakeTopic, tmp_path: Path) -> None:
+    tokens, path = tmp_path / "callers.yaml", f"/topics/{kafka_topic(1)}/messages?sync"
+    callers = [
+        {"client_id": f"a-{role}", "sha256": token_hash(f"{role}-token"), "role": role}
+        for role in ("client", "pipeline")
+    ]
+    tokens.write_text(yaml.safe_dump({"callers": callers}))
+    guarded = HttpGateway(kafka, identity="token", tokens=tokens, http_unix=tmp_path / "pixy.sock")
+    try:
+        guarded.grpc.wait_ready()
+        staff = {"Authorization": "Bearer pipeline-token"}
+        assert guarded.http.post(path, b"x").status == 401
+        assert guarded.http.post(path, b"x", Authorization="Bearer client-token").status == 403
+        assert guarded.http.post(path, b"x", **staff).status == 200
+        assert guarded.http.post("/topics/dexorder.ohlc/messages?sync", b"x", **staff).status == 403
+        assert HttpClient(f"unix:{tmp_path}/pixy.sock").post(path, b"x").status == 200
+    finally:
+        guarded.grpc.stop()
+
+
+def test_clients_present_their_certificate(kafka: str, kafka_topic: MakeTopic, tmp_path: Path) -> None:
+    authority, path = Authority(tmp_path), f"/topics/{kafka_topic(1)}/messages?sync"
+    server, known, stranger = authority.server(), authority.client("desk"), authority.client("stranger")
+    tokens = tmp_path / "callers.yaml"
+    tokens.write_text(yaml.safe_dump({"callers": [{"client_id": "desk", "role": "admin"}]}))
+    settings = {"tls_certificate": server.certificate, "tls_key": server.key, "tls_client_ca": authority.ca}
+    guarded = HttpGateway(kafka, identity="certificate", tokens=tokens, **settings)
+    tls = {name: ssl.create_default_context(cafile=authority.ca) for name in ("none", "known", "stranger")}
+    for name, pair in (("known", known), ("stranger", stranger)):
+        tls[name].load_cert_chain(pair.certificate, pair.key)
+    try:
+        until(lambda: HttpClient(guarded.address, tls["known"]).post(path, b"x").status == 200)
+        assert HttpClient(guarded.address, tls["stranger"]).post(path, b"x").status == 401
+        with pytest.raises(OSError):
+            HttpClient(guarded.address, tls["none"]).get("/_ping")
+        with socket.create_connection(split_address(guarded.address), 5) as plain:
+            plain.sendall(b"GET /_ping HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"pong" not in plain.recv(1_000)
+    finally:
+        guarded.grpc.stop()
+
+
+async def test_unix_socket_that_another_process_serves_is_refused(start_gateway: StartGateway, tmp_path: Path) -> None:
+    start_gateway(http_unix=tmp_path / "pixy.sock")
+    again = GatewaySettings(
+        kafka=new_address(), http_unix=tmp_path / "pixy.sock", listen=new_address(), metrics_listen=""
+    )
+    with pytest.raises(OSError, match="another process does"):
+        async with gateway(again):
+            raise AssertionError("it serves")
