@@ -1,15 +1,16 @@
 """From Kafka to Iceberg through Spark: our source beside Spark's own, and the pipeline's upsert.
 
-    .venv/bin/python -m bench.spark_source [append] [latency] [upsert] [size] [--small]
-        [--pages N] [--rounds N] [--runs N] [--rows N,N]
+    .venv/bin/python -m bench.spark_source [append] [latency] [running] [upsert] [size] [--small]
+        [--pages N] [--rounds N] [--runs N] [--rows N,N] [--tasks N] [--partitions N] [--snapshots N] [--tickers N]
 
 append    rows per second of a plain append from a preloaded topic, ours beside Spark's own Kafka source
 latency   time from Produce to a visible snapshot of a page of 1,000 rows, plain append, both sources
-upsert    the same through the pipeline, for new ranges and for ranges that the table has
+running   rows per second of a running query through the pipeline's upsert, both sources
+upsert    latency through the pipeline, for new ranges and for ranges that the table has
 size      the upsert in tables of 1 and 10 million rows, disjoint and overlapping batches of 1,000 and 100,000 rows
 
-Without a name all four run. A record is a page of 1,000 candles, as in the pipeline; the same code decodes the pages of
-both sources. The first two need `python -m dexorder.setup fetch spark-kafka` once. Prints Markdown.
+Without a name all five run. A record is a page of 1,000 candles, as in the pipeline; the same code decodes the pages of
+both sources. The first three need `python -m dexorder.setup fetch spark-kafka` once. Prints Markdown.
 ``--small`` only shows that the script works.
 """
 
@@ -23,7 +24,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.parts import pixy_raw, sink, source_processes, spark_append, spark_upsert
+from bench.parts import pixy_raw, sink, source_processes, spark_append, spark_running, spark_upsert
 from bench.parts.spark_rows import Stage
 from dexorder.setup.jars import jar_paths
 from dexorder.testing import report
@@ -34,8 +35,8 @@ from services.common.model.page import OHLC_TOPIC
 from spark.config import SparkSettings
 from spark.runtime.session import build_session
 
-PARTS = ("append", "latency", "upsert", "size")
-BESIDE_KAFKAS = {"append", "latency"}
+PARTS = ("append", "latency", "running", "upsert", "size")
+BESIDE_KAFKAS = {"append", "latency", "running"}
 CATALOG = "plain"
 
 
@@ -48,15 +49,23 @@ class Plan:
         rounds: Repetitions of each side; batches of each kind and size.
         runs: Pages whose latency is measured, on each side and in each of two rounds.
         rows: Sizes of the tables for the upsert.
+        tasks: Tasks that run in parallel.
+        partitions: Partitions of the topic.
+        snapshots: Snapshots that the upsert's tables have at the beginning.
+        tickers: Number of tickers in the tables for ``size``.
     """
 
     pages: int
     rounds: int
     runs: int
     rows: list[int]
+    tasks: int = 2
+    partitions: int = 4
+    snapshots: int = 0
+    tickers: int = 20
 
 
-FULL = Plan(pages=2_000, rounds=5, runs=15, rows=[1_000_000, 10_000_000])
+FULL = Plan(pages=2_400, rounds=5, runs=15, rows=[1_000_000, 10_000_000])
 SMALL = Plan(pages=20, rounds=1, runs=2, rows=[600_000])
 LATENCY_ROUNDS = 2
 
@@ -66,26 +75,28 @@ def measure(wanted: list[str], plan: Plan, folder: Path) -> Iterator[str]:
     with ExitStack() as stack:
         broker = RunningKafka(folder / "kafka")
         stack.callback(broker.stop)
-        pixy_raw.make_topic(broker.bootstrap, OHLC_TOPIC)
-        if "append" in wanted:
+        pixy_raw.make_topic(broker.bootstrap, OHLC_TOPIC, plan.partitions)
+        if {"append", "running"} & {*wanted}:
             sink.preload(broker.bootstrap, plan.pages)
         server = stack.enter_context(source_processes.udsource(broker.bootstrap, OHLC_TOPIC, folder / "source.sock"))
         catalog = CatalogSettings.local(folder, CATALOG)
         catalog.load()
         sets = [*catalog.jar_sets, *(["spark-kafka"] if BESIDE_KAFKAS.intersection(wanted) else [])]
         jars = [str(path) for name in sets for path in jar_paths(name)]
-        settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
+        settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="", master=f"local[{plan.tasks}]")
         session = build_session(settings, catalog, extra={"spark.jars": ",".join(jars)})
         stack.callback(session.stop)
         stage = Stage(session, CATALOG, folder, broker.bootstrap, OHLC_TOPIC, server.address)
         if "append" in wanted:
             yield spark_append.throughput(stage, plan.pages, plan.rounds)
+        if "running" in wanted:
+            yield spark_running.rates(stage, plan.pages, plan.rounds)
         if "latency" in wanted:
             yield spark_append.latency(stage, plan.runs, LATENCY_ROUNDS)
         if "upsert" in wanted:
-            yield spark_upsert.latency(stage, plan.runs)
-        if "size" in wanted:
-            yield from spark_upsert.by_size(stage, plan.rows, plan.rounds)
+            yield spark_upsert.latency(stage, plan.runs, plan.snapshots)
+        for size in plan.rows if "size" in wanted else ():
+            yield spark_upsert.in_table(stage, size, plan.rounds, plan.tickers, plan.snapshots)
 
 
 def main() -> int:
@@ -93,12 +104,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to run; default: all")
     parser.add_argument("--small", action="store_true")
-    for name in ("pages", "rounds", "runs"):
+    for name in ("pages", "rounds", "runs", "tasks", "partitions", "snapshots", "tickers"):
         parser.add_argument(f"--{name}", type=int, default=None)
     parser.add_argument("--rows", type=lambda text: [int(part) for part in text.split(",")], default=None)
     options = parser.parse_args()
     base = SMALL if options.small else FULL
-    given = {name: getattr(options, name) for name in ("pages", "rounds", "runs", "rows")}
+    given = {name: getattr(options, name) for name in vars(base)}
     plan = Plan(**{name: getattr(base, name) if value is None else value for name, value in given.items()})
     logs.configure("bench", level="warning")  # the pipeline's log line of each batch is not part of the Markdown
     print(report.heading("From Kafka to Iceberg through Spark"), flush=True)

@@ -17,10 +17,10 @@ BATCH = 1_000
 _TIMEOUT_SECONDS = 120.0
 
 
-def make_topic(bootstrap: str, name: str) -> None:
-    """Create a topic with the partitions of all measurements."""
+def make_topic(bootstrap: str, name: str, partitions: int = PARTITIONS) -> None:
+    """Create a topic, by default with the partitions of all measurements."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, num_partitions=PARTITIONS, replication_factor=1)])[name].result(timeout=30)
+    admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(timeout=30)
 
 
 def producer(bootstrap: str) -> Producer:

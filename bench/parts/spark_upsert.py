@@ -6,7 +6,6 @@ import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,17 @@ from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, spread, table
 from services.common.kafka.page_record import page_value
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.commit import commit_files
 from services.common.lake.tables import OHLC
 from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
+from spark.config import SparkSettings
 from spark.pipeline.batch import Pipeline
+from spark.pipeline.driver import start_query
+from spark.pipeline.page_source import page_source
 from spark.runtime.session import catalog_conf
+from spark.source.client import SourceClient
 from spark.source.records import RAW, RAW_DDL
 from spark.tables.ohlc import CANDLES
 from spark.tables.table import ensure_tables
@@ -35,37 +39,41 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WARM_RANGES = 3
-NEW_AIM_S, REPLAYED_AIM_S = 0.5, 0.8
+NEW_AIM_S, REPLAYED_AIM_S = 0.3, 0.4
 FIRST_MINUTE = -900_000
-TICKERS = 20
 PERIOD_SECONDS = 60
+LARGE_ROWS = 100_000
 COALESCED = 50_000
 """Number of rows up to which one task writes the plain append."""
 _LOAD_ROWS_A_TASK = 1_250_000
 
 
-def open_catalog(session: SparkSession, stage: Stage, name: str) -> CatalogSettings:
-    """Create a catalog with the pipeline's tables, and define it in Spark."""
+def open_catalog(session: SparkSession, stage: Stage, name: str, snapshots: int = 0) -> CatalogSettings:
+    """Create a catalog with the pipeline's tables, of which the candles have snapshots, and define it in Spark."""
     folder = stage.folder / name
     folder.mkdir()
     catalog = CatalogSettings.local(folder, name)
-    ensure_tables(catalog.load())
+    tables = catalog.load()
+    ensure_tables(tables)
+    for _ in range(snapshots):
+        commit_files(tables.load_table(OHLC.name))
     for key, value in catalog_conf(catalog).items():
         session.conf.set(key, value)
     return catalog
 
 
-def latency(stage: Stage, runs: int) -> str:
-    """Measure each range when it is new and again with a later fetch time, up to the table's new snapshot."""
-    catalog = open_catalog(stage.session, stage, "pipeline")
+def latency(stage: Stage, runs: int, snapshots: int) -> str:
+    """Measure each range when it is new and again for a later dispatch, up to the table's new snapshot."""
+    catalog = open_catalog(stage.session, stage, "pipeline", snapshots)
     pipeline = Pipeline(CANDLES, catalog, stage.source, NoReporter())
 
-    def process(raw: DataFrame, _: int) -> None:
-        pipeline.process(raw)
+    def process(frame: DataFrame) -> None:
+        pipeline.process(frame)
 
-    stream = stage.session.readStream.format("udsource").options(address=stage.source, startingOffsets="latest").load()
-    writer = stream.writeStream.foreachBatch(process).option("checkpointLocation", str(stage.folder / "pipeline-log"))
-    query = writer.trigger(processingTime="0 seconds").start()
+    stage.session.dataSource.register(page_source(CANDLES, catalog))
+    query = start_query(
+        stage.session, SparkSettings(source=stage.source), process, SourceClient(stage.source).state().ends
+    )
     watched = Watched(stage.folder / "pipeline" / "catalog.db", "ohlc")
     producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 0})
     jitter, seconds = random.Random(0), defaultdict[str, list[float]](list)
@@ -96,7 +104,10 @@ def latency(stage: Stage, runs: int) -> str:
                 aim=f"p50 <= {aim_s} s: {verdict}",
             )
         )
-    return table("Produce to visible snapshot through the pipeline's upsert", rows)
+    files = sum(1 for path in (stage.folder / "pipeline").rglob("*") if path.is_file())
+    rows.append(Row("files a batch, before maintenance", f"{files / (2 * (WARM_RANGES + runs)):.1f}"))
+    title = f"Produce to visible snapshot through the pipeline's upsert, {snapshots:,} older snapshots"
+    return table(title, rows)
 
 
 @dataclass(frozen=True)
@@ -162,28 +173,22 @@ class Batch:
         return session.createDataFrame(pa.Table.from_pylist(rows, schema=RAW), RAW_DDL)
 
 
-def by_size(stage: Stage, sizes: list[int], rounds: int) -> Iterator[str]:
-    """Yield a result table for each size."""
-    for size in sizes:
-        yield in_table(stage, size, rounds)
-
-
-def in_table(stage: Stage, size: int, rounds: int) -> str:
+def in_table(stage: Stage, size: int, rounds: int, tickers: int, snapshots: int) -> str:
     """Measure batches that are new to a table of ``size`` rows, batches that it has, and plain appends of both.
 
     Our side is the whole pipeline: decode, write, report to no relay, coverage.
     """
-    session, last = stage.session, size // TICKERS
-    catalog, plain = (open_catalog(session, stage, f"{kind}_{size}") for kind in ("upsert", "plain"))
+    session, last = stage.session, size // tickers
+    catalog, plain = (open_catalog(session, stage, f"{kind}_{size}", snapshots) for kind in ("upsert", "plain"))
     name, plain_name = (f"`{each.name}`.{OHLC.name}" for each in (catalog, plain))
     pipeline = Pipeline(CANDLES, catalog, "bench", NoReporter())
-    loaded = Batch(0, TICKERS, 0, last, dispatch=1)
+    loaded = Batch(0, tickers, 0, last, dispatch=1)
     loaded.frame(session, max(2, size // _LOAD_ROWS_A_TASK)).writeTo(name).append()
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
     ways: dict[tuple[int, str], set[str]] = defaultdict(set)
     added = 0
     for number in range(1 + rounds):  # the first warms up
-        for rows, batches in plan(number, last).items():
+        for rows, batches in plan(number, last, tickers).items():
             for kind, batch in batches.items():
                 frame = batch.frame(session, 2).persist()
                 frame.count()
@@ -206,24 +211,26 @@ def in_table(stage: Stage, size: int, rounds: int) -> str:
         took, alone = (statistics.median(seconds[rows, each]) for each in (kind, "plain"))
         what = f"{rows:,} rows, {kind}: {' and '.join(sorted(seen))}"
         table_rows.append(Row(what, f"{took:.2f} s", f"{alone:.2f} s", f"{took / alone:.1f}"))
-    title = f"Upsert into {size:,} rows, medians of {rounds}; limit: the same rows by a plain append"
+    title = (
+        f"Upsert into {size:,} rows of {tickers} tickers, {snapshots:,} older snapshots, medians of {rounds};"
+        " limit: the same rows by a plain append"
+    )
     return table(title, table_rows)
 
 
-def plan(number: int, last: int) -> dict[int, dict[str, Batch]]:
+def plan(number: int, last: int, tickers: int) -> dict[int, dict[str, Batch]]:
     """Return the batches of a round by size and kind; ``disjoint`` batches of two rounds have no common key.
 
     Args:
-        number: Number of the round, from 0 to 39.
+        number: Number of the round.
         last: Minutes of each ticker that were loaded.
     """
-    small = Batch(number % TICKERS, 1, last // 2, MAX_PAGE_CANDLES, dispatch=2 + number)
-    large = Batch(4 * number % TICKERS, 4, 0, 25 * MAX_PAGE_CANDLES, dispatch=2 + number)
-    behind = {  # first the small ones, whose tickers repeat after 20 rounds, then the large ones, after 5
-        small: last + number // TICKERS * small.minutes,
-        large: last + 2 * small.minutes + number // 5 * large.minutes,
-    }
+    each = min(25, last // MAX_PAGE_CANDLES) * MAX_PAGE_CANDLES
+    many = LARGE_ROWS // each
+    small = Batch(number % tickers, 1, last // 2, MAX_PAGE_CANDLES, dispatch=2 + number)
+    large = Batch(number * many % (tickers - many + 1), many, 0, each, dispatch=2 + number)
+    behind = last + 2 * number * each
     return {
-        each.rows: {"disjoint": replace(each, first_minute=start), "overlapping": each}
-        for each, start in behind.items()
+        small.rows: {"disjoint": replace(small, first_minute=behind), "overlapping": small},
+        large.rows: {"disjoint": replace(large, first_minute=behind + MAX_PAGE_CANDLES), "overlapping": large},
     }
