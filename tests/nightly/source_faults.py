@@ -144,6 +144,12 @@ _NAMES = {
 }
 
 
+def driver_deaths() -> list[tuple[int, list[Tally]]]:
+    """Return the deaths of the driver alone."""
+    named = [Tally(name, driver_at(moment)) for moment, name in _NAMES.items()]
+    return [(1, [*named, Tally("driver, at any moment", driver_at_any_moment)])]
+
+
 def groups() -> list[tuple[int, list[Tally]]]:
     """Return the cases by kind of fault. The number of a group divides a campaign's kills: its share."""
     after_commit = driver_at(Moment.ROWS_COMMITTED)
@@ -156,13 +162,7 @@ def groups() -> list[tuple[int, list[Tally]]]:
                 Tally("udsource, about the ack", source_around_the_ack),
             ],
         ),
-        (
-            1,
-            [
-                *(Tally(name, driver_at(moment)) for moment, name in _NAMES.items()),
-                Tally("driver, at any moment", driver_at_any_moment),
-            ],
-        ),
+        *driver_deaths(),
         (
             5,
             [

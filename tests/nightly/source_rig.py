@@ -26,6 +26,8 @@ from typing import Self
 import pyarrow as pa
 from confluent_kafka import KafkaException
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from sqlalchemy.exc import OperationalError
 
 from dexorder.demo import MARKER, processes_marked
 from dexorder.testing.processes import ServiceProcess, free_block, until
@@ -33,7 +35,10 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import read_coverage
 from services.common.lake.commit_state import Offsets, state_of
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
+from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.pipeline.fault import Moment
+from spark.tables.ohlc import CANDLES
+from tests.fakes.pages import control, page
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
 from tests.nightly.controlled_kafka import ControlledKafka
@@ -45,6 +50,7 @@ RECORDS_A_BATCH = 12
 """Fewer records than are produced at once, so that a crash has finished batches before and pending records after it."""
 CUT_BYTES = range(200, 8_000)
 """Bytes of one ReadFn stream, up to three pages, after which it is cut; no other call's answer is as long."""
+FOREIGN = "FOREIGN/ROWS.NONE"
 COMMITTED = (Moment.ROWS_COMMITTED, Moment.REPORTED)
 
 
@@ -62,12 +68,17 @@ class Rig:
     Args:
         folder: Its name must not contain a comma (spark/pipeline/fault.py).
         maintenance_seconds: Seconds between two runs of maintenance; 0 for none.
+        crowded: A second driver, which nobody kills, fills the same tables, and a foreign writer appends rows.
     """
 
-    def __init__(self, kafka: ControlledKafka, folder: Path, *, maintenance_seconds: float = 0.0) -> None:
+    def __init__(
+        self, kafka: ControlledKafka, folder: Path, *, maintenance_seconds: float = 0.0, crowded: bool = False
+    ) -> None:
         self.kafka = kafka
         self._folder = folder
         self._maintenance_seconds = maintenance_seconds
+        self._crowded = crowded
+        self.other: ServiceProcess | None = None
         self.pages = NumberedPages()
         self.relay = PipelineRelay()
         self._settings = CatalogSettings.local(folder)
@@ -94,13 +105,17 @@ class Rig:
             self.forget_commits()
             self.start_source()
             self.start_driver()
+            if self._crowded:
+                self.other = self._driver(self._folder / "tmp-other", fault=False)
+                stack.enter_context(self._foreign_writer())
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._stack:
             if kind is None:
-                assert [self.driver.stop(), self.source.stop()] == [0, 0], self.tails()
+                drivers = [self.driver, self.other] if self.other else [self.driver]
+                assert [each.stop() for each in (*drivers, self.source)] == [0] * (len(drivers) + 1), self.tails()
                 until(lambda: not any(map(processes_marked, self._markers)), PATIENCE_SECONDS, self.tails)
 
     def _kill_all(self) -> None:
@@ -128,7 +143,10 @@ class Rig:
         self._warm = False
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch = scratch = self._folder / f"tmp-{next(self._numbers)}"
+        self._scratch = self._folder / f"tmp-{next(self._numbers)}"
+        self.driver = self._driver(self._scratch, fault=True)
+
+    def _driver(self, scratch: Path, *, fault: bool) -> ServiceProcess:
         scratch.mkdir()
         settings = {
             "LISTEN": "127.0.0.1:0",
@@ -138,7 +156,7 @@ class Rig:
             "WARM_UP": "false",
             "MAX_RECORDS_PER_BATCH": str(RECORDS_A_BATCH),
             "DRAIN_SECONDS": "60",
-            "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment),
+            "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment if fault),
             "MAINTENANCE_INTERVAL_SECONDS": str(self._maintenance_seconds),
         }
         environment = {f"DEXORDER_SPARK_{name}": value for name, value in settings.items()}
@@ -150,7 +168,7 @@ class Rig:
             "DEXORDER_CATALOG_WAREHOUSE": self._settings.warehouse,
             "DEXORDER_CATALOG_PROPERTIES": "{}",
         }
-        self.driver = self._start("spark", environment)
+        return self._start("spark", environment)
 
     def _start(self, module: str, environment: dict[str, str]) -> ServiceProcess:
         self._markers.append(uuid.uuid4().hex)
@@ -169,7 +187,8 @@ class Rig:
 
     def tails(self) -> str:
         """Return the last log lines of each process."""
-        return "\n".join(f"== {each.log_file}\n{each.tail()}" for each in (self.source, self.driver))
+        processes = [self.source, self.driver, *([self.other] if self.other else [])]
+        return "\n".join(f"== {each.log_file}\n{each.tail()}" for each in processes)
 
     # ---- input and result
 
@@ -190,7 +209,8 @@ class Rig:
         sent = {(page.control.ticker, page.control.span.start_ns) for page in self.pages.sent}
         assert reported == sent, "each page is reported at least once"
         coverage = pa.concat_tables([part.cast(COVERAGE.arrow) for part in read_coverage(tables)])
-        return self.pages.verdict(tables.load_table(OHLC.name).scan().to_arrow(), coverage)
+        rows = tables.load_table(OHLC.name).scan(row_filter=f"ticker != '{FOREIGN}'").to_arrow()
+        return self.pages.verdict(rows, coverage)
 
     def warm_up(self) -> None:
         """Wait until the current driver has finished a batch."""
@@ -230,7 +250,7 @@ class Rig:
 
     def rows(self) -> int:
         """Return the number of rows in the table."""
-        return int(self._tables.load_table(OHLC.name).scan().count())
+        return int(self._tables.load_table(OHLC.name).scan(row_filter=f"ticker != '{FOREIGN}'").count())
 
     @cached_property
     def _tables(self) -> Catalog:
@@ -273,7 +293,8 @@ class Rig:
             self.produce()
             until(lambda: not self.driver.lives, PATIENCE_SECONDS, self.tails)
         assert self.driver.process.returncode == -signal.SIGKILL and not self._fuse(moment).exists(), self.tails()
-        assert (self.rows() > before) is (moment in COMMITTED), f"it did not die at {moment}"
+        if not self._crowded:
+            assert (self.rows() > before) is (moment in COMMITTED), f"it did not die at {moment}"
 
     @contextmanager
     def _catalog_locked(self) -> Iterator[None]:
@@ -284,6 +305,28 @@ class Rig:
                 yield
             finally:
                 lock.execute("ROLLBACK")
+
+    @contextmanager
+    def _foreign_writer(self) -> Iterator[None]:
+        """Append rows of another series as a user would, with pyiceberg's own commits, as fast as they succeed."""
+        ended = threading.Event()
+
+        def write() -> None:
+            for number in itertools.count():
+                if ended.wait(0.1):
+                    return
+                head = control(number, 1, ticker=FOREIGN)
+                rows = CANDLES.decode(head, ingest_pb2.DataResponse.FromString(page(head)[0]))
+                with suppress(CommitFailedException, NoSuchTableError, OperationalError):
+                    self._settings.load().load_table(OHLC.name).append(pa.Table.from_batches([rows]))
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            writer.join()
 
     def _fuse(self, moment: Moment) -> Path:
         return self._folder / f"fuse-{moment.value}"

@@ -1,8 +1,9 @@
-"""Kills, cuts, restarts and old checkpoints between Kafka and Iceberg; the whole tables are compared after each.
+"""Kills, cuts, restarts and lost offsets between Kafka and Iceberg; the whole tables are compared after each.
 
 `kill -9` of udsource and of the driver fifty times each, and as many streams cut in the middle of a message; both
-processes killed at once, Kafka restarted, fresh and older checkpoints a few times each. A second test kills the
-udsource of a plain reader fifty times between read and ack.
+processes killed at once, Kafka restarted, the group's offsets lost a few times each. Another test kills the driver
+fifty times while a second driver and a foreign writer fill the same table. A third kills the udsource of a plain
+reader fifty times between read and ack.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 from dexorder.testing.report import print_campaign
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.plain_reads import PlainReads
-from tests.nightly.source_faults import groups
+from tests.nightly.source_faults import driver_deaths, groups
 from tests.nightly.source_rig import Rig
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_SOURCE_KILLS", "50"))
@@ -35,21 +36,24 @@ def broker(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     kafka.broker.stop()
 
 
-def test_no_death_between_kafka_and_iceberg_loses_or_duplicates_a_row(broker: ControlledKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("crowded", [False, True], ids=["one driver", "two drivers and a foreign writer"])
+def test_no_death_between_kafka_and_iceberg_loses_or_duplicates_a_row(
+    broker: ControlledKafka, tmp_path: Path, crowded: bool
+) -> None:
     started_s = time.monotonic()
-    cases = groups()
+    cases = driver_deaths() if crowded else groups()
     order = [
         case for share, tallies in cases for case in itertools.islice(itertools.cycle(tallies), max(1, KILLS // share))
     ]
     random.shuffle(order)
     try:
-        with Rig(broker, tmp_path, maintenance_seconds=5.0) as rig:
+        with Rig(broker, tmp_path, maintenance_seconds=5.0, crowded=crowded) as rig:
             for number, case in enumerate(order, 1):
                 print(f"{number} of {len(order)}: {case.name}", flush=True)
                 case.go(rig)
     finally:
         print_campaign(
-            "Faults between Kafka and Iceberg",
+            f"Faults between Kafka and Iceberg, {'two drivers and a foreign writer' if crowded else 'one driver'}",
             ["fault", "times", "rows in the table at the end", "lost", "duplicated", "wrong"],
             *(
                 [case.name, case.times, f"{case.rows:,}", case.lost, case.doubled, case.wrong]

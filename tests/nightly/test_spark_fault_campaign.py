@@ -1,4 +1,4 @@
-"""Spark killed between the Iceberg commit and its checkpoint, fifty times."""
+"""Spark killed between the Iceberg commit and the report, fifty times."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_batch_that_died_after_its_commit_is_not_duplicated(tmp_path: Path) ->
             rows = backfills.assert_all_ended_well(listener.statuses)
         expired = spark_fault.expired(suite)
     print_campaign(
-        "Spark killed between the Iceberg commit and its checkpoint",
+        "Spark killed between the Iceberg commit and the report",
         ["deaths after a first commit", "after a repeated one", "backfills", "rows", "lost", "duplicated", "expired"],
         [seen.fresh, seen.replayed, len(backfills.sent), f"{rows:,}", 0, 0, f"{expired} snapshots"],
         since_s=started_s,
