@@ -23,6 +23,7 @@ from services.common.lake.tables import MICROSECONDS
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from spark.source.udsource import decoding_source
 from spark.tables.ohlc import decode_candles
 
 if TYPE_CHECKING:
@@ -68,14 +69,17 @@ class Stage:
 
 
 Read = Callable[[Stage, str], "DataFrame"]
-"""Returns a stream with the column ``payload`` that starts at ``earliest`` or ``latest``."""
+"""Returns a stream of ``ROWS`` that starts at ``earliest`` or ``latest``."""
 
 
 def ours(stage: Stage, start: str) -> DataFrame:
-    """Read through udsource; from ``earliest``, all records in one batch."""
+    """Decode where udsource is read; from ``earliest``, all records in one batch."""
     drain = str(start == "earliest").lower()
-    stream = stage.session.readStream.format("udsource")
-    return stream.options(address=stage.source, startingOffsets=start, drain=drain).load().select("payload")
+    stage.session.dataSource.register(decoding_source("bench-rows", ROWS_DDL, decode_pages))
+    stream = stage.session.readStream.format("bench-rows").option(
+        "minPartitions", stage.session.sparkContext.defaultParallelism
+    )
+    return stream.options(address=stage.source, startingOffsets=start, drain=drain).load()
 
 
 def kafkas(stage: Stage, start: str) -> DataFrame:
@@ -86,7 +90,13 @@ def kafkas(stage: Stage, start: str) -> DataFrame:
         "startingOffsets": start,
         "kafka.fetch.max.wait.ms": "10",
     }
-    return stage.session.readStream.format("kafka").options(**options).load().selectExpr("value AS payload")
+    return (
+        stage.session.readStream.format("kafka")
+        .options(**options)
+        .load()
+        .selectExpr("value AS payload")
+        .mapInArrow(decode_pages, ROWS_DDL)
+    )
 
 
 SIDES: dict[str, Read] = {"ours": ours, "kafka": kafkas}
@@ -104,8 +114,8 @@ def decode_pages(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def append(stream: DataFrame, table: str, checkpoint: Path, trigger: dict[str, Any]) -> StreamingQuery:
-    """Start a query that decodes the pages and appends their rows."""
-    writer = stream.mapInArrow(decode_pages, ROWS_DDL).writeStream.outputMode("append")
+    """Start a query that appends the rows."""
+    writer = stream.writeStream.outputMode("append")
     return writer.option("checkpointLocation", str(checkpoint)).trigger(**trigger).toTable(table)
 
 

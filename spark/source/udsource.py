@@ -7,7 +7,7 @@ are the two planners; docs/spark-source.md has the options and the guarantee of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from json import dumps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Planner: TypeAlias = ReplayPlanner | PlainPlanner
 """Planner process of a stream; offsets are JSON objects."""
+Decode: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Converts the records of a task."""
 
 
 class UdSource(DataSource):
@@ -129,6 +131,63 @@ class UdBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task, in a worker."""
         return read_partition(self._options, partition)
+
+
+def decoding_source(name: str, ddl: str, decode: Decode) -> type[DataSource]:
+    """Return a data source that decodes records where they are read, to be registered before ``format(name)``.
+
+    A record is then never sent from Python to Java and back, as it is by ``mapInArrow``.
+
+    Args:
+        ddl: Columns of the decoded rows.
+        decode: Turns batches of ``RECORD`` into batches of these columns; runs in the workers, once for each task.
+    """
+
+    class DecodingSource(UdSource):
+        """Data source of decoded rows; otherwise ``udsource``."""
+
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> str:
+            return ddl
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return DecodingStreamReader(SourceOptions.parse(self.options), decode)
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return DecodingBatchReader(SourceOptions.parse(self.options), decode)
+
+    return DecodingSource
+
+
+class DecodingStreamReader(UdStreamReader):
+    """Reader of decoded rows for ``readStream``."""
+
+    def __init__(self, options: SourceOptions, decode: Decode) -> None:
+        super().__init__(options)
+        self._decode = decode
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the planner: workers do not plan."""
+        return super().__getstate__() | {"_decode": self._decode}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task, in a worker."""
+        return self._decode(super().read(partition))
+
+
+class DecodingBatchReader(UdBatchReader):
+    """Reader of decoded rows for ``read``."""
+
+    def __init__(self, options: SourceOptions, decode: Decode) -> None:
+        super().__init__(options)
+        self._decode = decode
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task, in a worker."""
+        return self._decode(super().read(partition))
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:

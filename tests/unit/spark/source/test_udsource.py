@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source.options import SourceOptions
 from spark.source.plain import PlainPlanner, RecordsPartition
 from spark.source.replay import RangePartition, ReplayPlanner
-from spark.source.udsource import UdBatchReader, UdSource, UdStreamReader, read_partition, replayed_from
+from spark.source.udsource import (
+    UdBatchReader,
+    UdSource,
+    UdStreamReader,
+    decoding_source,
+    read_partition,
+    replayed_from,
+)
 from tests.unit.spark.source.plain_source import PlainSource, RunningPlainSource, record, serving
 
+dumps: Callable[[object], bytes] = cloudpickle.dumps
 ENDS = (("x-starts", "0:0"), ("x-ends", "0:7"), ("x-committed", ""))
 MARK, NUMBERS = {"run": "older", "batch": 3}, {"0": 5}
 
@@ -119,3 +129,24 @@ def test_options_are_refused_before_anything_is_opened() -> None:
     for make in (source.streamReader, source.reader):
         with pytest.raises(InvalidRequest, match="replay 'perhaps'"):
             make(None)
+
+
+def payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.select(["payload"])
+
+
+def test_a_source_decodes_records_where_they_are_read(running: RunningPlainSource) -> None:
+    made = pickle.loads(dumps(decoding_source("payloads", "payload binary", payloads)))  # as Spark sends it
+    source = made({"address": running.address, "readTimeoutMs": "20"})
+    assert (made.name(), source.schema()) == ("payloads", "payload binary")
+    batch_reader, planner = source.reader(None), source.streamReader(None)
+    parts = {"read": batch_reader.partitions(), "readStream": []}
+    start = planner.initialOffset()
+    parts["readStream"] = planner.partitions(start, planner.latestOffset())
+    for reader, some in ((batch_reader, parts["read"]), (planner, parts["readStream"])):
+        worker = pickle.loads(dumps(reader))
+        found = [batch for part in some for batch in worker.read(part)]
+        assert [batch.schema.names for batch in found] == [["payload"]] * len(found)
+        assert sum(batch.num_rows for batch in found) == 3
+    planner.stop()
