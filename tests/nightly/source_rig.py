@@ -91,6 +91,7 @@ class Rig:
         self._scratch: Path | None = None
         self._processes: list[ServiceProcess] = []
         self._markers: list[str] = []
+        self._driver_marker = ""
         self._warm = False
         self._stack = ExitStack()
 
@@ -145,6 +146,7 @@ class Rig:
             shutil.rmtree(self._scratch, ignore_errors=True)
         self._scratch = self._folder / f"tmp-{next(self._numbers)}"
         self.driver = self._driver(self._scratch, fault=True)
+        self._driver_marker = self._markers[-1]
 
     def _driver(self, scratch: Path, *, fault: bool) -> ServiceProcess:
         scratch.mkdir()
@@ -267,6 +269,18 @@ class Rig:
             until(self.relay.waiting.is_set, PATIENCE_SECONDS, self.tails)
             assert self.acked() == acked
             yield
+
+    @contextmanager
+    def frozen_driver(self) -> Iterator[None]:
+        """Stop the driver, its JVM and its workers, as a closed lid or a migrated machine does, during the block."""
+        frozen = processes_marked(self._driver_marker)
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
 
     def cut_in_a_read(self, then: Callable[[], None] = lambda: None) -> None:
         """Cut a ReadFn stream in the middle of a message and wait for the cut.
