@@ -236,7 +236,8 @@ class Rig:
 
     def committed(self) -> Offsets:
         """Return the offsets that the table has; none before its first batch."""
-        return state_of(self._tables.load_table(OHLC.name).metadata).offsets.get(self._source_address, {})
+        table = OHLC.load(self._tables)
+        return state_of(table.metadata).offsets.get(self._source_address, {}) if table else {}
 
     def acked(self) -> dict[int, int]:
         """Return the offsets committed in Kafka by partition; none while Kafka does not answer."""
