@@ -9,6 +9,7 @@ from dexorder.request import read_part
 from services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from services.common.model.history import RequestRecord, RequestState
 from services.common.model.periods import PERIODS
+from services.common.model.proof import describe_evidence
 from services.common.model.times import iso
 
 _MAX_MISSING_LINES = 20
@@ -145,7 +146,7 @@ def _page_cells(page: CoveragePage) -> tuple[str, ...]:
         iso(page.span.end_ns),
         f"{page.rows:,}",
         f"{len(page.empty):,}",
-        page.evidence,
+        describe_evidence(page.evidence),
         iso(page.fetched_ns),
         iso(page.committed_ns),
         ", ".join(map(str, page.retracted)) or "-",

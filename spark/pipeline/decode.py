@@ -27,6 +27,7 @@ from services.common.model.errors import InvalidRequest
 from services.common.model.instrument import Instrument
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.periods import check_period
+from services.common.model.proof import NO_PROOF, encode_proofs
 from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.pipeline.admission import Place, Refusal
@@ -48,6 +49,7 @@ _CONTROL: list[pa.Field[Any]] = [
     pa.field("fetched_ns", pa.int64()),
     pa.field("empty", pa.list_(pa.int64())),  # start, end, start, end, ... in nanoseconds
     pa.field("rows", pa.int32()),
+    pa.field("evidence", pa.string()),
     pa.field("status", pa.int32()),
     pa.field("error_message", pa.string()),
     pa.field("total_records", pa.int64()),
@@ -170,4 +172,5 @@ def _control(headers: PageHeaders) -> dict[str, Any]:
         "end_ns": headers.span.end_ns,
         "fetched_ns": headers.fetched_ns,
         "empty": [time_ns for part in headers.empty for time_ns in (part.start_ns, part.end_ns)],
+        "evidence": encode_proofs(headers.proofs) if headers.proofs else NO_PROOF,
     }

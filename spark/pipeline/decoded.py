@@ -10,6 +10,7 @@ from pyiceberg.manifest import DataFile
 
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
+from services.common.model.proof import NO_PROOF
 from services.common.model.time_range import TimeRange
 from spark.pipeline.admission import Place
 from spark.pipeline.decode import FILE_KIND, FINAL_KIND, LETTERS_KIND, PAGE_KIND, REFUSED_KIND
@@ -69,6 +70,7 @@ class Decoded:
                 c.reason,
                 c.fetched_ns or 0,
                 c.rows or 0,
+                c.evidence or NO_PROOF,
             )
             for row in self._of(PAGE_KIND, REFUSED_KIND)
             for c in [row.control]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from services.common.kafka.page_record import encode_candle, encode_candles, final_value, page_value
 from services.common.model.errors import InvalidRequest
 from services.common.model.page import OHLC_TOPIC, Candle, Kind, PageHeaders
+from services.common.model.proof import Proof, ProofKind
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
@@ -101,6 +104,10 @@ def test_final_value(
 def test_headers_and_their_order() -> None:
     assert list(PAGE_HEADERS.encode().items()) == list(HEADERS.items())
     assert PageHeaders.parse(HEADERS) == PAGE_HEADERS
+    proven = replace(PAGE_HEADERS, proofs=(Proof(PAGE_HEADERS.span, ProofKind.CHECKSUM, 2, 5, 7),))
+    proofs = {"dx-proofs": '[[1700000040000000000,1700000220000000000,"checksum",2,5,7]]'}
+    assert list(proven.encode().items()) == list((HEADERS | proofs).items())
+    assert PageHeaders.parse(HEADERS | proofs) == proven
 
 
 @given(

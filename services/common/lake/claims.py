@@ -27,6 +27,7 @@ from services.common.lake.coverage import CoverageRow, encode_coverage
 from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, present_columns
 from services.common.model.errors import Unavailable
 from services.common.model.history import PageResult
+from services.common.model.proof import join_evidence
 from services.common.model.time_range import TimeRange, merge
 
 _COLLECTED = "dexorder.ohlc-snapshot"
@@ -43,7 +44,8 @@ def claim_rows(pages: Iterable[PageResult], *, now_ns: int) -> list[CoverageRow]
     rows: list[CoverageRow] = []
     last = ""
     for page in sorted(set(pages), key=lambda page: (page.dispatch_id, page.series, page.span)):
-        row = CoverageRow(page.series, page.span, page.dispatch, page.fetched_ns, page.empty, now_ns, page.rows, "page")
+        claimed = page.series, page.span, page.dispatch, page.fetched_ns, page.empty
+        row = CoverageRow(*claimed, now_ns, page.rows, page.evidence)
         if rows and page.dispatch_id == last and _continues(rows[-1], row):
             rows[-1] = _joined(rows[-1], row)
         else:
@@ -63,6 +65,7 @@ def _joined(row: CoverageRow, following: CoverageRow) -> CoverageRow:
         fetched_ns=min(row.fetched_ns, following.fetched_ns),
         empty=tuple(merge([*row.empty, *following.empty])),
         rows=row.rows + following.rows,
+        evidence=join_evidence(row.evidence, following.evidence),
     )
 
 

@@ -63,7 +63,7 @@ class CoverageRow(Claim):
     Attributes:
         committed_ns: Time at which the row was written, after its candles.
         rows: Number of candles in ``span``.
-        evidence: Origin of the claim: ``page``, or in rows of earlier releases what was merged.
+        evidence: Proofs as `services.common.model.proof` encodes them; ``page``, or what was merged, in older rows.
     """
 
     committed_ns: int

@@ -266,7 +266,7 @@ COVERAGE = IcebergTable(
             ),
             "ranges verified to hold no candle",
         ),
-        _required(7, "evidence", StringType(), "how the range came to be settled: page"),
+        _required(7, "evidence", StringType(), "proofs of the range, as JSON; page if there are none"),
         _required(8, "fetched_at", TimestamptzType()),
         _required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
         _optional(10, "dispatch", LongType(), "number of the dispatch that settled the range"),

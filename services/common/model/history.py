@@ -13,6 +13,7 @@ from typing import Any, Self
 from services.common.model.dispatch_id import number_of
 from services.common.model.instrument import Series
 from services.common.model.periods import count_periods
+from services.common.model.proof import NO_PROOF
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
 
@@ -331,6 +332,7 @@ class PageResult:
         refused: The reason; None for a good page.
         fetched_ns: Time at which the exchange answered; 0 if it is not known. It decides nothing.
         rows: Candles written; 0 for a refused page.
+        evidence: Proofs of the page as `proof` encodes them; the relay is not told.
     """
 
     dispatch_id: str
@@ -340,6 +342,7 @@ class PageResult:
     refused: str | None = None
     fetched_ns: int = 0
     rows: int = 0
+    evidence: str = NO_PROOF
 
     @property
     def dispatch(self) -> int:

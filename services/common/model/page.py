@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest
+from services.common.model.proof import Proof, encode_proofs, parse_proofs
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 
@@ -28,6 +29,7 @@ _MAX_DIGITS = 19
 
 _KIND, _TICKER, _PERIOD, _DISPATCH, _PAGE = "dx-kind", "dx-ticker", "dx-period-s", "dx-job", "dx-page"
 _START, _END, _EMPTY, _FETCHED, _TRACE = "dx-start-ns", "dx-end-ns", "dx-empty", "dx-fetched-ns", "dx-trace"
+_PROOFS = "dx-proofs"
 
 
 class Kind(StrEnum):
@@ -63,6 +65,7 @@ class PageHeaders:
         empty: Verified-empty ranges inside ``span``.
         fetched_ns: Time at which the exchange answered, by the ingestor's clock. It decides nothing.
         trace: Id that joins the log lines of one dispatch.
+        proofs: Proofs that the candles of parts of ``span`` are complete.
     """
 
     kind: Kind
@@ -74,6 +77,7 @@ class PageHeaders:
     fetched_ns: int
     empty: tuple[TimeRange, ...] = ()
     trace: str = ""
+    proofs: tuple[Proof, ...] = ()
 
     @property
     def dispatch(self) -> int:
@@ -93,6 +97,7 @@ class PageHeaders:
             _EMPTY: json.dumps([[r.start_ns, r.end_ns] for r in self.empty], separators=(",", ":")),
             _FETCHED: str(self.fetched_ns),
             _TRACE: self.trace,
+            **({_PROOFS: encode_proofs(self.proofs)} if self.proofs else {}),
         }
 
     @staticmethod
@@ -109,6 +114,7 @@ class PageHeaders:
                 fetched_ns=_integer(headers, _FETCHED),
                 empty=_ranges(headers.get(_EMPTY) or "[]"),
                 trace=headers.get(_TRACE, ""),
+                proofs=parse_proofs(headers.get(_PROOFS) or "[]"),
             )
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidRequest(f"headers of the record are not those of a page: {error}") from error

@@ -91,6 +91,8 @@ def test_no_header_and_no_payload_fails_a_batch(odd_record: Record, is_final: bo
         ("dx-empty", "[[true,2]]", "not a range of two whole numbers"),
         ("dx-empty", "[" * 100_000, "headers of the record"),
         ("dx-empty", json.dumps([[0, 1]] * 10_001), "is not a list of at most 10000 ranges"),
+        ("dx-proofs", "[[0,1]]", "proof [0, 1] is not [start_ns, end_ns, kind"),
+        ("dx-proofs", "[" * 100_000, "are not JSON"),
         ("dx-ticker", "T" * 100_000 + ".B", "has more than 256 characters"),
         ("dx-job", "6f1f0d9c4b3a4c1c8a6f2f2f2f2f2f2f", "is not NUMBER-TOKEN"),
         ("dx-job", f"{2**62}-0123456789abcdef", "is not NUMBER-TOKEN"),

@@ -122,7 +122,7 @@ DECLARED: list[tuple[IcebergTable, str, list[dict[str, Any]], list[int], dict[st
                 },
                 "ranges verified to hold no candle",
             ),
-            column(7, "evidence", "string", "how the range came to be settled: page"),
+            column(7, "evidence", "string", "proofs of the range, as JSON; page if there are none"),
             column(8, "fetched_at", "timestamptz"),
             column(9, "committed_at", "timestamptz", "when this row was written, after the candles"),
             column(10, "dispatch", "long", "number of the dispatch that settled the range", required=False),

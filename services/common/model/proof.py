@@ -1,0 +1,111 @@
+"""Proofs that ranges of a page have no further candles: by which means, and when the exchange was asked. Pure.
+
+The header ``dx-proofs`` of a page and the column ``evidence`` of ``trading.coverage`` hold them as JSON,
+``[[start_ns, end_ns, kind, answers, first_ns, last_ns], …]``. docs/completeness.md describes the kinds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from services.common.model.errors import InvalidRequest
+from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS, SECOND_NS
+
+MAX_PROOFS = 10_000
+"""Largest number of proofs of a page."""
+MAX_ANSWERS = 2**31 - 1
+SETTLED_AFTER_NS = 600 * SECOND_NS
+"""Time between the first and the last answer from which on equal answers count as final."""
+NO_PROOF = "page"
+"""Evidence of pages without proofs, which older ingestors send."""
+
+
+class ProofKind(StrEnum):
+    """Means of a proof."""
+
+    CHECKSUM = "checksum"
+    """Coarser candles of the exchange equal those of the range in open, high, low, close and volume."""
+    TRADE_IDS = "trade-ids"
+    """The exchange numbers its trades, and no number is missing."""
+    ODDS = "odds"
+    """A number of answers agree."""
+
+
+class Proof(NamedTuple):
+    """Proof about all periods of a range, with and without candles.
+
+    Attributes:
+        answers: Number of answers behind it.
+        first_ns: Time of the first of them, by the ingestor's clock.
+        last_ns: Time of the last of them.
+    """
+
+    span: TimeRange
+    kind: ProofKind
+    answers: int
+    first_ns: int
+    last_ns: int
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether it only shows that the exchange has said the same for less than ten minutes."""
+        return self.kind is ProofKind.ODDS and self.last_ns - self.first_ns < SETTLED_AFTER_NS
+
+
+def join_proofs(proofs: Iterable[Proof]) -> list[Proof]:
+    """Return proofs in time order; adjacent ones of arithmetic are joined."""
+    joined: list[Proof] = []
+    for proof in sorted(proofs):
+        last = joined[-1] if joined else None
+        if last and last.kind is proof.kind is not ProofKind.ODDS and last.span.end_ns == proof.span.start_ns:
+            span = TimeRange(last.span.start_ns, proof.span.end_ns)
+            times_ns = min(last.first_ns, proof.first_ns), max(last.last_ns, proof.last_ns)
+            joined[-1] = Proof(span, last.kind, last.answers + proof.answers, *times_ns)
+        else:
+            joined.append(proof)
+    return joined
+
+
+def encode_proofs(proofs: Iterable[Proof]) -> str:
+    """Return the proofs as JSON."""
+    rows = [[p.span.start_ns, p.span.end_ns, p.kind.value, p.answers, p.first_ns, p.last_ns] for p in proofs]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def parse_proofs(text: str) -> tuple[Proof, ...]:
+    """Parse the JSON of proofs; InvalidRequest names what is not one."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"proofs {text[:40]!r} are not JSON: {error}") from error
+    if not isinstance(found, list) or len(found) > MAX_PROOFS:
+        raise InvalidRequest(f"proofs {text[:40]!r} are not a list of at most {MAX_PROOFS}")
+    return tuple(map(_parse_proof, found))
+
+
+def join_evidence(one: str, other: str) -> str:
+    """Return the evidence of two adjacent ranges as one text."""
+    known = [text for text in (one, other) if text != NO_PROOF]
+    return encode_proofs(join_proofs(p for text in known for p in parse_proofs(text))) if known else NO_PROOF
+
+
+def describe_evidence(text: str) -> str:
+    """Return the kinds of proofs in a text of evidence, and that some are provisional; other texts unchanged."""
+    if not text.startswith("["):
+        return text
+    proofs = parse_proofs(text)
+    kinds = dict.fromkeys(str(proof.kind) for proof in proofs)
+    return ", ".join([*kinds, *(["provisional"] if any(p.is_provisional for p in proofs) else [])])
+
+
+def _parse_proof(row: object) -> Proof:
+    kinds = {kind.value: kind for kind in ProofKind}
+    if isinstance(row, list) and list(map(type, row)) == [int, int, str, int, int, int] and row[2] in kinds:
+        start_ns, end_ns, kind, answers, first_ns, last_ns = row
+        if 0 < answers <= MAX_ANSWERS and 0 <= first_ns <= last_ns <= MAX_TIME_NS:
+            return Proof(TimeRange(start_ns, end_ns), kinds[kind], answers, first_ns, last_ns)
+    raise InvalidRequest(f"proof {row!r:.120} is not [start_ns, end_ns, kind, answers, first_ns, last_ns]")
