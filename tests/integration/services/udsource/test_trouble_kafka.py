@@ -164,7 +164,8 @@ async def test_outage_is_reported_and_ends(kafka_jars: Path, tmp_path: Path, mak
                 reader, acker = await source.read(), await source.ack()
                 await reader.collect(5)
                 await acker.ack((0, 0))
-                assert await health_of(source) == 1
+                while await health_of(source) != 1:  # noqa: ASYNC110  # the monitor asks for more than a read needs
+                    await asyncio.sleep(0.05)
                 await asyncio.to_thread(broker.stop, signal.SIGKILL)
                 while await health_of(source) == 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
