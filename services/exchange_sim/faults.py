@@ -36,6 +36,8 @@ Kind = Literal[
     "empty",
     "other_symbol",
     "short",
+    "newest",
+    "exclusive",
     "outside",
     "hole",
     "drop_first",
@@ -44,6 +46,9 @@ Kind = Literal[
     "reversed",
     "null_fields",
     "off_grid",
+    "double",
+    "double_other",
+    "unreadable",
     "low_above_high",
     "unfinished",
     "running",
@@ -73,7 +78,7 @@ SILENCES = ("hang", "drip", "stall", "reset")
 """Kinds without a complete answer: no byte; byte by byte; half of it; an immediate connection reset."""
 BANS = ("http_429", "http_418")
 """Kinds that send Retry-After and begin a ban."""
-PLACED = ("hole", "null_fields", "off_grid", "low_above_high", "edited")
+PLACED = ("hole", "null_fields", "off_grid", "double", "double_other", "unreadable", "low_above_high", "edited")
 """Kinds that change some rows of an answer."""
 HISTORY_PATHS = ("/api/v3/klines", "/0/public/OHLC", "/0/public/Trades")
 """Meaning of the path ``history``: the paths of candles and trades."""
@@ -101,6 +106,10 @@ class FaultRule(BaseModel):
     """Probability of a fault, decided by seed, rule and request number."""
     count: int | None = Field(default=None, ge=1)
     """Maximum number of faults."""
+    lasts_s: float | None = Field(default=None, gt=0)
+    """The fault ends this long after the first request that it applies to, by the exchange's clock, seconds."""
+    replicas: int | None = Field(default=None, ge=2)
+    """The exchange has this many replicas, one of them faulty; each connection stays at one of them."""
     retry_after_s: int = Field(default=1, ge=0)
     """Retry-After of http_429 and http_418, seconds."""
     hang_s: float = Field(default=3600, ge=0)
@@ -108,7 +117,8 @@ class FaultRule(BaseModel):
     drip_s: float = Field(default=1, gt=0)
     """Time between two bytes of ``drip``, seconds."""
     size: int = Field(default=0, ge=0)
-    """Rows that ``hole`` (10), ``duplicate_tail`` and ``outside`` (2) change, or ``short`` keeps (half); 0: default."""
+    """Rows that ``hole`` (10), ``duplicate_tail`` and ``outside`` (2) change, or ``short`` and ``newest`` keep (half);
+    0: default."""
     place: Literal["middle", "random"] = "middle"
     """Position of the rows that kinds in `PLACED` change; ``random`` is decided by seed, rule and request number."""
     other: str | None = None
@@ -145,15 +155,20 @@ class FaultPlan:
         self._seed = seed
         self._seen = [0] * len(self.rules)
         self._struck = [0] * len(self.rules)
+        self._began_ns: dict[int, int] = {}
 
-    def pick(self, path: str, symbol: str | None, window_ns: Window | None = None) -> Strike | None:
+    def pick(
+        self, path: str, symbol: str | None, window_ns: Window | None = None, *, connection: int = 0, now_ns: int = 0
+    ) -> Strike | None:
         """Count a request for a market, by exchange id, and a half-open window; return the fault that applies to it."""
         chosen: int | None = None
         for number, rule in enumerate(self.rules):
             if not (_on_path(rule.path, path) and rule.symbol in (None, symbol) and _touches(rule.span, window_ns)):
                 continue
+            if rule.replicas is not None and connection % rule.replicas:
+                continue
             self._seen[number] += 1
-            if chosen is None and self._strikes(number, rule):
+            if chosen is None and self._strikes(number, rule) and self._lasts(number, rule, now_ns):
                 chosen = number
         if chosen is None:
             return None
@@ -167,6 +182,10 @@ class FaultPlan:
         if rule.every is not None:
             return turn % rule.every == 0
         return self._roll(f"{number}/{turn}") < rule.probability * 2**64
+
+    def _lasts(self, number: int, rule: FaultRule, now_ns: int) -> bool:
+        began_ns = self._began_ns.setdefault(number, now_ns)
+        return rule.lasts_s is None or now_ns - began_ns < rule.lasts_s * 1e9
 
     def _roll(self, what: str) -> int:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{what}".encode(), digest_size=8).digest(), "big")

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import orjson
 import structlog
@@ -46,6 +47,8 @@ class Simulator:
         self.venue = Venue(recorded.load(settings.recorded), seed=settings.seed)
         self.plan = self._plan(settings.faults)
         self.stats = Stats()
+        self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
+        self._connected = 0
 
     def app(self) -> web.Application:
         """Return the routes: control paths; everything else goes to the dialects."""
@@ -107,7 +110,9 @@ class Simulator:
         dialect = kraken.DIALECT if request.path.startswith("/0/") else binance.DIALECT
         answer = self._ask(dialect, request.path, request.query)
         window_ns = answer.history.window_ns if answer.history else None
-        strike = self.plan.pick(request.path, dialect.market(request.query, self.venue), window_ns)
+        market, now_ns = dialect.market(request.query, self.venue), self.clock.now_ns()
+        connection = self._connection(request.transport) if request.transport else 0
+        strike = self.plan.pick(request.path, market, window_ns, connection=connection, now_ns=now_ns)
         if strike is None:
             return self._send(answer)
         self.stats.fault(strike.rule.kind)
@@ -117,6 +122,13 @@ class Simulator:
             query = dialect.of_other(request.query, self.venue, strike.rule.other)
             return self._send(self._ask(dialect, request.path, query))
         return self._spoiled(strike, dialect, answer)
+
+    def _connection(self, transport: asyncio.Transport) -> int:
+        """Return the number of a connection, from 0 in their order."""
+        if transport not in self._connections:
+            self._connections[transport] = self._connected
+            self._connected += 1
+        return self._connections[transport]
 
     def _ask(self, dialect: Dialect, path: str, query: Query) -> Answer:
         try:

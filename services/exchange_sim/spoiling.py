@@ -26,6 +26,11 @@ def spoil(strike: Strike, history: History) -> Rows:
     touched = set(_touched(strike, history))
     if strike.rule.kind == "hole":
         return [row for place, row in enumerate(rows) if place not in touched]
+    if strike.rule.kind in _TWINS:
+        twin = _TWINS[strike.rule.kind]
+        return [
+            copy for i, row in enumerate(rows) for copy in ([row, twin(row, history.layout)] if i in touched else [row])
+        ]
     return [_spoil_row(strike.rule.kind, row, history.layout) if i in touched else row for i, row in enumerate(rows)]
 
 
@@ -42,6 +47,10 @@ def _running(history: History, size: int) -> Rows:
 
 _WHOLE: dict[str, Callable[[History, int], Rows]] = {
     "short": lambda history, size: history.rows[: size or -(-len(history.rows) // 2)],
+    "newest": lambda history, size: history.rows[-(size or -(-len(history.rows) // 2)) :],
+    "exclusive": lambda history, size: [
+        row for row in history.rows if history.layout.time_ns(row) != history.window_ns[0]
+    ],
     "drop_first": lambda history, size: history.rows[1:],
     "drop_last": lambda history, size: history.rows[:-1],
     "duplicate_tail": lambda history, size: history.rows + history.rows[-(size or 2) :],
@@ -49,6 +58,13 @@ _WHOLE: dict[str, Callable[[History, int], Rows]] = {
     "unfinished": _unfinished,
     "running": _running,
 }
+
+
+_TWINS: dict[str, Callable[[Row, Layout], Row]] = {
+    "double": lambda row, layout: row,
+    "double_other": lambda row, layout: _spoil_row("edited", row, layout),
+}
+"""Kinds that send a row twice: the second copy."""
 
 
 def _touched(strike: Strike, history: History) -> range | list[int]:
@@ -67,6 +83,8 @@ def _touched(strike: Strike, history: History) -> range | list[int]:
 def _spoil_row(kind: str, row: Row, layout: Layout) -> Row:
     if kind == "null_fields":
         return _with(row, {layout.close: None, layout.volume: None})
+    if kind == "unreadable":
+        return "?"
     if kind == "edited":  # valid, but different from earlier answers
         if layout.high is None:
             return _with(row, {layout.volume: f"{2 * float(row[layout.volume]):.8f}"})
