@@ -1,0 +1,101 @@
+"""Memory of the suite's processes while it serves one small request every two seconds.
+
+    .venv/bin/python -m bench.memory [--minutes 60]
+
+Prints a line for each minute, then a table: memory of each process and its slope after the first quarter of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from bench.parts.latency import one_request
+from dexorder.supervisor.plan import PARTS
+from dexorder.testing import report
+from dexorder.testing.oracle import minutes
+from dexorder.testing.suite import Suite, running_suite
+from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+
+REQUEST_SECONDS = 2.0
+CANDLES = 60
+FIRST_MINUTE = -3_000_000
+AIM_MIB_AN_HOUR = 5.0
+
+
+def memory(suite: Suite) -> dict[str, float]:
+    """Return the MiB of each part; those of Spark's driver, Java and workers apart. Shared pages count once."""
+    found: dict[str, float] = defaultdict(float)
+    for part in PARTS:
+        for pid, is_first in family(suite.pid(part)):
+            name = part if is_first else f"{part}: {'Java' if comm(pid) == 'java' else 'workers'}"
+            found[name] += pss_mib(pid)
+    return found
+
+
+def family(pid: int) -> Iterator[tuple[int, bool]]:
+    """Yield a process and all its descendants."""
+    yield pid, True
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from ((each, False) for each, _ in family(int(child)))
+
+
+def comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def pss_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def run(suite: Suite, total_minutes: int) -> str:
+    """Send the requests and sample the memory; return the table."""
+    samples: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    started_s, number = time.monotonic(), 0
+    with grpc.insecure_channel(suite.relay) as channel:
+        relay = RelayServiceStub(channel)
+        while (spent_s := time.monotonic() - started_s) < total_minutes * 60:
+            if spent_s // 60 >= max(map(len, samples.values()), default=0):
+                for name, mib in memory(suite).items():
+                    samples[name].append((spent_s / 3_600, mib))
+                now = ", ".join(f"{name} {each[-1][1]:.0f}" for name, each in samples.items())
+                print(f"{spent_s / 60:.0f} min, {number} requests, MiB: {now}", file=sys.stderr, flush=True)
+            one_request(relay, minutes(FIRST_MINUTE + number * CANDLES, CANDLES))
+            number += 1
+            time.sleep(max(0.0, started_s + number * REQUEST_SECONDS - time.monotonic()))
+    rows = []
+    for name, each in samples.items():
+        hours, mib = np.array([sample for sample in each if sample[0] >= total_minutes / 240]).T
+        slope = float(np.polyfit(hours, mib, 1)[0])
+        rows.append(
+            report.Row(
+                name, f"{mib[-1]:.0f} MiB", f"{mib[0]:.0f} MiB", f"{slope:+.1f} MiB/h", f"< {AIM_MIB_AN_HOUR} MiB/h"
+            )
+        )
+    title = f"Memory, {number} requests in {total_minutes} min; second column: after the first quarter, then the slope"
+    return report.table(title, rows)
+
+
+def main() -> int:
+    """Run the suite and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=int, default=60)
+    options = parser.parse_args()
+    print(report.heading("Memory under small requests"), flush=True)
+    with tempfile.TemporaryDirectory() as folder, running_suite(Path(folder) / "suite") as suite:
+        print(run(suite, options.minutes), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
