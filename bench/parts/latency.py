@@ -20,6 +20,7 @@ from dexorder.testing.suite import Suite
 from services.common.kafka.page_record import page_value
 from services.common.model.dispatch_id import number_of
 from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
+from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
@@ -115,7 +116,7 @@ def one_request(relay: Any, span: TimeRange) -> float:
     told = next(stream).notification
     seconds = time.perf_counter() - started
     stream.cancel()
-    if (told.status, told.row_count) != (ingest_pb2.HistoryReadyNotification.OK, MAX_PAGE_CANDLES):
+    if (told.status, told.row_count) != (ingest_pb2.HistoryReadyNotification.OK, count_periods(span, 60)):
         raise AssertionError(f"the request ended with {told}")
     return seconds
 
