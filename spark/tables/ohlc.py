@@ -49,10 +49,10 @@ def decode_page(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBat
         [
             pa.repeat(pa.scalar(headers.ticker), size),
             pa.repeat(pa.scalar(headers.period_seconds, pa.int32()), size),
-            pa.array((opens_ns // 1_000).astype(np.int64)).cast(MICROSECONDS),
+            pa.array((opens_ns // 1_000).astype(np.int64)).view(MICROSECONDS),
             *(columns.column(name) for name in (*_VALUES, "quote_volume")),
             columns.column("trade_count").cast(pa.int64()),
-            pa.repeat(headers.fetched_ns // 1_000, size).cast(MICROSECONDS),
+            pa.repeat(pa.scalar(headers.fetched_ns // 1_000, MICROSECONDS), size),
             pa.repeat(headers.dispatch, size),
             pa.repeat(pa.scalar(headers.page, pa.int32()), size),
         ],

@@ -46,6 +46,8 @@ MICROSECONDS = pa.timestamp("us", tz="UTC")
 _COMMON = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
+    # Prices do not repeat: a dictionary of 2 MiB, the default, costs as much CPU as all the rest, and is larger.
+    "write.parquet.dict-size-bytes": "65536",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
 }
@@ -116,7 +118,10 @@ class IcebergTable:
         )
 
     def _evolved(self, table: Table) -> Table:
-        """Add the optional columns that an earlier release did not declare, and set the docs of today."""
+        """Add the columns and properties that an earlier release did not declare, and set the docs of today."""
+        if new := {k: v for k, v in self.properties.items() if k not in table.properties and k != "format-version"}:
+            with table.transaction() as change_of_properties:
+                change_of_properties.set_properties(new)
         present = {each.name: each for each in table.schema().fields}
         missing = [each for each in self.schema.fields if each.name not in present and each.optional]
         if missing:

@@ -42,6 +42,7 @@ from services.common.model.time_range import TimeRange
 COMMON = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
+    "write.parquet.dict-size-bytes": "65536",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
 }
