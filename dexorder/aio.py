@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from dexorder import errors, reading
 from dexorder.connection import Connection, relay_address
-from dexorder.request import Moment, make_request, read_part
+from dexorder.moments import Moment
+from dexorder.request import make_request, read_part
 from services.common.lake.tables import OHLC
 from services.common.model.coverage import (
     Coverage,
@@ -116,7 +117,7 @@ class AsyncClient:
         ticker: str,
         period: str | int,
         since: Moment,
-        until: Moment,
+        until: Moment = "now",
         *,
         limit: int | None = None,
         request_id: str | None = None,
@@ -130,8 +131,9 @@ class AsyncClient:
         Args:
             ticker: ``BTC/USDT.BINANCE``.
             period: ``1h`` or seconds.
-            since: ISO text, date, datetime or nanoseconds; UTC without a zone; rounded down to the period's grid.
-            until: Like ``since``; exclusive.
+            since: ``now``, ``-30d``, ISO text, date, datetime (UTC without a zone), or seconds, milliseconds or
+                nanoseconds since the epoch; rounded down to the period's grid.
+            until: Like ``since``; exclusive; by default the end of the last closed candle.
             limit: Return only the first candles.
             request_id: Repeating a call with the same id repeats the same request; default a new id.
             client_id: The caller, for ``list_requests``.

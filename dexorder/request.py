@@ -1,19 +1,16 @@
-"""Conversion of a request as people write it to exact values. Pure."""
+"""Conversion of a request as people write it to exact values; ``now_ns`` is the present by default."""
 
 from __future__ import annotations
 
-import datetime as dt
+import time
 
 from dexorder.errors import RequestRefused
+from dexorder.moments import Moment, moment_ns
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import HistoryRequest
 from services.common.model.instrument import Instrument
 from services.common.model.periods import PERIOD_SECONDS, PERIODS, check_period, check_span, floor_to_grid
 from services.common.model.time_range import TimeRange
-from services.common.model.times import parse_time
-
-Moment = str | int | dt.date | dt.datetime
-"""A time: ISO text, nanoseconds since the epoch, a date or a datetime. Without a zone it is UTC."""
 
 
 def make_request(
@@ -21,15 +18,16 @@ def make_request(
     ticker: str,
     period: str | int,
     since: Moment,
-    until: Moment,
+    until: Moment = "now",
     *,
+    now_ns: int | None = None,
     limit: int | None = None,
     client_id: str = "",
     refresh: bool = False,
 ) -> HistoryRequest:
     """Return a request, its range rounded down to the period's grid; RequestRefused names a value that is invalid."""
     check_ticker(ticker)
-    seconds, span = read_range(period, since, until)
+    seconds, span = read_range(period, since, until, now_ns=now_ns)
     check_limit(limit)
     return HistoryRequest(request_id, ticker, span.start_ns, span.end_ns, seconds, limit, client_id, refresh)
 
@@ -42,14 +40,15 @@ def check_ticker(ticker: str) -> None:
         raise RequestRefused(str(error)) from None
 
 
-def read_range(period: str | int, since: Moment, until: Moment) -> tuple[int, TimeRange]:
-    """Return the period in seconds and the range, rounded down to the period's grid.
+def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int | None = None) -> tuple[int, TimeRange]:
+    """Return the period in seconds and the range, rounded down to the grid: ``now`` ends the last closed candle.
 
     Raises RequestRefused if a value is invalid or the range is empty; the message names the value.
     """
+    now_ns = time.time_ns() if now_ns is None else now_ns
     try:
         seconds = parse_period(period)
-        since_ns, until_ns = moment_ns(since, "since"), moment_ns(until, "until")
+        since_ns, until_ns = (moment_ns(m, f, now_ns=now_ns) for m, f in ((since, "since"), (until, "until")))
         if until_ns <= since_ns:
             raise InvalidRequest(f"until {until} is not after since {since}")
         start_ns, end_ns = floor_to_grid(since_ns, seconds), floor_to_grid(until_ns, seconds)
@@ -60,15 +59,18 @@ def read_range(period: str | int, since: Moment, until: Moment) -> tuple[int, Ti
         raise RequestRefused(str(error)) from None
 
 
-def read_part(period: str | int, since: Moment | None, until: Moment | None) -> tuple[int, int | None, int | None]:
+def read_part(
+    period: str | int, since: Moment | None, until: Moment | None, *, now_ns: int | None = None
+) -> tuple[int, int | None, int | None]:
     """Return the period in seconds and the given ends, rounded down to its grid; RequestRefused as ``read_range``."""
     if since is not None and until is not None:
-        seconds, span = read_range(period, since, until)
+        seconds, span = read_range(period, since, until, now_ns=now_ns)
         return seconds, span.start_ns, span.end_ns
+    now_ns = time.time_ns() if now_ns is None else now_ns
     try:
         seconds = parse_period(period)
         start_ns, end_ns = (
-            value if value is None else floor_to_grid(moment_ns(value, field), seconds)
+            value if value is None else floor_to_grid(moment_ns(value, field, now_ns=now_ns), seconds)
             for field, value in (("since", since), ("until", until))
         )
     except InvalidRequest as error:
@@ -91,10 +93,3 @@ def parse_period(period: str | int) -> int:
     seconds = int(period)
     check_period(seconds)
     return seconds
-
-
-def moment_ns(moment: Moment, field: str = "time") -> int:
-    """Return nanoseconds since the epoch, not rounded."""
-    if isinstance(moment, int):
-        return moment
-    return parse_time(moment if isinstance(moment, str) else moment.isoformat(), field)

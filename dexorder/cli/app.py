@@ -47,8 +47,11 @@ app.add_typer(events_app, name="events")
 Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
 Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")]
 Period = Annotated[str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds")]
-Since = Annotated[str | None, typer.Option(help="ISO 8601, UTC if without zone; rounded down to the period")]
-Until = Annotated[str | None, typer.Option(help="Like --since; exclusive")]
+Since = Annotated[
+    str | None,
+    typer.Option(help="2024-01-31, ISO 8601, -30d, now, or seconds since the epoch; rounded down to the period"),
+]
+Until = Annotated[str | None, typer.Option(help="Like --since; exclusive; history: the last closed candle by default")]
 Dir = Annotated[
     Path | None, typer.Option("--dir", help="Folder of the suite; default DEXORDER_DIR, else ./dexorder-data")
 ]

@@ -40,8 +40,8 @@ def new_run(
     ``words`` are tickers, then the period; ``file`` has more tickers, one per line, and is stdin if it is ``-``.
     """
     tickers, period = _tickers(words, file)
-    if since is None or until is None:
-        raise ValueError("--since and --until are required, for example --since 2024-01-01 --until 2024-02-01")
+    if since is None:
+        raise ValueError("--since is required, for example --since 2024-01-01 or --since -30d")
     many = file is not None or len(tickers) > 1
     if many and (request_id or options.plot or options.chart):
         raise ValueError("--request-id, --plot and --chart require a single ticker")
@@ -53,7 +53,7 @@ def new_run(
     check_limit(limit)
     if refresh and limit is not None:
         raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
-    seconds, span = read_range(period, since, until)
+    seconds, span = read_range(period, since, until or "now")
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
     out, plot = (path and path.absolute() for path in (options.out, options.plot))
     options = replace(options, out=out, plot=plot)

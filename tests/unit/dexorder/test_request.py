@@ -3,9 +3,10 @@ import datetime as dt
 import pytest
 
 from dexorder.errors import RequestRefused
-from dexorder.request import Moment, make_request, moment_ns, parse_period
+from dexorder.moments import Moment
+from dexorder.request import make_request, parse_period
 from services.common.model.errors import InvalidRequest
-from services.common.model.times import iso
+from services.common.model.times import iso, parse_time
 from services.common.rpc.history_messages import encode_request
 
 
@@ -32,10 +33,11 @@ def test_ends_are_rounded_down_to_the_grid(
         ({"ticker": "BTCUSDT"}, "'BTCUSDT' is not SYMBOL.VENUE"),
         ({"period": "7m"}, "'7m' is not one of 1s, 1m"),
         ({"period": 61}, "61 is not one of"),
-        ({"since": "yesterday"}, "since 'yesterday' is not ISO 8601; use 2024-01-31"),
+        ({"since": "yesterday"}, "since 'yesterday' is not a time; use now, -30d, 2024-01-31"),
+        ({"since": "20240131"}, "since 20240131 is ambiguous; write 2024-01-31 for a date"),
         ({"until": "2023-12-31"}, "until 2023-12-31 is not after since 2024-01-01"),
         ({"until": "2024-01-01T00:30"}, "are in the same 1h candle"),
-        ({"until": 2**64}, "outside"),
+        ({"until": 2**64}, "ambiguous"),
         ({"limit": 0}, "limit 0"),
     ],
 )
@@ -51,8 +53,10 @@ def test_limit_bounds_the_expected_candles() -> None:
     assert not message.HasField("limit") and not message.HasField("client_id")
 
 
-def test_nanoseconds_are_not_changed() -> None:
-    assert moment_ns(1_700_000_000_000_000_001) == 1_700_000_000_000_000_001
+def test_the_end_is_that_of_the_last_closed_candle_by_default() -> None:
+    now_ns = parse_time("2024-01-02T03:04:05Z")
+    request = make_request("id", "BTC/USDT.SIM", "1h", "-2d", now_ns=now_ns)
+    assert (iso(request.span.start_ns), iso(request.span.end_ns)) == ("2023-12-31T03:00:00Z", "2024-01-02T03:00:00Z")
 
 
 def test_periods_by_name_and_number() -> None:

@@ -1,0 +1,50 @@
+"""Times as people write them. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from services.common.model.errors import InvalidRequest
+from services.common.model.times import SECOND_NS, iso, parse_time
+
+Moment = str | int | dt.date | dt.datetime
+"""``now``, ``-30d``, ISO text, a date or datetime (UTC without a zone), or seconds, ms or ns since the epoch."""
+
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+_AGO = re.compile(r"-(\d{1,9})([smhdw])")
+_NUMBERS = re.compile(r"\d+", re.ASCII)
+_EPOCH_UNITS_NS = (SECOND_NS, 1_000_000, 1)
+_EARLIEST_NS, _LATEST_NS = (year * 365 * 86_400 * SECOND_NS for year in (11, 200))  # about 1981 and 2170
+_FORMS = "use now, -30d, 2024-01-31, 2024-01-31T12:00:00Z, or seconds or milliseconds since the epoch"
+
+
+def moment_ns(moment: Moment, field: str, *, now_ns: int) -> int:
+    """Return nanoseconds since the epoch, not rounded; InvalidRequest names the field and what is accepted."""
+    if isinstance(moment, int):
+        return _epoch_ns(moment, str(moment), field)
+    if not isinstance(moment, str):
+        return parse_time(moment.isoformat(), field)
+    if moment == "now":
+        return now_ns
+    if ago := _AGO.fullmatch(moment):
+        return now_ns - int(ago[1]) * _UNIT_SECONDS[ago[2]] * SECOND_NS
+    if _NUMBERS.fullmatch(moment):
+        return _epoch_ns(int(moment), moment, field)
+    try:
+        return parse_time(moment, field)
+    except InvalidRequest:
+        raise InvalidRequest(f"{field} {moment!r} is not a time; {_FORMS}") from None
+
+
+def _epoch_ns(number: int, text: str, field: str) -> int:
+    """Return the time of a number whose unit its size tells; other numbers are ambiguous, as 20240131 is."""
+    for unit_ns in _EPOCH_UNITS_NS:
+        if _EARLIEST_NS <= number * unit_ns < _LATEST_NS:
+            return number * unit_ns
+    hint = _FORMS
+    if (date := re.fullmatch(r"(\d{4})(\d\d)?(\d\d)?", text)) and "1970" <= text[:4] < "2200":
+        hint = f"write {'-'.join([date[1], date[2] or '01', date[3] or '01'])} for a date"
+    elif 0 < number * SECOND_NS < _LATEST_NS:
+        hint = f"write {iso(number * SECOND_NS)} for seconds since the epoch"
+    raise InvalidRequest(f"{field} {text} is ambiguous; {hint}")
