@@ -36,9 +36,14 @@ class MaintenanceSettings(BaseSettings):
     manifests: int = Field(default=64, ge=2)
     """Number of manifests of a table that makes merging them due."""
     snapshot_days: float = Field(default=7.0, gt=0)
-    """Days for which snapshots of the candles are kept; those of the other tables are kept for an hour."""
-    max_snapshots: int = Field(default=1_000, ge=1)
-    """Number of snapshots of a table above which the oldest expire earlier, but not within an hour."""
+    """Days for which a snapshot that a notification names is kept."""
+    max_named_snapshots: int = Field(default=1_000, ge=1, le=10_000)
+    """Number of such snapshots above which those that were named first are kept no longer than others."""
+    snapshot_hours: float = Field(default=1.0, ge=0)
+    """Hours for which any other snapshot, and its files, are kept after it was replaced: they may be in use."""
+    max_snapshots: int = Field(default=100, ge=1)
+    """Number of others above which the oldest expire earlier, ten minutes after they were replaced at least. Their data
+    files are kept for the hours."""
     orphan_days: float = Field(default=3.0, ge=0)
     """Age in days at which unreferenced files are removed, once a day; at least 1, or 0 for never."""
 

@@ -89,4 +89,4 @@ class MaintenanceMetrics:
         self._delete_files.labels(state.name).set(state.delete_files)
         self._rows.labels(state.name).set(state.rows)
         self._manifests.labels(state.name).set(state.manifests)
-        self._snapshots.labels(state.name).set(len(state.snapshot_times_ns))
+        self._snapshots.labels(state.name).set(len(state.snapshots))

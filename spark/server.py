@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from functools import partial
 
 import grpc
 import structlog
@@ -22,6 +23,7 @@ from spark.config import MaintenanceSettings, SparkSettings
 from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
 from spark.pipeline.driver import Driver
+from spark.pipeline.reporter import named_snapshots
 from spark.runtime.locks import WriterLock
 from spark.service import MAINTENANCE, MaintenanceService
 from spark.tables.ohlc import CANDLES
@@ -40,7 +42,9 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_s
     """Serve until SIGTERM, or until the driver fails, whose error is raised."""
     registry = CollectorRegistry()
     writer_lock = WriterLock()
-    maintenance = MaintenanceRunner(catalog, maintenance_settings, writer_lock, MaintenanceMetrics(registry))
+    metrics = MaintenanceMetrics(registry)
+    named = partial(named_snapshots, settings.relay)
+    maintenance = MaintenanceRunner(catalog, maintenance_settings, writer_lock, metrics, named=named)
 
     def register(server: grpc.aio.Server) -> tuple[str]:
         rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(maintenance), server)

@@ -246,6 +246,14 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
         found = await self._engine.queries.dispatches(request.job_ids)
         return pipeline_service_pb2.DescribeDispatchesResponse(dispatches=map(messages.encode_issued_dispatch, found))
 
+    async def ListNamedSnapshots(  # noqa: N802
+        self, request: pipeline_service_pb2.ListNamedSnapshotsRequest, context: Context
+    ) -> pipeline_service_pb2.ListNamedSnapshotsResponse:
+        """Return the snapshots that notifications have named since a time."""
+        found = await self._engine.queries.named_snapshots(min(request.since, MAX_TIME_NS))
+        snapshots = [pipeline_service_pb2.NamedSnapshot(snapshot_id=each, named_at=named) for each, named in found]
+        return pipeline_service_pb2.ListNamedSnapshotsResponse(snapshots=snapshots)
+
     def _valid(self, kind: str, decode: Callable[[M], V], parts: Iterable[M]) -> list[V]:
         decoded = []
         for part in parts:

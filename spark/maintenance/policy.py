@@ -1,27 +1,23 @@
-"""Rules of maintenance: which partitions to compact, when to merge manifests, what expires. Pure.
+"""Rules of maintenance: which partitions to compact, when to merge manifests and to expire snapshots. Pure.
 
 Every step is bounded, as a batch that arrives during a step waits for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from services.common.lake.tables import COVERAGE, DEAD_LETTERS
-from services.common.model.times import SECOND_NS, from_datetime, iso_microseconds
+from services.common.model.times import from_datetime, iso_microseconds
+from spark.maintenance.snapshots import Expire, SnapshotState, Tag, plan_expiry
 
 if TYPE_CHECKING:
     from spark.config import MaintenanceSettings
 
-_HOUR_NS = 3_600 * SECOND_NS
-_MIN_EXPIRED = 50
-"""Snapshots that make an expiry due: it reads the table's metadata, which is not worth it for a few."""
 _MAX_REPEATS = 20
 """Steps of one kind for a partition in one run; the next run continues."""
-_INTERNAL_TABLES = (COVERAGE.name, DEAD_LETTERS.name)
 
 
 @dataclass(frozen=True)
@@ -51,15 +47,17 @@ class TableState:
     """Present state of a table.
 
     Attributes:
-        snapshot_times_ns: Ascending. The last one is current and never expires.
+        snapshots: Oldest first.
         needed_ns: Time of the oldest snapshot with something that no later one has; None if there is none.
+        named: By snapshot, the time of the last notification that named it; None if the relay did not answer.
     """
 
     name: str
     partitions: tuple[PartitionState, ...]
     manifests: int
-    snapshot_times_ns: tuple[int, ...]
+    snapshots: tuple[SnapshotState, ...] = ()
     needed_ns: int | None = None
+    named: Mapping[int, int] | None = field(default_factory=dict)
 
     @property
     def data_files(self) -> int:
@@ -98,15 +96,7 @@ class MergeManifests:
     """Replace many manifests by few."""
 
 
-@dataclass(frozen=True)
-class Expire:
-    """Expire snapshots from before ``before_ns``, and remove their files."""
-
-    before_ns: int
-    snapshots: int
-
-
-Step: TypeAlias = Compact | MergeManifests | Expire
+Step: TypeAlias = Compact | MergeManifests | Tag | Expire
 
 
 def plan(state: TableState, settings: MaintenanceSettings, *, now_ns: int, eager: bool = False) -> list[Step]:
@@ -120,10 +110,10 @@ def plan(state: TableState, settings: MaintenanceSettings, *, now_ns: int, eager
     steps: list[Step] = [step for each in state.partitions if (step := _compact(each, settings))]
     if state.manifests >= settings.manifests:
         steps.append(MergeManifests())
-    before_ns = expire_before(state, settings, now_ns=now_ns)
-    old = sum(time_ns < before_ns for time_ns in state.snapshot_times_ns[:-1])
-    if old >= (1 if eager else _MIN_EXPIRED):
-        steps.append(Expire(before_ns, old))
+    if state.named is not None:
+        steps += plan_expiry(
+            state.snapshots, state.named, settings, needed_ns=state.needed_ns, now_ns=now_ns, eager=eager
+        )
     return steps
 
 
@@ -143,23 +133,6 @@ def _compact(partition: PartitionState, settings: MaintenanceSettings) -> Compac
         partition.delete_files if deletes_due else 0,
         max(0, partition.small_files - after),
     )
-
-
-def expire_before(state: TableState, settings: MaintenanceSettings, *, now_ns: int) -> int:
-    """Return the time before which snapshots expire.
-
-    Notifications name snapshots of the tables that pages fill, so these are kept longest. Above ``max_snapshots`` the
-    oldest expire earlier, as every commit rewrites the list. None expires within an hour: it may be in use. One that
-    has the pipeline's state, or claims that are not collected, stays as well (``services/common/lake/claims.py``).
-    """
-    times = state.snapshot_times_ns
-    keep_ns = round(settings.snapshot_days * 24 * _HOUR_NS)
-    if state.name in _INTERNAL_TABLES:
-        keep_ns = min(keep_ns, _HOUR_NS)
-    before_ns = now_ns - keep_ns
-    if len(times) > settings.max_snapshots:
-        before_ns = max(before_ns, min(times[-settings.max_snapshots], now_ns - _HOUR_NS))
-    return min(before_ns, before_ns if state.needed_ns is None else state.needed_ns)
 
 
 def predicate(values: Sequence[PartitionValue], catalog: str) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from services.common.lake.catalog import CatalogSettings
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
 from services.common.lake.claims import needed_snapshots
+from services.common.lake.tags import TAG_PREFIX, set_tags, tags
 from services.common.model.times import iso_microseconds
 from spark.config import MaintenanceSettings
 from spark.maintenance.policy import (
     Compact,
-    Expire,
     MergeManifests,
     PartitionState,
     PartitionValue,
@@ -20,9 +23,12 @@ from spark.maintenance.policy import (
     TableState,
     predicate,
 )
+from spark.maintenance.snapshots import Expire, SnapshotState, Tag
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
+
+_MS_NS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -41,10 +47,11 @@ class StepResult:
     removed: int = 0
 
 
-def inspect(session: SparkSession, catalog: CatalogSettings, name: str, settings: MaintenanceSettings) -> TableState:
+def inspect(
+    session: SparkSession, catalog: Catalog, name: str, settings: MaintenanceSettings, named: Mapping[int, int] | None
+) -> TableState:
     """Return a table's present state; reads metadata only."""
-    tables = catalog.load()
-    table, needed = tables.load_table(name), needed_snapshots(tables)
+    table, needed = catalog.load_table(name), needed_snapshots(catalog)
     schema = table.schema()
     fields = [(f.name, schema.find_column_name(f.source_id) or "", str(f.transform)) for f in table.spec().fields]
     names = [f"partition.`{field}`" for field, _, _ in fields]
@@ -76,14 +83,28 @@ def inspect(session: SparkSession, catalog: CatalogSettings, name: str, settings
     )
     snapshot = table.current_snapshot()
     manifests = len(snapshot.manifests(table.io)) if snapshot else 0
-    times = {each.snapshot_id: each.timestamp_ms * 1_000_000 for each in table.metadata.snapshots}
-    needed_ns = min((time_ns for snapshot_id, time_ns in times.items() if snapshot_id in needed), default=None)
-    return TableState(name, partitions, manifests, tuple(sorted(times.values())), needed_ns)
+    snapshots = snapshot_states(table)
+    needed_ns = min((each.time_ns for each in snapshots if each.id in needed), default=None)
+    return TableState(name, partitions, manifests, snapshots, needed_ns, named)
 
 
-def run(
-    session: SparkSession, catalog: CatalogSettings, name: str, step: Step, settings: MaintenanceSettings
-) -> StepResult:
+def snapshot_states(table: Table) -> tuple[SnapshotState, ...]:
+    """Return the state of each snapshot, oldest first."""
+    metadata, tagged = table.metadata, tags(table)
+    pinned = {ref.snapshot_id for name, ref in metadata.refs.items() if not name.startswith(TAG_PREFIX)}
+    return tuple(
+        SnapshotState(
+            each.snapshot_id,
+            each.timestamp_ms * _MS_NS,
+            is_append=each.summary is not None and each.summary.operation is Operation.APPEND,
+            is_pinned=each.snapshot_id in pinned,
+            tagged_until_ns=tagged.get(each.snapshot_id, 0),
+        )
+        for each in sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    )
+
+
+def run(session: SparkSession, catalog: Catalog, name: str, step: Step, settings: MaintenanceSettings) -> StepResult:
     """Run one step; it is committed when this returns."""
     match step:
         case Compact():
@@ -93,28 +114,25 @@ def run(
         case MergeManifests():
             (row,) = call(session, catalog, "rewrite_manifests", name)
             return StepResult(row.rewritten_manifests_count)
+        case Tag():
+            set_tags(catalog.load_table(name), step.until_ns, step.removed)
+            return StepResult(len(step.until_ns) + len(step.removed))
         case Expire():
-            older = f"older_than => TIMESTAMP '{iso_microseconds(step.before_ns, ' ')}'"
-            before = _snapshots(catalog, name)
-            (row,) = call(session, catalog, "expire_snapshots", name, older, "retain_last => 1")
-            expired = before - _snapshots(catalog, name)
-            return StepResult(expired, expired=expired, removed=sum(row))
+            ids = f"snapshot_ids => array({', '.join(f'{each}L' for each in step.snapshot_ids)})"
+            (row,) = call(session, catalog, "expire_snapshots", name, "older_than => TIMESTAMP '1970-01-01'", ids)
+            return StepResult(len(step.snapshot_ids), expired=len(step.snapshot_ids), removed=sum(row))
 
 
-def remove_orphans(session: SparkSession, catalog: CatalogSettings, name: str, before_ns: int) -> int:
+def remove_orphans(session: SparkSession, catalog: Catalog, name: str, before_ns: int) -> int:
     """Remove files from before ``before_ns`` that no snapshot references; commits nothing. Return their number."""
     older = f"older_than => TIMESTAMP '{iso_microseconds(before_ns, ' ')}'"
     return len(call(session, catalog, "remove_orphan_files", name, older, "prefix_listing => true"))
 
 
-def call(session: SparkSession, catalog: CatalogSettings, procedure: str, name: str, *arguments: str) -> list[Row]:
+def call(session: SparkSession, catalog: Catalog, procedure: str, name: str, *arguments: str) -> list[Row]:
     """Run a procedure on a table and return its result."""
     text = ", ".join((f"table => '`{catalog.name}`.{name}'", *arguments))
     return session.sql(f"CALL `{catalog.name}`.system.{procedure}({text})").collect()
-
-
-def _snapshots(catalog: CatalogSettings, name: str) -> int:
-    return len(catalog.load().load_table(name).metadata.snapshots)
 
 
 def _compaction(step: Compact, settings: MaintenanceSettings, catalog_name: str) -> Iterator[str]:

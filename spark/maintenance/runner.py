@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
+from pyiceberg.catalog import Catalog
 
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import collect_claims
+from services.common.lake.claims import collect_claims, renew_marks
+from services.common.lake.tables import OHLC
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
-from spark.maintenance.policy import Compact, Expire, Step, TableState, plan
+from spark.maintenance.policy import Compact, Step, TableState, plan
 from spark.maintenance.procedures import StepResult
+from spark.maintenance.snapshots import Expire
 from spark.metrics import MaintenanceMetrics
 from spark.runtime.locks import WriterLock
 from spark.tables.table import TABLES
@@ -34,7 +38,11 @@ _NAMES = tuple(table.name for table in TABLES)
 _POLL_S = 0.25
 _INSPECT_EVERY_NS = 3_600 * 1_000_000_000
 """Time after which an unchanged table is inspected again: its snapshots get older."""
-_ORPHANS_EVERY_NS = 24 * _INSPECT_EVERY_NS
+_DAY_NS = _ORPHANS_EVERY_NS = 24 * _INSPECT_EVERY_NS
+_IDLE_NS = 600 * 1_000_000_000
+_NAMED_AGAIN_NS = 600 * 1_000_000_000
+"""Time before the last known notification for which the relay is asked again: they are stored in any order."""
+NamedSnapshots: TypeAlias = Callable[[int], Mapping[int, int]]
 
 
 class MaintenanceFailed(SuiteError):
@@ -66,9 +74,18 @@ class MaintenanceRunner:
         writer_lock: WriterLock,
         metrics: MaintenanceMetrics,
         *,
+        named: NamedSnapshots = lambda since_ns: {},
         clock: Clock | None = None,
     ) -> None:
-        self._catalog = catalog
+        """Create a runner without a session.
+
+        Args:
+            named: Asks the relay for the snapshots of the candles that notifications named since a time, with the time
+                of the last one.
+        """
+        self._settings_of_catalog = catalog
+        self._ask_named = named
+        self._named: dict[int, int] = {}
         self._settings = settings
         self._writer_lock = writer_lock
         self._metrics = metrics
@@ -79,6 +96,10 @@ class MaintenanceRunner:
         self._requested = threading.Lock()
         self._running = threading.Lock()
         self._in_step = threading.Event()
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        return self._settings_of_catalog.load()
 
     def attach(self, session: SparkSession) -> None:
         """Allow steps in this session, in which a query runs."""
@@ -103,7 +124,7 @@ class MaintenanceRunner:
     def run_due(self) -> None:
         """Run the due steps. A failure is logged and counted, and the steps stay due."""
         with self._running:
-            self._collect()
+            self._collect(before_ns=self._clock.wall_ns() - _IDLE_NS)
             for name in _NAMES:
                 try:
                     if self._may_need_steps(name):
@@ -137,17 +158,22 @@ class MaintenanceRunner:
         try:
             with self._running:
                 if not dry_run:
-                    self._collect()
+                    self._collect(before_ns=self._clock.wall_ns())
                 for name in tables or _NAMES:
                     yield self._maintain(name, eager=True, dry_run=dry_run, cancelled=cancelled)
         finally:
             self._requested.release()
 
-    def _collect(self) -> None:
-        """Append the claims of the last batches to ``trading.coverage``; a failure leaves them for the next time."""
+    def _collect(self, *, before_ns: int) -> None:
+        """Append the claims of the last batches to ``trading.coverage``; a failure leaves them for the next time.
+
+        Args:
+            before_ns: Marks of tables that have not changed since are renewed.
+        """
         try:
-            if rows := collect_claims(self._catalog.load(), now_ns=self._clock.wall_ns()):
+            if rows := collect_claims(self._catalog, now_ns=self._clock.wall_ns()):
                 log.info("claims collected", rows=rows)
+            renew_marks(self._catalog, before_ns=before_ns)
         except Exception as error:
             log.warning("claims are not collected", error=f"{type(error).__name__}: {error}"[:500])
 
@@ -167,13 +193,13 @@ class MaintenanceRunner:
             done = [result for step in steps for result in self._repeat(name, step, cancelled)]
             expired, removed = sum(d.expired for d in done), sum(d.removed for d in done)
             after = self._inspect(name)
-            data, deletes, kept = after.data_files, after.delete_files, len(after.snapshot_times_ns)
+            data, deletes, kept = after.data_files, after.delete_files, len(after.snapshots)
         else:
             compactions = [step for step in steps if isinstance(step, Compact)]
-            expired, removed = sum(step.snapshots for step in steps if isinstance(step, Expire)), 0
+            expired, removed = sum(len(step.snapshot_ids) for step in steps if isinstance(step, Expire)), 0
             data = before.data_files - sum(step.saved_files for step in compactions)
             deletes = before.delete_files - sum(step.deletes for step in compactions)
-            kept = len(before.snapshot_times_ns) - expired
+            kept = len(before.snapshots) - expired
         result = TableResult(
             table=name,
             data_files_before=before.data_files,
@@ -227,9 +253,22 @@ class MaintenanceRunner:
                 self._metrics.files.labels(name, "orphan").inc(removed)
 
     def _inspect(self, name: str) -> TableState:
-        state = procedures.inspect(self._attached(), self._catalog, name, self._settings)
+        session, named = self._attached(), self._named_snapshots() if name == OHLC.name else {}
+        state = procedures.inspect(session, self._catalog, name, self._settings, named)
         self._metrics.show(state)
         return state
+
+    def _named_snapshots(self) -> Mapping[int, int] | None:
+        """Return the snapshots that notifications named, with the time of the last one; None if the relay is away."""
+        keep_ns = round(self._settings.snapshot_days * _DAY_NS)
+        oldest_ns = max(0, self._clock.wall_ns() - keep_ns)
+        try:
+            new = self._ask_named(max(oldest_ns, max(self._named.values(), default=0) - _NAMED_AGAIN_NS))
+        except Exception as error:
+            log.warning("snapshots do not expire: the relay does not say which it has named", error=str(error)[:500])
+            return None
+        self._named = {each: time_ns for each, time_ns in (self._named | dict(new)).items() if time_ns >= oldest_ns}
+        return self._named
 
     def _may_need_steps(self, name: str) -> bool:
         """Return whether the table has changed since its inspection, or that was long ago. Cheap."""
@@ -239,7 +278,7 @@ class MaintenanceRunner:
         return snapshot_id != self._snapshot_id(name) or self._clock.monotonic_ns() - inspected_ns > _INSPECT_EVERY_NS
 
     def _snapshot_id(self, name: str) -> int | None:
-        return self._catalog.load().load_table(name).metadata.current_snapshot_id
+        return self._catalog.load_table(name).metadata.current_snapshot_id
 
     def _attached(self) -> SparkSession:
         if self._session is None:

@@ -52,6 +52,14 @@ class Reporter(Protocol):
         """Report one batch, which is durable there when this returns; repeating a report changes nothing."""
 
 
+def named_snapshots(address: str, since_ns: int) -> dict[int, int]:
+    """Ask the relay which snapshots notifications have named since a time, and when last; RpcError if it is away."""
+    with open_sync_channel(address) as channel:
+        request = pb.ListNamedSnapshotsRequest(since=since_ns)
+        answer = rpc.PipelineServiceStub(channel).ListNamedSnapshots(request, timeout=_CALL_TIMEOUT_S)
+    return {each.snapshot_id: each.named_at for each in answer.snapshots}
+
+
 class RelayReporter:
     """Client of the relay's PipelineService, which waits for the relay until ``stop`` is set."""
 

@@ -55,6 +55,9 @@ class PipelineRelay(rpc.PipelineServiceServicer):
     def DescribeDispatches(self, request: pb.DescribeDispatchesRequest, context: Any) -> pb.DescribeDispatchesResponse:
         return pb.DescribeDispatchesResponse(dispatches=map(encode_issued_dispatch, issued(request.job_ids).values()))
 
+    def ListNamedSnapshots(self, request: pb.ListNamedSnapshotsRequest, context: Any) -> pb.ListNamedSnapshotsResponse:
+        return pb.ListNamedSnapshotsResponse()
+
 
 @contextmanager
 def served(relay: PipelineRelay) -> Iterator[str]:

@@ -28,6 +28,7 @@ def test_a_batch_that_died_after_its_commit_is_not_duplicated(tmp_path: Path) ->
         "DEXORDER_SPARK_MAINTENANCE_MAX_WAIT_SECONDS": "0",
         "DEXORDER_SPARK_MAINTENANCE_SMALL_FILES": "2",
         "DEXORDER_SPARK_MAINTENANCE_SNAPSHOT_DAYS": "0.0003",
+        "DEXORDER_SPARK_MAINTENANCE_SNAPSHOT_HOURS": "0.007",
     }
     with running_suite(tmp_path / "state", **environment, **spark_fault.fault_environment(tmp_path / "state")) as suite:
         started_s = time.monotonic()

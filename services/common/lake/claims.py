@@ -21,7 +21,7 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from services.common.lake.commit import append_rows
+from services.common.lake.commit import CommitLost, append_rows, commit_files
 from services.common.lake.commit_state import CommitState, ancestors, summary_of
 from services.common.lake.coverage import CoverageRow, encode_coverage
 from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, present_columns
@@ -105,7 +105,7 @@ def _read_waiting(catalog: Catalog) -> tuple[Table | None, list[pa.Table]]:
 def collect_claims(catalog: Catalog, *, now_ns: int) -> int:
     """Append the claims that are not in ``trading.coverage`` yet, as committed now; return the number of their rows.
 
-    The files stay: somebody may be reading them. They are removed as files that no snapshot references.
+    Then their files are removed; whoever was reading one of them reads both tables again.
 
     Raises:
         CommitLost: Another process has appended to the table meanwhile; nothing has changed.
@@ -114,13 +114,19 @@ def collect_claims(catalog: Catalog, *, now_ns: int) -> int:
     waiting = _waiting(candles, collected)
     if candles is None or collected is None or not waiting:
         return 0
-    rows = pa.concat_tables([_read(candles, path) for path in waiting]).combine_chunks()
+    try:
+        rows = pa.concat_tables([_read(candles, path) for path in waiting]).combine_chunks()
+    except FileNotFoundError as error:
+        raise CommitLost(f"another process has collected claims of {OHLC.name}, or one is lost: {error}") from error
     newest = candles.metadata.current_snapshot_id
     # The time of this commit, so that who reads the rows since a time misses none.
     times = pa.array([now_ns // 1_000] * rows.num_rows, pa.int64()).cast(MICROSECONDS)
     column = COVERAGE.arrow.get_field_index("committed_at")
     rows = rows.set_column(column, COVERAGE.arrow.field("committed_at"), times)
     append_rows(collected, rows, {_COLLECTED: str(newest)})
+    for path in waiting:
+        with suppress(Exception):  # one that stays is removed as a file that no snapshot references
+            candles.io.delete(path)
     return rows.num_rows
 
 
@@ -137,8 +143,33 @@ def needed_snapshots(catalog: Catalog) -> set[int]:
     return needed
 
 
+def renew_marks(catalog: Catalog, *, before_ns: int) -> None:
+    """Commit state and mark again in an empty snapshot where a compaction has followed them.
+
+    Otherwise the files from before the compaction would stay until the next batch.
+
+    Args:
+        before_ns: A current snapshot that is younger is left alone, as a batch may follow soon.
+
+    Raises:
+        CommitLost: Another writer was faster.
+    """
+    for table, marks in ((OHLC.load(catalog), _state_alone), (COVERAGE.load(catalog), collected_mark)):
+        current = table.current_snapshot() if table is not None else None
+        if table is None or current is None or current.timestamp_ms * 1_000_000 >= before_ns:
+            continue
+        if (found := marks(table)) and not found.keys() <= summary_of(current).keys():
+            commit_files(table, properties=found)
+
+
+def _state_alone(candles: Table) -> dict[str, str]:
+    """Return the properties of the state, without claims, which belong to one snapshot alone."""
+    states = (CommitState.decode(summary_of(each)) for each in ancestors(candles.metadata))
+    return next((replace(state, claims="").encode() for state in states if state), {})
+
+
 def collected_mark(collected: Table) -> dict[str, str]:
-    """Return the properties that say which claims ``trading.coverage`` has, for a commit that rewrites its rows."""
+    """Return the properties that say which claims ``trading.coverage`` has."""
     marks = (summary_of(each).get(_COLLECTED) for each in ancestors(collected.metadata))
     return next(({_COLLECTED: mark} for mark in marks if mark), {})
 

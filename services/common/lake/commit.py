@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AssertTableUUID
+from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
 from services.common.model.errors import Conflict
@@ -73,16 +73,25 @@ def commit_files(
     for file in removed:
         change.delete_data_file(file)
     updates, requirements = change._commit()
-    unchanged = AssertTableUUID(uuid=table.metadata.table_uuid)
     try:
-        committed = table.catalog.commit_table(table, (unchanged, *requirements), updates)
+        commit_updates(table, updates, requirements)
     except CommitFailedException as error:
         for path in (*change._written_manifests, *change._written_manifest_lists):
             table.io.delete(path)
         raise CommitLost(f"{'.'.join(table.name())} has changed since it was read: {error}") from error
+    return int(change.snapshot_id)
+
+
+def commit_updates(table: Table, updates: Iterable[TableUpdate], requirements: Iterable[TableRequirement] = ()) -> None:
+    """Commit updates, and remove the metadata files that are older than the table's properties say.
+
+    Raises:
+        CommitFailedException: A requirement is not met, or another writer was faster; nothing has changed.
+    """
+    unchanged = AssertTableUUID(uuid=table.metadata.table_uuid)
+    committed = table.catalog.commit_table(table, (unchanged, *requirements), tuple(updates))
     with suppress(Exception):  # what stays is removed as files that nothing references
         table.catalog._delete_old_metadata(table.io, table.metadata, committed.metadata)
-    return int(change.snapshot_id)
 
 
 def remove_files(io: FileIO, files: Iterable[DataFile]) -> None:

@@ -22,6 +22,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
+    RemoveSnapshotRefUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
@@ -30,6 +31,9 @@ from pyiceberg.table.update import (
     _update_table_metadata_log,
 )
 from pyiceberg.typedef import IcebergBaseModel, Identifier
+
+_CHEAP = (AddSnapshotUpdate, SetSnapshotRefUpdate, RemoveSnapshotRefUpdate)
+"""Updates that leave schema and layout as they are, so that no copy has to be checked."""
 
 
 class LakeCatalog(SqlCatalog):
@@ -73,7 +77,7 @@ class LakeCatalog(SqlCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
-        if current_table is None or not all(isinstance(x, AddSnapshotUpdate | SetSnapshotRefUpdate) for x in updates):
+        if current_table is None or not all(isinstance(each, _CHEAP) for each in updates):
             return super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
         for requirement in requirements:
             requirement.validate(current_table.metadata)

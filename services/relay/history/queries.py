@@ -28,6 +28,7 @@ from services.relay.store.database import Store
 
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
+SNAPSHOTS_IN_AN_ANSWER = 10_000
 TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:")
 
 
@@ -51,6 +52,10 @@ class RequestQueries:
     async def dispatches(self, dispatch_ids: Iterable[str]) -> list[IssuedDispatch]:
         """Return those dispatches that were issued and are not forgotten."""
         return await self._store.dispatches(dispatch_ids)
+
+    async def named_snapshots(self, since_ns: int) -> list[tuple[int, int]]:
+        """Return the snapshots that were named since a time, with the time of the last notification, by that time."""
+        return await self._store.named_snapshots(since_ns, SNAPSHOTS_IN_AN_ANSWER)
 
     async def outcome(self, request: HistoryRequest) -> Outcome:
         """Wait until a request has ended and return its outcome; NotFound as ``record``, Unavailable at the stop."""

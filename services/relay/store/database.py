@@ -214,6 +214,15 @@ class Store:
             if dispatch_id in wanted
         ]
 
+    async def named_snapshots(self, since_ns: int, limit: int) -> list[tuple[int, int]]:
+        """Return the snapshots that outcomes since a time name, with the time of the last one, by that time."""
+        sql = (
+            "SELECT snapshot_id, max(completed_ns) AS last_ns FROM requests"
+            " WHERE completed_ns >= ? AND snapshot_id IS NOT NULL GROUP BY snapshot_id ORDER BY last_ns DESC LIMIT ?"
+        )
+        rows = await self.read(lambda connection: connection.execute(sql, (since_ns, limit)).fetchall())
+        return rows[::-1]
+
     async def last_number(self) -> int:
         """Return the largest number of a dispatch or of a retraction; 0 if there is none."""
         sql = "SELECT value FROM meta WHERE name = ? UNION ALL SELECT max(number) FROM retractions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +15,15 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
+from pyiceberg.catalog import Catalog
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from services.common.clock import ManualClock
 from services.common.lake.catalog import CatalogSettings
+from services.common.lake.claims import claim_rows, write_claims
+from services.common.lake.commit import commit_files
+from services.common.lake.commit_state import CommitState
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from services.common.model.errors import Conflict, InvalidRequest, Unavailable
 from services.common.model.history import PageResult
@@ -40,9 +45,11 @@ from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import append_coverage, control, page
 from tests.fakes.pipeline import Oracle, Recorder, frame
 from tests.fakes.source_server import FakeSource, RunningSource
+from tests.fakes.staged import files_of_pages
 
 pytestmark = [pytest.mark.timeout(300)]
-DAY_NS = 24 * 3_600 * 1_000_000_000
+HOUR_NS = 3_600 * 1_000_000_000
+DAY_NS = 24 * HOUR_NS
 
 
 @dataclass
@@ -54,10 +61,19 @@ class Parts:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     writer_lock: WriterLock = field(default_factory=WriterLock)
     clock: ManualClock = field(default_factory=lambda: ManualClock(time.time_ns()))
+    named: dict[int, int] = field(default_factory=dict)
+    relay_is_away: bool = False
 
     def __post_init__(self) -> None:
         metrics = MaintenanceMetrics(self.registry)
-        self.runner = MaintenanceRunner(self.catalog, self.settings, self.writer_lock, metrics, clock=self.clock)
+        self.runner = MaintenanceRunner(
+            self.catalog, self.settings, self.writer_lock, metrics, named=self.ask, clock=self.clock
+        )
+
+    def ask(self, since_ns: int) -> dict[int, int]:
+        if self.relay_is_away:
+            raise ConnectionError("no relay")
+        return self.named
 
     def snapshots(self, name: str) -> list[int]:
         return [s.snapshot_id for s in self.catalog.load().load_table(name).metadata.snapshots]
@@ -114,6 +130,58 @@ def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_rem
     assert ohlc.removed_files >= 6
     assert parts.metric("maintenance_files_total", table=OHLC.name, what="rewritten") >= ohlc.data_files_before
     assert parts.metric("table_data_files", table=OHLC.name) == 2
+
+
+@pytest.mark.smoke
+@pytest.mark.spark
+def test_many_batches_leave_few_files_and_what_a_notification_names_stays_readable(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    parts, tables = Parts(trading), trading.load()
+    for n in range(120):
+        table, head = tables.load_table(OHLC.name), control(n * 10, 10, page=n)
+        result = PageResult(head.dispatch_id, Series(head.ticker, 60), head.span, fetched_ns=head.fetched_ns, rows=10)
+        state = CommitState({"source": {0: n + 1}}, 1, write_claims(table, claim_rows([result], now_ns=1)))
+        snapshot_id = commit_files(table, added=files_of_pages(table, [head]), properties=state.encode())
+        if n in (0, 50, 70):
+            parts.named[snapshot_id] = parts.clock.wall_ns()
+    parts.clock.advance(2 * HOUR_NS)
+    parts.runner.attach(spark)
+    parts.runner.run_due()
+
+    def rows() -> list[int]:
+        return [tables.load_table(OHLC.name).scan(snapshot_id=each).to_arrow().num_rows for each in parts.named]
+
+    assert rows() == [10, 510, 710]
+    assert len(parts.snapshots(OHLC.name)) <= 6, "three with names, the one with the state, and two compactions"
+    assert files_of(tables)["metadata.json"] <= 51, "as many as the table's property says, and the current one"
+    assert files_of(tables)["claims"] == 0
+    parts.clock.advance(8 * DAY_NS)
+    list(parts.runner.maintain())
+    left = files_of(tables)
+    assert left.pop("metadata.json") <= 51
+    assert left["parquet"] <= 6 and left["avro"] <= 18, "120 batches have left 120 and 300"
+    assert tables.load_table(OHLC.name).scan().count() == 1_200
+    assert set(tables.load_table(OHLC.name).metadata.refs) == {"main"}
+
+
+def files_of(tables: Catalog) -> Counter[str]:
+    """Count the files of the candles by kind."""
+    location = Path(urlsplit(tables.load_table(OHLC.name).location()).path)
+    names = [path.name for path in location.rglob("*") if path.is_file()]
+    return Counter("claims" if name.startswith("claims") else name.split(".", 1)[1] for name in names)
+
+
+@pytest.mark.spark
+def test_snapshots_stay_while_the_relay_does_not_say_which_it_has_named(
+    spark: SparkSession, trading: CatalogSettings
+) -> None:
+    parts = Parts(trading, relay_is_away=True)
+    append(trading, Oracle(FakeSource()), 3)
+    parts.runner.attach(spark)
+    parts.clock.advance(DAY_NS)
+    coverage, ohlc = (next(parts.runner.maintain([name])) for name in (COVERAGE.name, OHLC.name))
+    assert (coverage.expired_snapshots, ohlc.expired_snapshots) == (2, 0)
 
 
 @pytest.mark.spark
@@ -198,7 +266,7 @@ def parts(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> Parts:
     append(catalog, Oracle(FakeSource()), 2)
     made = Parts(catalog)
     made.runner.attach(Session())  # type: ignore[arg-type]
-    state = TableState("trading.ohlc", (PartitionState((), 9, 9, 9, 9, 0),), 1, (1,))
+    state = TableState("trading.ohlc", (PartitionState((), 9, 9, 9, 9, 0),), 1)
     monkeypatch.setattr(procedures, "inspect", lambda *_: state)
     return made
 

@@ -136,6 +136,7 @@ MATRIX = {
     "IngestorService/ReportMarkets": INGESTORS,
     "PipelineService/ReportJobs": PIPELINES,
     "PipelineService/DescribeDispatches": PIPELINES,
+    "PipelineService/ListNamedSnapshots": PIPELINES,
 }
 
 

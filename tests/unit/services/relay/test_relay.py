@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay import server
 from services.relay.server import relay
+from spark.pipeline.reporter import named_snapshots
 from tests.unit.services.relay.harness import (
     EARLIER,
     TICKER,
@@ -64,6 +66,20 @@ async def test_request_ends_ok_with_counted_rows_and_one_notification_a_topic(tm
                 at(25),
             )
             assert (reported.iceberg_namespace, reported.iceberg_table) == ("trading", "ohlc")
+
+
+async def test_the_pipeline_learns_which_snapshots_notifications_have_named(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        named, last = {}, 0
+        for number, snapshots in enumerate([1, 0, 1]):  # the second request is answered at the snapshot of the first
+            for _ in range(snapshots):
+                await s.pipeline.report(pages=[page(EARLIER, number, number + 1)])
+                snapshot_id = s.pipeline.write([number])
+            await s.queued(f"r{number}", 0, 1)
+            last = named[snapshot_id] = (await s.finished(f"r{number}")).completed_at
+        assert await asyncio.to_thread(named_snapshots, s.running.address, 0) == named and len(named) == 2
+        assert await asyncio.to_thread(named_snapshots, s.running.address, last) == {snapshot_id: last}
+        assert await asyncio.to_thread(named_snapshots, s.running.address, 2**64 - 1) == {}
 
 
 async def test_covered_request_ends_without_a_dispatch(tmp_path: Path) -> None:

@@ -1,20 +1,21 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.tables import COVERAGE, OHLC
+from services.common.lake.tables import OHLC
 from spark.config import MaintenanceSettings
 from spark.maintenance.policy import (
     Compact,
-    Expire,
     MergeManifests,
     PartitionState,
     PartitionValue,
     TableState,
-    expire_before,
     plan,
     predicate,
 )
+from spark.maintenance.snapshots import Expire, SnapshotState
 
 MB = 1024 * 1024
 DAY = 24 * 3_600 * 1_000_000_000
@@ -30,10 +31,9 @@ def part(small: int = 0, large: int = 0, deletes: int = 0, small_mb: int = 1) ->
     )
 
 
-def state(
-    *parts: PartitionState, manifests: int = 1, ages: tuple[int, ...] = (0,), name: str = OHLC.name
-) -> TableState:
-    return TableState(name, parts, manifests, tuple(NOW - age for age in sorted(ages, reverse=True)))
+def state(*parts: PartitionState, manifests: int = 1, ages: tuple[int, ...] = (0,)) -> TableState:
+    snapshots = tuple(SnapshotState(n, NOW - age) for n, age in enumerate(sorted(ages, reverse=True)))
+    return TableState(OHLC.name, parts, manifests, snapshots)
 
 
 def steps(table: TableState, settings: MaintenanceSettings = SETTINGS, *, eager: bool = False) -> list[object]:
@@ -59,7 +59,9 @@ def test_a_run_on_request_reduces_everything_possible() -> None:
     assert steps(state(part(small=2), manifests=1), eager=True)
     assert steps(state(part(large=1, deletes=1), manifests=1), eager=True)
     assert not steps(state(part(small=1, large=5), manifests=1), eager=True)
-    assert steps(state(manifests=2, ages=(0, 8 * DAY)), eager=True) == [MergeManifests(), Expire(NOW - 7 * DAY, 1)]
+    aged = state(manifests=2, ages=(3 * HOUR, 8 * DAY))
+    assert steps(aged, eager=True) == [MergeManifests(), Expire((0,))]
+    assert steps(replace(aged, named=None), eager=True) == [MergeManifests()], "nobody knows what must be kept"
 
 
 def test_a_step_takes_about_its_bytes_and_repeats_until_all_is_done() -> None:
@@ -86,30 +88,6 @@ def test_every_step_is_bounded(small: int, large: int, deletes: int, small_mb: i
 def test_many_manifests_are_merged() -> None:
     assert steps(state(manifests=63)) == []
     assert steps(state(manifests=64)) == [MergeManifests()]
-
-
-def test_old_snapshots_expire_once_there_are_enough() -> None:
-    old = tuple(8 * DAY + n for n in range(50))
-    assert steps(state(ages=(0, *old))) == [Expire(NOW - 7 * DAY, 50)]
-    assert steps(state(ages=(0, DAY, *old[1:]))) == []
-
-
-def test_the_current_snapshot_never_expires() -> None:
-    assert steps(state(ages=(9 * DAY,)), eager=True) == []
-
-
-def test_snapshots_without_notifications_expire_after_an_hour() -> None:
-    ages = (0, *(2 * HOUR + n for n in range(50)))
-    assert steps(state(ages=ages)) == []
-    assert steps(state(ages=ages, name=COVERAGE.name)) == [Expire(NOW - HOUR, 50)]
-
-
-def test_beyond_a_number_the_oldest_go_sooner_but_not_within_an_hour() -> None:
-    few = SETTINGS.model_copy(update={"max_snapshots": 3})
-    ages = (0, HOUR // 2, 2 * HOUR, 3 * HOUR, 4 * HOUR)
-    assert expire_before(state(ages=ages), few, now_ns=NOW) == NOW - 2 * HOUR
-    young = tuple(n * HOUR // 10 for n in range(10))
-    assert expire_before(state(ages=young), few, now_ns=NOW) == NOW - HOUR
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent import futures
+from typing import Any
 
 import grpc
 import pytest
@@ -59,6 +60,9 @@ class Relay(rpc.PipelineServiceServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "ticker")
         self.requests.append(request)
         return pb.ReportJobsResponse()
+
+    def ListNamedSnapshots(self, request: pb.ListNamedSnapshotsRequest, context: Any) -> pb.ListNamedSnapshotsResponse:
+        raise NotImplementedError
 
 
 @pytest.fixture

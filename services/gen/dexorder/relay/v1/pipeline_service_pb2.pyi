@@ -259,3 +259,75 @@ class IssuedDispatch(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IssuedDispatch: _TypeAlias = IssuedDispatch  # noqa: Y015
+
+@_typing.final
+class ListNamedSnapshotsRequest(_message.Message):
+    """Named snapshots to list."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    since: _builtins.int
+    """Nanoseconds since the epoch: notifications from then on."""
+    def __init__(
+        self,
+        *,
+        since: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNamedSnapshotsRequest: _TypeAlias = ListNamedSnapshotsRequest  # noqa: Y015
+
+@_typing.final
+class ListNamedSnapshotsResponse(_message.Message):
+    """The snapshots that were named, at most 10,000: those that were named last."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___NamedSnapshot]:
+        """One entry for each snapshot, by time."""
+
+    def __init__(
+        self,
+        *,
+        snapshots: _abc.Iterable[Global___NamedSnapshot] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshots", b"snapshots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListNamedSnapshotsResponse: _TypeAlias = ListNamedSnapshotsResponse  # noqa: Y015
+
+@_typing.final
+class NamedSnapshot(_message.Message):
+    """A snapshot that a notification has named."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    NAMED_AT_FIELD_NUMBER: _builtins.int
+    snapshot_id: _builtins.int
+    """Id of the snapshot."""
+    named_at: _builtins.int
+    """Time of the last notification that named it, nanoseconds since the epoch."""
+    def __init__(
+        self,
+        *,
+        snapshot_id: _builtins.int = ...,
+        named_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["named_at", b"named_at", "snapshot_id", b"snapshot_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NamedSnapshot: _TypeAlias = NamedSnapshot  # noqa: Y015

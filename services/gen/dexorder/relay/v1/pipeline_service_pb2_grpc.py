@@ -45,6 +45,11 @@ class PipelineServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesResponse.FromString,
                 _registered_method=True)
+        self.ListNamedSnapshots = channel.unary_unary(
+                '/dexorder.relay.v1.PipelineService/ListNamedSnapshots',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.FromString,
+                _registered_method=True)
 
 
 class PipelineServiceServicer:
@@ -65,6 +70,13 @@ class PipelineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListNamedSnapshots(self, request, context):
+        """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PipelineServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_PipelineServiceServicer_to_server(servicer, server):
                     servicer.DescribeDispatches,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesResponse.SerializeToString,
+            ),
+            'ListNamedSnapshots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListNamedSnapshots,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +151,33 @@ class PipelineService:
             '/dexorder.relay.v1.PipelineService/DescribeDispatches',
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.DescribeDispatchesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListNamedSnapshots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.PipelineService/ListNamedSnapshots',
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class PipelineServiceStub:
     """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
     DescribeDispatches: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
+    ListNamedSnapshots: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]
+    """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
 
 @_typing.type_check_only
 class PipelineServiceAsyncStub(PipelineServiceStub):
@@ -47,6 +49,8 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     """Report one micro-batch, or a part of one. Committed by the relay before it answers; repeating it changes nothing."""
     DescribeDispatches: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.DescribeDispatchesRequest, _pipeline_service_pb2.DescribeDispatchesResponse]  # type: ignore[assignment]
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
+    ListNamedSnapshots: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]  # type: ignore[assignment]
+    """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
 
 class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     """Results of jobs, after their rows are committed."""
@@ -66,5 +70,13 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.DescribeDispatchesResponse, _abc.Awaitable[_pipeline_service_pb2.DescribeDispatchesResponse]]:
         """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
+
+    @_abc_1.abstractmethod
+    def ListNamedSnapshots(
+        self,
+        request: _pipeline_service_pb2.ListNamedSnapshotsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pipeline_service_pb2.ListNamedSnapshotsResponse, _abc.Awaitable[_pipeline_service_pb2.ListNamedSnapshotsResponse]]:
+        """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,11 @@ from services.common.lake.claims import (
     collected_mark,
     needed_snapshots,
     read_coverage,
+    renew_marks,
     write_claims,
 )
 from services.common.lake.commit import CommitLost, commit_files
-from services.common.lake.commit_state import CommitState
+from services.common.lake.commit_state import CommitState, state_of
 from services.common.lake.coverage import CoverageRow, decode_coverage
 from services.common.lake.tables import COVERAGE, OHLC
 from services.common.model.errors import Unavailable
@@ -36,6 +38,10 @@ def commit(tables: Catalog, *pages: PageResult) -> int:
     table = tables.load_table(OHLC.name)
     claims = write_claims(table, claim_rows(pages, now_ns=NOW_NS))
     return commit_files(table, properties=CommitState(claims=claims).encode())
+
+
+def metadata(tables: Catalog) -> Path:
+    return Path(tables.load_table(OHLC.name).location().removeprefix("file://")) / "metadata"
 
 
 def spans(tables: Catalog) -> list[tuple[int, int]]:
@@ -66,6 +72,7 @@ def test_claims_are_visible_with_their_snapshot_and_collected_once(catalog: Cata
     commit(tables, page(3, 40, 10))
     assert spans(tables) == [(0, 10), (20, 10), (40, 10)], "each once"
     assert collect_claims(tables, now_ns=NOW_NS + 5_000) == 1
+    assert not list(metadata(tables).glob("claims-*.parquet")), "collected files are removed"
     rows = COVERAGE.rows(tables.load_table(COVERAGE.name).scan().to_arrow())
     assert sorted(row["committed_at"] * 1_000 - NOW_NS for row in rows) == [0, 0, 5_000], "the time of the collection"
 
@@ -81,6 +88,24 @@ def test_what_is_not_collected_and_the_newest_state_must_not_expire(catalog: Cat
     assert collected_mark(tables.load_table(COVERAGE.name)) == {
         "dexorder.ohlc-snapshot": str(tables.load_table(OHLC.name).metadata.current_snapshot_id)
     }
+
+
+def test_marks_are_renewed_after_a_compaction_so_that_its_old_files_may_go(catalog: CatalogSettings) -> None:
+    tables = catalog.load()
+    commit(tables, page(1, 0, 10))
+    collect_claims(tables, now_ns=NOW_NS)
+    state = state_of(tables.load_table(OHLC.name).metadata)
+    for name in (OHLC.name, COVERAGE.name):
+        commit_files(tables.load_table(name))  # a compaction
+    renew_marks(tables, before_ns=0)
+    assert len(tables.load_table(OHLC.name).metadata.snapshots) == 2, "a batch may follow soon"
+    for _ in range(2):
+        renew_marks(tables, before_ns=2 * NOW_NS)
+    found = [tables.load_table(name).metadata for name in (OHLC.name, COVERAGE.name)]
+    assert [len(each.snapshots) for each in found] == [3, 3], "once"
+    assert needed_snapshots(tables) == {each.current_snapshot_id for each in found}
+    assert state_of(found[0]) == replace(state, claims="")
+    assert spans(tables) == [(0, 10)]
 
 
 def test_two_processes_that_collect_do_not_double_a_claim(
@@ -103,11 +128,28 @@ def test_two_processes_that_collect_do_not_double_a_claim(
     assert tables.load_table(COVERAGE.name).scan().count() == 1
 
 
+def test_a_reader_between_two_tables_sees_claims_that_are_collected_meanwhile(
+    catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = catalog.load()
+    commit(tables, page(1, 0, 10))
+    load: Callable[..., object] = type(COVERAGE).load
+
+    def meanwhile(table: object, given: Catalog) -> object:
+        found = load(table, given)
+        if table is COVERAGE:
+            monkeypatch.undo()
+            assert collect_claims(catalog.load(), now_ns=NOW_NS) == 1
+        return found
+
+    monkeypatch.setattr(type(COVERAGE), "load", meanwhile)
+    assert spans(tables) == [(0, 10)]
+
+
 def test_a_missing_file_of_claims_is_an_error_and_not_a_hole(catalog: CatalogSettings) -> None:
     tables = catalog.load()
     commit(tables, page(1, 0, 10))
-    metadata = Path(tables.load_table(OHLC.name).location().removeprefix("file://")) / "metadata"
-    (claims,) = metadata.glob("claims-*.parquet")
+    (claims,) = metadata(tables).glob("claims-*.parquet")
     claims.unlink()
     with pytest.raises(Unavailable, match=r"claims that trading\.ohlc names are missing"):
         list(read_coverage(tables))
