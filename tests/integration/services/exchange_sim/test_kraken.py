@@ -249,6 +249,11 @@ FAULTS: dict[Kind, Spoiled | type[Exception]] = {
     "off_grid": lambda rows: at(360, {0: rows[360][0] + 1000})(rows),
     "low_above_high": lambda rows: at(360, {3: round(rows[360][2] * 1.01, 8)})(rows),
     "unfinished": lambda rows: [*rows, rows[-1]],
+    "double": lambda rows: rows[:361] + rows[360:],
+    "double_other": lambda rows: rows[:361] + at(0, {4: rows[360][2]})(rows[360:]),
+    "unreadable": lambda rows: [[None] * 6, *rows[:360], *rows[361:]],  # ccxt sorts
+    "newest": lambda rows: rows[360:],
+    "exclusive": lambda rows: rows[1:],
     "running": list,  # the last candle is not half over
     "edited": lambda rows: at(360, {4: rows[360][2]})(rows),
 }
