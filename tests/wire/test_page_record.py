@@ -121,11 +121,13 @@ def test_headers_and_their_order() -> None:
         ),
         max_size=4,
     ),
-    st.booleans(),
+    st.sampled_from([None, (None, None), (2.5, None), (None, 3), (0.0, (1 << 35) - 1)]),
 )
-def test_candles_encoded_by_columns_equal_those_encoded_one_by_one(candles: list[Candle], plain: bool) -> None:
-    if plain:
+def test_candles_encoded_by_columns_equal_those_encoded_one_by_one(
+    candles: list[Candle], optional: tuple[float | None, int | None] | None
+) -> None:
+    if optional is not None:
         candles = [c._replace(open_ns=c.open_ns % (1 << 56) + (1 << 56)) for c in candles]
-        candles = [c._replace(quote_volume=None, trade_count=None) for c in candles]
+        candles = [c._replace(quote_volume=optional[0], trade_count=optional[1]) for c in candles]
     read = [ohlcv_pb2.OHLCV.FromString(data) for data in encode_candles(candles)]
     assert read == [ohlcv_pb2.OHLCV.FromString(encode_candle(c)) for c in candles]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -45,11 +45,11 @@ class ExchangeFailure(Exception):
 
 
 class ImpossibleCandle(ExchangeFailure):
-    """The exchange keeps answering with a candle that is impossible."""
+    """The exchange keeps answering with candles that are impossible, those with these open times."""
 
-    def __init__(self, message: str, open_ns: int) -> None:
+    def __init__(self, message: str, opens: Iterable[int]) -> None:
         super().__init__(message)
-        self.open_ns = open_ns
+        self.opens = tuple(opens)
 
 
 class Failures:
@@ -66,7 +66,7 @@ class Failures:
     def is_retriable(self, error: BaseException) -> bool:
         """Record a failure; return whether another attempt is worth making, if there is one left."""
         if isinstance(error, BadAnswer):
-            if error.open_ns is None:
+            if not error.opens:
                 return True
             self._impossible[str(error)] += 1
             return self._impossible[str(error)] < _EQUAL_FAULTS
@@ -82,9 +82,9 @@ class Failures:
     def final(self, error: Exception, attempts: int) -> ExchangeFailure:
         """Return the error to raise after the last attempt."""
         text = f"{self._venue} gave no valid answer to {self._query} in {attempts} attempts: {brief(error)}"
-        if isinstance(error, BadAnswer) and error.open_ns is not None:
+        if isinstance(error, BadAnswer) and error.opens:
             if self._impossible[str(error)] >= _EQUAL_FAULTS:
-                return ImpossibleCandle(f"{self._venue} keeps answering {error}", error.open_ns)
+                return ImpossibleCandle(f"{self._venue} keeps answering {error}", error.opens)
         elif isinstance(error, ccxt.BaseError) and not is_transient(error, self._dialect):
             text = f"{self._venue} refuses {self._query}: {brief(error)}"
         return ExchangeFailure(text)

@@ -7,17 +7,19 @@ over the limit, and accepts rows under another market's name. So an answer is ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain, count, repeat
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from services.common.model.page import Candle
-from services.common.model.periods import is_on_grid
+from services.common.model.periods import floor_to_grid, next_open, open_times
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
-from services.ingestor.exchange.dialects.table import MARKET, Dialect, at
+from services.ingestor.exchange.dialects.table import CCXT_COLUMNS, MARKET, Columns, Dialect, at
 
 MS_NS = 1_000_000
 _COLUMNS = 6
@@ -33,13 +35,13 @@ class BadAnswer(Exception):
 
     Attributes:
         kind: Kind of fault in one word, for metrics.
-        open_ns: Open time of the faulty candle, if the answer is valid except for the values of this candle.
+        opens: Open times of the faulty candles, if the answer is valid except for these.
     """
 
-    def __init__(self, reason: str, *, kind: str = "shape", open_ns: int | None = None) -> None:
+    def __init__(self, reason: str, *, kind: str = "shape", opens: Iterable[int] = ()) -> None:
         super().__init__(reason)
         self.kind = kind
-        self.open_ns = open_ns
+        self.opens = tuple(opens)
 
 
 def check_rows(dialect: Dialect, raw: Any, rows: Any, market_id: str) -> list[Any] | None:
@@ -93,56 +95,54 @@ def _find_rows(dialect: Dialect, raw: Any, market_id: str) -> list[Any] | None:
     return found
 
 
-def read_candles(rows: Any, window: TimeRange, period_seconds: int) -> list[Candle]:
-    """Return the candles of ccxt's OHLCV rows, ``[open ms, open, high, low, close, volume]``.
+def read_candles(
+    rows: Any,
+    window: TimeRange,
+    period_seconds: int,
+    *,
+    columns: Columns = CCXT_COLUMNS,
+    skip: Collection[int] = (),
+) -> list[Candle]:
+    """Return the candles of OHLCV rows. Equal duplicates are dropped.
 
+    Args:
+        columns: Where a row has its open time in milliseconds, open, high, low, close, volume, and perhaps quote
+            volume and number of trades; by default ccxt's rows.
+        skip: Open times of candles that are known to be faulty, and left out.
     Raises:
-        BadAnswer: A row is not six finite numbers; an open time is off the grid, outside the window, a duplicate or out
-            of order; or a candle breaks low <= open, close <= high, or has a price of 0 or below or a negative volume.
+        BadAnswer: The answer as a whole is not a list of candles of the window; or, with ``opens``, some rows are not
+            finite numbers, open off the grid, come twice with different values, break low <= open, close <= high, or
+            have a price of 0 or below or a negative volume.
     """
     if not isinstance(rows, Sequence) or isinstance(rows, (str, bytes)):
         raise BadAnswer(f"the answer is a {type(rows).__name__}, not a list of candles")
-    if (valid := _read_valid(rows, window, period_seconds)) is not None:
+    if not skip and (valid := _read_valid(rows, window, period_seconds, columns)) is not None:
         return valid
-    candles: list[Candle] = []
-    invalid: BadAnswer | None = None
-    last_ns = -1
-    step_ns, fixed = period_seconds * 1_000_000_000, period_seconds <= _DAY_SECONDS
-    for row in rows:
-        open_ns = _open_time(row)
-        if not window.start_ns <= open_ns < window.end_ns:
-            raise BadAnswer(f"candle {row!r} opens outside the queried window {window}", kind="window")
-        on_grid = open_ns % step_ns == 0 if fixed else is_on_grid(open_ns, period_seconds)
-        if not on_grid:
-            raise BadAnswer(f"candle {row!r} opens off the grid of {period_seconds} s", kind="grid")
-        if open_ns <= last_ns:
-            raise BadAnswer(f"candle {row!r} comes after one that opens at {iso(last_ns)}", kind="order")
-        last_ns = open_ns
-        fault = _fault(row)
-        if fault is None:
-            _, opened, high, low, close, volume = row
-            candles.append(Candle(open_ns, float(opened), float(high), float(low), float(close), float(volume)))
-        elif invalid is None:
-            invalid = BadAnswer(f"candle {row!r} at {iso(open_ns)} {fault}", kind="values", open_ns=open_ns)
-    if invalid is not None:  # raised last, as a fault of the whole answer outweighs a fault of one candle
-        raise invalid
-    return candles
+    return _Reader(window, period_seconds, columns, skip).read(rows)
 
 
-def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> list[Candle] | None:
+def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int, columns: Columns) -> list[Candle] | None:
     """Return the candles of faultless rows, checked column by column; None if the rows need a closer look."""
-    if period_seconds > _DAY_SECONDS or not all(type(row) is list and len(row) == _COLUMNS for row in rows):
+    used = [place for place in columns if place is not None]
+    if not rows or period_seconds > _DAY_SECONDS or not all(type(row) is list and len(row) > max(used) for row in rows):
         return None
-    if not rows or not set(map(type, chain.from_iterable(rows))) <= {int, float}:
-        return None
+    if columns == CCXT_COLUMNS:
+        if {len(row) for row in rows} != {_COLUMNS} or not set(map(type, chain.from_iterable(rows))) <= {int, float}:
+            return None
+    else:
+        rows = list(map(itemgetter(*used), rows))
+        if not set(map(type, chain.from_iterable(rows))) <= {int, float, str}:
+            return None
     try:
-        table = np.array(rows, np.float64)
-    except OverflowError:
+        table = np.array(rows, None if columns != CCXT_COLUMNS else np.float64).astype(np.float64)
+    except (OverflowError, ValueError):
         return None
-    times_ms, opened, high, low, close, volume = table.T
+    times_ms, opened, high, low, close, *_ = table.T
     if not (np.abs(table) <= _MAX_VALUE).all() or not (times_ms < _EXACT_MS).all():  # false for NaN
         return None
     whole_ms = times_ms.astype(np.int64)
+    if len(whole_ms) > 1 and whole_ms[0] > whole_ms[-1] and columns != CCXT_COLUMNS:  # ccxt sorts its rows
+        return _read_valid(rows[::-1], window, period_seconds, _packed(columns))
     first_ms, step_ms = -(-window.start_ns // MS_NS), period_seconds * 1_000
     valid = (
         (whole_ms == times_ms).all()
@@ -153,27 +153,135 @@ def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int) -> 
         and (low <= np.minimum(opened, close)).all()
         and (high >= np.maximum(opened, close)).all()
         and (low > 0).all()
-        and (volume >= 0).all()
+        and (table.T[5:] >= 0).all()
     )
-    return list(map(Candle, (whole_ms * MS_NS).tolist(), *(c.tolist() for c in table.T[1:]))) if valid else None
+    if not valid:
+        return None
+    values = [column.tolist() for column in table.T[1:_COLUMNS]]
+    rest = iter(table.T[_COLUMNS:])
+    quotes = next(rest).tolist() if columns[6] is not None else repeat(None)
+    trades = next(rest).astype(np.int64).tolist() if columns[7] is not None else repeat(None)
+    return list(map(Candle, (whole_ms * MS_NS).tolist(), *values, quotes, trades))
 
 
-def _open_time(row: Any) -> int:
-    if not isinstance(row, (list, tuple)) or len(row) != _COLUMNS:
-        raise BadAnswer(f"row {str(row)[:80]!r} is not six numbers")
-    time_ms = row[0]
+def _packed(columns: Columns) -> Columns:
+    """Return the places of the columns among those that are used."""
+    places = count()
+    return tuple(None if place is None else next(places) for place in columns)
+
+
+class _Reader:
+    """Reads rows one by one and finds the faulty ones."""
+
+    def __init__(self, window: TimeRange, period_seconds: int, columns: Columns, skip: Collection[int]) -> None:
+        self._window = window
+        self._period = period_seconds
+        self._columns = columns
+        self._skip = skip
+        self._faults: dict[int, str] = {}
+
+    def read(self, rows: Sequence[Any]) -> list[Candle]:
+        candles: dict[int, Candle] = {}
+        readable: list[tuple[int, list[Any], Any]] = []
+        unreadable: list[tuple[int, Any]] = []  # with the number of readable rows before it
+        for row in rows:
+            values = self._values(row)
+            time_ns = _open_time(values)
+            if time_ns is None:
+                unreadable.append((len(readable), row))
+            elif not self._window.start_ns <= time_ns < self._window.end_ns:
+                raise BadAnswer(f"candle {row!r} opens outside the queried window {self._window}", kind="window")
+            else:
+                readable.append((time_ns, values, row))
+        for place, row in unreadable:
+            self._note_unreadable(place, row, [time_ns for time_ns, *_ in readable])
+        if len(readable) > 1 and readable[0][0] > readable[-1][0] and self._columns != CCXT_COLUMNS:
+            readable.reverse()
+        last_ns = -1
+        for time_ns, values, row in readable:
+            if time_ns < last_ns:
+                raise BadAnswer(f"candle {row!r} comes after one that opens at {iso(last_ns)}", kind="order")
+            last_ns = time_ns
+            self._add(time_ns, values, row, candles)
+        self._raise_faults(len(rows))
+        return [candle for open_ns, candle in candles.items() if open_ns not in self._skip]
+
+    def _values(self, row: Any) -> list[Any]:
+        """Return the eight values of a row; none if it is not a row."""
+        if self._columns == CCXT_COLUMNS:
+            return [*row, None, None] if isinstance(row, (list, tuple)) and len(row) == _COLUMNS else []
+        used = max(place for place in self._columns if place is not None)
+        if not isinstance(row, (list, tuple)) or len(row) <= used:
+            return []
+        return [None if place is None else _number(row[place]) for place in self._columns]
+
+    def _add(self, time_ns: int, values: list[Any], row: Any, candles: dict[int, Candle]) -> None:
+        open_ns = floor_to_grid(time_ns, self._period)
+        fault = None if open_ns == time_ns else f"opens off the grid of {self._period} s"
+        fault = fault or _fault(values[1:_COLUMNS])
+        if fault:
+            self._note(open_ns, row, fault)
+            return
+        opened, high, low, close, volume = map(float, values[1:_COLUMNS])
+        quote, trades = map(_extra, values[_COLUMNS:])
+        candle = Candle(open_ns, opened, high, low, close, volume, quote, None if trades is None else int(trades))
+        if candles.setdefault(open_ns, candle) != candle:
+            self._note(open_ns, row, "comes twice with different values")
+
+    def _note_unreadable(self, place: int, row: Any, times_ns: list[int]) -> None:
+        """Note every candle that a row without a time can be: those between its neighbours."""
+        ends = [times_ns[place - 1] if place else None, times_ns[place] if place < len(times_ns) else None]
+        low, high = sorted(t for t in ends if t is not None) if None not in ends else (None, None)
+        if low is None or high is None:
+            raise BadAnswer(f"row {str(row)[:80]!r} is not a candle")
+        start_ns, end_ns = next_open(floor_to_grid(low, self._period), self._period), floor_to_grid(high, self._period)
+        for open_ns in open_times(TimeRange(start_ns, max(start_ns, end_ns)), self._period):
+            self._note(open_ns, row, "is not a candle")
+
+    def _note(self, open_ns: int, row: Any, fault: str) -> None:
+        if open_ns not in self._skip:
+            self._faults.setdefault(open_ns, f"candle {str(row)[:600]} at {iso(open_ns)} {fault}")
+
+    def _raise_faults(self, rows: int) -> None:
+        if not self._faults:
+            return
+        first = next(iter(self._faults.values()))
+        located = len(self._faults) <= max(1, rows // 2)
+        kind = "grid" if "off the grid" in first else "values"
+        more = f", and {len(self._faults) - 1} more" if len(self._faults) > 1 else ""
+        raise BadAnswer(first + more, kind=kind, opens=self._faults if located else ())
+
+
+def _number(value: Any) -> Any:
+    """Return the number that a text holds, or the value unchanged."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return int(value) if value.isdecimal() else float(value)
+    return value
+
+
+def _extra(value: Any) -> float | None:
+    """Return an optional value if it is a number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_VALUE:
+        return None
+    return float(value)
+
+
+def _open_time(values: list[Any]) -> int | None:
+    """Return the open time of a row in nanoseconds, or None if it has none."""
+    time_ms = values[0] if values else None
     if isinstance(time_ms, bool) or not isinstance(time_ms, (int, float)) or time_ms != time_ms // 1 or time_ms < 0:
-        raise BadAnswer(f"row {row!r} lacks an open time in milliseconds")
+        return None
     return int(time_ms) * MS_NS
 
 
-def _fault(row: Sequence[Any]) -> str | None:
+def _fault(values: Sequence[Any]) -> str | None:
     """Return the fault in a candle's values, or None if there is none."""
-    for value in row[1:]:
+    for value in values:
         is_nan = value != value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _MAX_VALUE or is_nan:
             return "is not six finite numbers"
-    _, opened, high, low, close, volume = row
+    opened, high, low, close, volume = values
     if not (low <= opened <= high and low <= close <= high):
         return "breaks low <= open, close <= high"
     if low <= 0:

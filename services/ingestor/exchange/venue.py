@@ -7,7 +7,7 @@ limiter, which all ingestors of the host share in turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from services.common.model.periods import PERIODS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, iso
 from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.dialects.table import CallLimits, at, dialect_of
+from services.ingestor.exchange.dialects.table import CCXT_COLUMNS, CallLimits, at, dialect_of
 from services.ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
 from services.ingestor.exchange.failures import (
     PARSER_ERRORS,
@@ -168,6 +168,7 @@ class Session:
         self._worst_status = 0
         self.client = venue.new_client()
         self.client.throttler = venue.rate_limiter
+        self._parse_ohlcvs = self.client.parse_ohlcvs
         self._handle_response = self.client.on_rest_response
         self.client.on_rest_response = self._on_response
         self.client.open()  # or the first call would do it after its wait for the rate limit, up to 0.4 s of work
@@ -238,16 +239,20 @@ class Session:
         return min(await self._query("its time", fetch), self._venue.clock.wall_ns())
 
     async def candles(
-        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange
+        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
     ) -> tuple[list[Candle], int]:
         """Return the exchange's valid, perhaps incomplete candles of a window, and the time of its answer.
 
+        Args:
+            skip: Open times of candles that are known to be impossible, and left out.
         Raises:
             ExchangeFailure: There was no valid answer in all attempts.
-            ImpossibleCandle: The answers are valid except for one candle, the same each time.
+            ImpossibleCandle: The answers are valid except for some candles, the same each time.
         """
         if self._venue.dialect.history == "trades":
-            return await self._candles_from_trades(symbol, period_seconds, window)
+            return await self._candles_from_trades(symbol, period_seconds, window, skip)
+        columns = self._venue.dialect.columns_of((self.client.markets or {}).get(symbol, {}))
+        self.client.parse_ohlcvs = self._parse_ohlcvs if columns is None else _unparsed
         since_ms, until_ms = window.start_ns // MS_NS, (window.end_ns - 1) // MS_NS
         limit = self._venue.limits.candles
 
@@ -255,15 +260,15 @@ class Session:
             rows = await self.client.fetch_ohlcv(symbol, timeframe, since_ms, limit, {"until": until_ms})
             fetched_ns = self._venue.clock.wall_ns()
             self._raw_rows(symbol, rows)
-            return read_candles(rows, window, period_seconds), fetched_ns
+            return read_candles(rows, window, period_seconds, columns=columns or CCXT_COLUMNS, skip=skip), fetched_ns
 
         return await self._query(f"{symbol} {timeframe} {window}", fetch)
 
     async def _candles_from_trades(
-        self, symbol: str, period_seconds: int, window: TimeRange
+        self, symbol: str, period_seconds: int, window: TimeRange, skip: Collection[int]
     ) -> tuple[list[Candle], int]:
-        settings = self._venue.settings
-        pager = TradePager(window, period_seconds, candles=self._venue.limits.candles, answers=settings.hole_answers)
+        settings, candles = self._venue.settings, self._venue.limits.candles
+        pager = TradePager(window, period_seconds, candles=candles, answers=settings.hole_answers, skip=skip)
         while query := pager.next_query():
             if query.spaced:
                 await self._venue.sleep(settings.hole_spacing_seconds)
@@ -325,6 +330,11 @@ class Session:
             if bad is not None:
                 raise bad from error
             raise
+
+
+def _unparsed(rows: Any, *arguments: object) -> Any:
+    """Return rows as they came, in place of ccxt's ``parse_ohlcvs``."""
+    return rows
 
 
 def _rate_limit(exchange: Exchange, client: Any) -> RateLimit:

@@ -200,6 +200,13 @@ class Candidates:
         true = len(complete(gone, known))
         self._agreement.incomplete.note(true=true, untrue=len(gone) - true)
 
+    def drop(self, open_ns: int) -> None:
+        """Forget a candle."""
+        for series in self._series:
+            series.known.pop(open_ns, None)
+            series.disputed.pop(open_ns, None)
+        self._series = [series for series in self._series if series.known]
+
     def _find(self, candles: Sequence[Candle]) -> CandidateSeries:
         """Return the series that these candles belong to; if they join several, make one of them."""
         same = [series for series in self._series if series.agrees(candles)]

@@ -85,6 +85,7 @@ class Evidence:
         self._candidates = Candidates(self._windows, agreement)
         self._hole_answers = hole_answers
         self._empty_job_answers = max(hole_answers, empty_job_answers if limits.wide else 0)
+        self._avoided: set[int] = set()
         self._answered: set[TimeRange] = set()
         self._queried_chunk: TimeRange | None = None
         self._final = TimeRange(span.start_ns, span.start_ns)
@@ -99,6 +100,7 @@ class Evidence:
         """Add a valid answer to the last query; return its contradiction to earlier answers as text, if any."""
         chunk = self._queried_chunk
         self._queried_chunk = None
+        candles = [c for c in candles if c.open_ns not in self._avoided] if self._avoided else candles
         if chunk and candles and candles[-1].open_ns >= chunk.end_ns:  # the later candles only show the chunk is whole
             window, candles = TimeRange(window.start_ns, chunk.end_ns), [c for c in candles if c.open_ns < chunk.end_ns]
         inner = TimeRange(candles[0].open_ns, self._windows.after(candles[-1].open_ns)) if candles else None
@@ -115,8 +117,13 @@ class Evidence:
         return None
 
     def avoid(self, open_ns: int) -> None:
-        """Never query this candle again, as the exchange's is impossible. Pages must not hold it."""
-        self._windows.avoid(open_ns)
+        """Ignore this candle from now on, as the exchange's is impossible. Pages must not hold it."""
+        self._avoided.add(open_ns)
+        self._candidates.drop(open_ns)
+
+    def start_anew(self, first_ns: int) -> None:
+        """Query nothing before this time from now on, as queries there fail."""
+        self._windows.first_ns = first_ns
 
     def stop_early_queries(self) -> None:
         """Query no later page early, as the last such query had no answer."""
@@ -236,18 +243,18 @@ class Evidence:
         self._queried_chunk = chunk
         windows, lead = self._windows, self._candidates.lead(chunk)
         size = max(self._limits.candles - windows.link, 1)
-        room_ns = 0 if self._limits.wide else windows.before(chunk.end_ns, size)
+        room_ns = windows.first_ns if self._limits.wide else windows.before(chunk.end_ns, size)
         link = sorted(t for t in lead.known if room_ns <= t < chunk.start_ns)[-windows.link :] if lead else []
-        start_ns = max(link[0] if link else chunk.start_ns, windows.first_free(chunk.start_ns))
+        start_ns = link[0] if link else chunk.start_ns
         end_ns = chunk.end_ns
         if count_periods(chunk, self._period) < size:
             end_ns = max(end_ns, min(windows.after(end_ns, windows.link), windows.closed_end_ns))
-        return Query(TimeRange(start_ns, windows.end_of_free(start_ns, end_ns)))
+        return Query(TimeRange(start_ns, end_ns))
 
     def _query_next_page(self, page: TimeRange) -> Query | None:
         """Return the following page's own query, if it has not been made."""
         chunk = next(iter(self._chunks_after(page)), None)
-        if chunk is None or self._is_queried(chunk) or not self._windows.is_free(chunk):
+        if chunk is None or self._is_queried(chunk):
             return None
         return replace(self._query_chunk(chunk), ahead=True)
 
@@ -261,12 +268,12 @@ class Evidence:
         for chunk in self._chunks_after(page)[:_MAX_CHUNKS_AHEAD]:
             reach = TimeRange(windows.before(chunk.start_ns, windows.link), chunk.end_ns)
             linked = any(reach.start_ns <= t < chunk.start_ns for t in lead.known)
-            if windows.is_free(reach) and linked and not self._is_queried(chunk):
+            if linked and not self._is_queried(chunk):
                 return replace(self._query_chunk(chunk), ahead=True)
         self._tries += 1
         back = max(1, self._limits.candles // 8) * ((3 * self._tries - 1) % 7) + 1
         near_ns = min(lead.known, key=lambda t: (not page.start_ns <= t < page.end_ns, abs(t - page.start_ns), t))
-        window = windows.longest(windows.before(near_ns, back), near_ns)
+        window = windows.longest(windows.before(near_ns, back))
         if near_ns < page.end_ns < window.end_ns:  # candles far beyond the page may be disordered
             # the page's last candle must not be the last one of this answer too
             window = TimeRange(window.start_ns, min(window.end_ns, windows.after(page.end_ns, windows.link)))
@@ -282,20 +289,20 @@ class Evidence:
         windows, size, hole_ns = self._windows, self._limits.candles, hole.start_ns
         if self._tries % 8 == 5 and not self._limits.wide:
             end_ns = min(hole.end_ns, windows.after(hole_ns, size))
-            window = windows.longest(windows.before(end_ns, size), hole_ns)
+            window = windows.longest(windows.before(end_ns, size))
             return TimeRange(window.start_ns, min(window.end_ns, end_ns))
         if self._tries % 8 == 6 and not self._limits.wide:
-            return windows.longest(hole_ns, hole_ns)
+            return windows.longest(hole_ns)
         lead = self._candidates.lead(page)
         first_ns = min(lead.known) if lead else 0
         if first_ns >= page.end_ns and self._tries % 2:  # all known candles are after the page
             start_ns = windows.before(first_ns, size - windows.link)
             if start_ns <= hole_ns:
-                return windows.longest(start_ns, hole_ns)
+                return windows.longest(start_ns)
         chunk = next(c for c in windows.chunks(page) if hole_ns < c.end_ns)
         anchors = min(max(2, min(ANCHORS, size // 64)) * self._tries, max(1, size // 4))
         if count_periods(TimeRange(chunk.start_ns, hole_ns), self._period) < size // 4:
-            return windows.longest(windows.before(chunk.start_ns, size // 2 + anchors), hole_ns)
+            return windows.longest(windows.before(chunk.start_ns, size // 2 + anchors))
         known = sorted(t for t in (lead.known if lead else ()) if t < hole_ns)[-anchors:]
         start_ns = known[0] if known else windows.before(hole_ns, anchors)
-        return windows.longest(max(start_ns, windows.before(hole_ns, size // 2)), hole_ns)
+        return windows.longest(max(start_ns, windows.before(hole_ns, size // 2)))

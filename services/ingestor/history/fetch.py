@@ -19,7 +19,10 @@ from services.ingestor.history.evidence import Evidence, Query
 from services.ingestor.history.paging import Page, page_periods
 
 log = structlog.get_logger(__name__)
-_MAX_IMPOSSIBLE = 16
+_MAX_IMPOSSIBLE = 100
+"""Impossible candles from which on the rest of their page is given up."""
+_MAX_FAILED_PAGES = 3
+"""Pages in a row without a verified candle or hole from which on the rest of the range is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Fetcher:
         self._timeframe = ""
         self._limits = venue.limits
         self._missing: list[Missing] = []
+        self._impossible: set[int] = set()
         self._found = 0
 
     async def run(self, put: Put) -> list[Missing]:
@@ -101,31 +105,43 @@ class Fetcher:
         if count_periods(span, period_seconds) > self._limits.candles:
             periods = page_periods(periods, self._limits)
         todo = split_by_periods(span, period_seconds, periods)
-        impossible = 0
+        failed = 0
         while todo and not self._is_limit_reached():
             page = todo[0]
+            if failed == _MAX_FAILED_PAGES:
+                self._add_missing(TimeRange(page.start_ns, span.end_ns), "not queried")
+                return
             try:
                 await self._settle(page, evidence, put)
-                todo.pop(0)
+                todo, failed = todo[1:], 0
             except ImpossibleCandle as error:
-                impossible += 1
-                if impossible > _MAX_IMPOSSIBLE:
-                    self._missing.append(Missing(TimeRange(page.start_ns, span.end_ns), f"too often, {error}"))
-                    return
-                evidence.avoid(error.open_ns)
-                bad = TimeRange(error.open_ns, next_open(error.open_ns, period_seconds))
-                self._missing += [Missing(part, str(error)) for part in intersect(todo, bad)]
-                todo = [part for p in todo for part in subtract([p], [bad])]
+                bad = [TimeRange(t, next_open(t, period_seconds)) for t in error.opens]
+                if len(self._impossible | set(error.opens)) > _MAX_IMPOSSIBLE:
+                    bad, failed = [page], failed + 1
+                for open_ns in error.opens:
+                    evidence.avoid(open_ns)
+                self._impossible.update(error.opens)
+                self._missing += [Missing(part, str(error)) for each in bad for part in intersect(todo, each)]
+                todo = [part for p in todo for part in subtract([p], bad)]
             except _Unproven as error:
                 proven = _proven_start(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
                 if proven:
                     await self._hand_on(proven, evidence, put)
+                todo, failed = todo[1:], 0 if proven else failed + 1
                 if not self._is_limit_reached():
-                    self._missing.append(Missing(TimeRange(proven.end_ns, span.end_ns), str(error)))
-                return
+                    self._add_missing(TimeRange(proven.end_ns, page.end_ns), str(error))
             except ExchangeFailure as error:
-                self._missing.append(Missing(TimeRange(page.start_ns, span.end_ns), str(error)))
-                return
+                self._add_missing(page, str(error))
+                evidence.start_anew(page.end_ns)
+                todo, failed = todo[1:], failed + 1
+
+    def _add_missing(self, part: TimeRange, reason: str) -> None:
+        """Note the part of a page that failed; pages in a row that fail are one part, with the reason of the first."""
+        last = self._missing[-1] if self._missing else None
+        if last and last.span.end_ns == part.start_ns:
+            self._missing[-1] = Missing(TimeRange(last.span.start_ns, part.end_ns), last.reason)
+        else:
+            self._missing.append(Missing(part, reason))
 
     async def _settle(self, page: TimeRange, evidence: Evidence, put: Put) -> None:
         """Query until the page is proven, then hand it on.
@@ -162,7 +178,7 @@ class Fetcher:
         if query.shifted:
             self._venue.metrics.evidence_calls.labels(self._venue.name).inc()
         symbol, period_seconds = self._dispatch.instrument.symbol, self._dispatch.period_seconds
-        return await self._session.candles(symbol, self._timeframe, period_seconds, query.window)
+        return await self._session.candles(symbol, self._timeframe, period_seconds, query.window, self._impossible)
 
     async def _hand_on(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
         page = evidence.settle(span)

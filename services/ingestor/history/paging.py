@@ -6,7 +6,6 @@ shorter than a call, as the query also reaches back to some known candles (the l
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -43,7 +42,7 @@ def page_periods(max_periods: int, limits: CallLimits) -> int:
 
 
 class Windows:
-    """Windows of one job's queries, within the limits of a call and outside the times that must not be queried."""
+    """Windows of one job's queries, within the limits of a call."""
 
     def __init__(self, period_seconds: int, limits: CallLimits, *, closed_end_ns: int) -> None:
         """Let no window reach beyond ``closed_end_ns``, the end of the last closed candle, on the grid."""
@@ -51,12 +50,12 @@ class Windows:
         self.limits = limits
         self.link = link_periods(limits.candles)
         self.closed_end_ns = closed_end_ns
-        self._barriers: list[int] = []
+        self.first_ns = 0
 
     def before(self, open_ns: int, count: int) -> int:
-        """Return the open time ``count`` periods earlier, at least 0."""
+        """Return the open time ``count`` periods earlier, or the first that may be queried."""
         count = min(count, count_periods(TimeRange(0, open_ns), self.period))
-        return next_open(open_ns, self.period, -count)
+        return max(next_open(open_ns, self.period, -count), self.first_ns)
 
     def after(self, open_ns: int, count: int = 1) -> int:
         """Return the open time ``count`` periods later."""
@@ -70,31 +69,12 @@ class Windows:
         """Return the chunks of a page, in time order."""
         return split_by_periods(page, self.period, chunk_periods(self.limits.candles))
 
-    def avoid(self, open_ns: int) -> None:
-        """Let no window hold this open time from now on."""
-        insort(self._barriers, open_ns)
-
-    def is_free(self, window: TimeRange) -> bool:
-        """Return whether a window holds no open time that must be avoided."""
-        return not any(window.start_ns <= t < window.end_ns for t in self._barriers)
-
-    def first_free(self, open_ns: int) -> int:
-        """Return the start of the free range up to ``open_ns``: the first open time that a window to it may hold."""
-        at = bisect_left(self._barriers, open_ns)
-        return self.after(self._barriers[at - 1]) if at else 0
-
-    def end_of_free(self, open_ns: int, end_ns: int) -> int:
-        """Return the end of the free range from ``open_ns`` on, at most ``end_ns``."""
-        at = bisect_left(self._barriers, open_ns)
-        return min(end_ns, self._barriers[at]) if at < len(self._barriers) else end_ns
-
-    def longest(self, start_ns: int, through_ns: int) -> TimeRange:
-        """Return as much as one call may query from ``start_ns`` on, if it is to hold ``through_ns``."""
+    def longest(self, start_ns: int) -> TimeRange:
+        """Return as much as one call may query from ``start_ns`` on."""
         end_ns = self.closed_end_ns
-        start_ns = max(start_ns, self.first_free(through_ns))
         if not self.limits.wide:
             end_ns = min(end_ns, self.after(start_ns, self.limits.candles))
-        return TimeRange(start_ns, max(self.end_of_free(through_ns, end_ns), start_ns))
+        return TimeRange(start_ns, max(end_ns, start_ns))
 
     def covered(self, window: TimeRange, candles: Sequence[Candle]) -> TimeRange:
         """Return the part of a window that an answer covers: as far as a call reaches, or all if it has no candle."""

@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 Path = tuple[str | int, ...]
 """Keys and indexes from the top of an answer."""
+Columns = tuple[int | None, ...]
+"""Indexes in a row: open time (milliseconds), open, high, low, close, volume, quote volume, number of trades."""
+CCXT_COLUMNS: Columns = (0, 1, 2, 3, 4, 5, None, None)
 MARKET = "{market}"
 """Stands in a path for the exchange's id of the queried market."""
 
@@ -49,6 +52,9 @@ class Dialect:
             do so: one that returns the newest, or cuts the window, would make holes look empty.
         history: Source of candles: the exchange's own candles, or its trades.
         rows_at: Path of the rows in an answer; None if it is not known.
+        columns: Columns of raw rows of spot markets; None leaves reading them to ccxt, which drops quote volume and
+            number of trades.
+        linear_columns: The same for linear derivatives.
         symbol_at: Path of the market's name in an answer, if it is not a part of ``rows_at``.
         running: Index and value of the mark in a raw row that its candle is still open.
         codes_at: Paths where an answer may hold an error code; every answer has one if ``always_coded``.
@@ -61,6 +67,8 @@ class Dialect:
     wide: bool = False
     history: Literal["candles", "trades"] = "candles"
     rows_at: Path | None = None
+    columns: Columns | None = None
+    linear_columns: Columns | None = None
     symbol_at: Path | None = None
     running: tuple[int, str] | None = None
     codes_at: tuple[Path, ...] = ()
@@ -72,6 +80,12 @@ class Dialect:
     def limits(self) -> CallLimits:
         """Limits of one call."""
         return CallLimits(self.candles, self.wide, self.symbol_at is not None or MARKET in (self.rows_at or ()))
+
+    def columns_of(self, market: Mapping[str, Any]) -> Columns | None:
+        """Return the columns of a market's raw rows, if they are known; ``market`` is ccxt's."""
+        if market.get("spot"):
+            return self.columns
+        return self.linear_columns if market.get("linear") and not market.get("option") else None
 
     def remedy(self, error_text: str) -> Remedy | None:
         """Return the remedy for an error whose text holds the exchange's answer; None leaves it to ccxt's class."""
@@ -103,6 +117,8 @@ _BINANCE = Dialect(
     candles=1_000,
     wide=True,
     rows_at=(),
+    columns=(0, 1, 2, 3, 4, 5, 7, 8),
+    linear_columns=(0, 1, 2, 3, 4, 5, 7, 8),
     codes_at=(("code",),),
     remedies={"-1008": Remedy.SLOW_DOWN, "-1016": Remedy.REPEAT},
 )
@@ -113,6 +129,8 @@ _ROWS = (
         "bybit",
         candles=1_000,
         rows_at=("result", "list"),
+        columns=(0, 1, 2, 3, 4, 5, 6, None),
+        linear_columns=(0, 1, 2, 3, 4, 5, 6, None),
         symbol_at=("result", "symbol"),
         codes_at=(("retCode",), ("ret_code",)),
         always_coded=True,
@@ -139,6 +157,8 @@ _ROWS = (
         "okx",
         candles=100,  # 300 for recent candles; its history endpoint returns 100
         rows_at=("data",),
+        columns=(0, 1, 2, 3, 4, 5, 7, None),
+        linear_columns=(0, 1, 2, 3, 4, 6, 7, None),
         running=(8, "0"),
         codes_at=(("code",),),
         always_coded=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
@@ -58,7 +59,7 @@ class Trade:
             raise BadAnswer(
                 f"trade {list(self.row)!r} at {iso(self.time_ns)} lacks a price above 0 or an amount",
                 kind="values",
-                open_ns=floor_to_grid(self.time_ns, period_seconds),
+                opens=[floor_to_grid(self.time_ns, period_seconds)],
             )
         return Decimal(price), Decimal(amount)
 
@@ -157,7 +158,14 @@ class TradePager:
     """Builds the candles of one window: query ``next_query()`` and ``add()`` the answer until no query is left."""
 
     def __init__(
-        self, window: TimeRange, period_seconds: int, *, candles: int, answers: int, page: int = PAGE_TRADES
+        self,
+        window: TimeRange,
+        period_seconds: int,
+        *,
+        candles: int,
+        answers: int,
+        page: int = PAGE_TRADES,
+        skip: Collection[int] = (),
     ) -> None:
         """Start before the window.
 
@@ -165,12 +173,14 @@ class TradePager:
             window: Both ends on the period's grid.
             candles: Stop after this many whole candles.
             answers: Number of answers that have to agree where nothing else is proof.
+            skip: Open times of candles that are not built, as a trade of them is faulty.
         """
         self._window = window
         self._period = period_seconds
         self._max_candles = candles
         self._needed = answers
         self._page = page
+        self._skip = skip
         self._builder = CandleBuilder(period_seconds)
         self._done = False
         self._tail: list[Trade] = []  # the last known trades, all of one time
@@ -250,6 +260,8 @@ class TradePager:
         """Add the trades known to follow the last one; all of them, or none if one is faulty."""
         window = self._window
         inside = [t for t in trades if window.start_ns <= t.time_ns < window.end_ns]
+        if self._skip:
+            inside = [t for t in inside if floor_to_grid(t.time_ns, self._period) not in self._skip]
         values = [trade.values(self._period) for trade in inside]
         for trade, (price, amount) in zip(inside, values, strict=True):
             self._builder.add(trade.time_ns, price, amount)

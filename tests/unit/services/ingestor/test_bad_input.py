@@ -67,6 +67,28 @@ async def test_faults_of_every_kind_at_once_lose_nothing_silently(sim: Sim, worl
             assert not missing
 
 
+@pytest.mark.parametrize(
+    ("kind", "lost"), [("off_grid", 1), ("double", 0), ("double_other", 1), ("unreadable", 1), ("null_fields", 1)]
+)
+@pytest.mark.parametrize("span", [minutes(0, 3000), minutes(1800, 200)])
+async def test_an_odd_row_that_is_always_there_costs_its_own_candle(
+    sim: Sim, world_of: StartWorld, kind: str, lost: int, span: TimeRange
+) -> None:
+    truth = await sim.truth(span)
+    odd = minutes(1700, 1)
+    await sim.faults({"kind": kind, "span": [odd.start_ns, odd.end_ns]})
+    async with world_of() as world:
+        assert (await run_job(world, dispatch("j1", span))).success
+        here = bool(lost) and span.overlaps(odd)
+        pages = world.gateway.pages("j1")
+        assert rows(pages) == {t: c for t, c in truth.items() if not (here and t == odd.start_ns)}
+        assert all(c.HasField("quote_volume") and c.HasField("trade_count") for page in pages for c in page.candles)
+        final = world.gateway.final("j1").value
+        assert final.status == (ERROR if here else OK), final.error_message
+        assert final.error_message.startswith(f"missing {odd}: ") or not here
+        assert "; missing" not in final.error_message
+
+
 async def test_market_with_holes_an_outage_a_listing_and_an_end(tmp_path: Path) -> None:
     span, chance = minutes(0, 4000), random.Random(1)
     there = [*(m for m in range(700, 1500) if chance.random() < 0.5), *range(2700, 3300)]

@@ -213,7 +213,7 @@ async def test_impossible_candle_is_named_with_its_row_after_equal_answers(sim: 
         await sim.faults({"kind": "low_above_high"})
         with pytest.raises(ImpossibleCandle, match=r"keeps answering candle \[16987971\d+, .*breaks low <= open") as e:
             await session.candles("BTC/USDT", "1m", 60, SPAN)
-        assert e.value.open_ns == minutes(5, 0).start_ns
+        assert e.value.opens == (minutes(5, 0).start_ns,)
         assert b.count("calls") - before == 7
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 import pytest
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from services.common.model.instrument import Instrument
 from services.common.model.page import Candle
-from services.common.model.periods import open_times
+from services.common.model.periods import count_periods, open_times
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
@@ -23,7 +23,7 @@ from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens, warm
 
-Answer = Callable[[TimeRange], list[Candle]]
+Answer = Callable[[TimeRange, Collection[int]], list[Candle]]
 NEXT_DAY_NS = minutes(1440, 0).start_ns
 
 
@@ -54,10 +54,10 @@ class Exchange:
         return self.clock_ns
 
     async def candles(
-        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange
+        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
     ) -> tuple[list[Candle], int]:
         self.asked.append(window)
-        return self.answer(window)[: self.limits.candles], len(self.asked)
+        return self.answer(window, skip)[: self.limits.candles], len(self.asked)
 
 
 async def fetch(
@@ -76,18 +76,18 @@ async def fetch(
 
 def all_but(*numbers: int) -> Answer:
     absent = set(opens(*numbers))
-    return lambda window: [candle(t) for t in open_times(window, 60) if t not in absent]
+    return lambda window, skip: [candle(t) for t in open_times(window, 60) if t not in absent and t not in skip]
 
 
 async def test_impossible_candles_alone_are_missing() -> None:
     bad = opens(0, 150, 151, 250, 320)
     whole = all_but(140, 260)
 
-    def answer(window: TimeRange) -> list[Candle]:
-        inside = [t for t in bad if window.start_ns <= t < window.end_ns]
+    def answer(window: TimeRange, skip: Collection[int]) -> list[Candle]:
+        inside = [t for t in bad if window.start_ns <= t < window.end_ns and t not in skip]
         if inside:
-            raise ImpossibleCandle(f"keeps answering {inside[0]}", inside[0])
-        return whole(window)
+            raise ImpossibleCandle(f"keeps answering {inside[0]}", inside)
+        return [c for c in whole(window, skip) if c.open_ns not in bad]
 
     pages, missing = await fetch(answer)
     assert [m.span for m in missing] == [minutes(n, 1) for n in (0, 150, 151, 250)]
@@ -100,32 +100,48 @@ async def test_impossible_candles_alone_are_missing() -> None:
     ]
 
 
-async def test_too_many_impossible_candles_end_the_job() -> None:
-    def answer(window: TimeRange) -> list[Candle]:
-        raise ImpossibleCandle("keeps answering rubbish", window.start_ns)
+async def test_too_many_impossible_candles_cost_their_pages() -> None:
+    def answer(window: TimeRange, skip: Collection[int]) -> list[Candle]:
+        bad = [t for t in open_times(window, 60) if t not in skip and t < opens(150)[0]]
+        if bad:
+            raise ImpossibleCandle("keeps answering rubbish", bad[:1])
+        return [candle(t) for t in open_times(window, 60) if t not in skip]
 
     pages, missing = await fetch(answer)
-    assert pages == []
-    assert missing[-1].span == minutes(16, 284)
-    assert sum(m.span.end_ns - m.span.start_ns for m in missing) == minutes(0, 300).end_ns - minutes(0, 300).start_ns
+    assert opens_in(pages) + sum(count_periods(m.span, 60) for m in missing) == 300
+    assert pages[-1].span.end_ns == minutes(300, 0).start_ns
+    assert not [p for p in pages if p.span.start_ns < opens(150)[0]]
 
 
-async def test_failure_ends_the_dispatch_after_the_good_pages() -> None:
+async def test_a_page_that_fails_costs_no_other_page() -> None:
     whole = all_but()
 
-    def answer(window: TimeRange) -> list[Candle]:
-        if window.end_ns > opens(100)[0]:
+    def answer(window: TimeRange, skip: Collection[int]) -> list[Candle]:
+        if window.overlaps(minutes(120, 1)):
             raise ExchangeFailure("SIM stays bad")
-        return whole(window)
+        return whole(window, skip)
 
     pages, missing = await fetch(answer)
-    assert [p.span for p in pages] == [minutes(0, 96)]
-    assert list(map(str, missing)) == ["missing [2023-11-01T01:36:00Z, 2023-11-01T05:00:00Z): SIM stays bad"]
+    assert [p.span for p in pages] == [minutes(0, 96), minutes(192, 96), minutes(288, 12)]
+    assert list(map(str, missing)) == ["missing [2023-11-01T01:36:00Z, 2023-11-01T03:12:00Z): SIM stays bad"]
 
 
-def hole_that_stays_unproven(window: TimeRange) -> list[Candle]:
+async def test_an_exchange_that_stays_bad_is_left_alone() -> None:
+    asked = 0
+
+    def answer(window: TimeRange, skip: Collection[int]) -> list[Candle]:
+        nonlocal asked
+        asked += 1
+        raise ExchangeFailure("SIM stays bad")
+
+    pages, missing = await fetch(answer, page_candles=10)
+    assert (pages, asked) == ([], 3)
+    assert missing == [Missing(minutes(0, 300), "SIM stays bad")]
+
+
+def hole_that_stays_unproven(window: TimeRange, skip: Collection[int]) -> list[Candle]:
     """A real hole at 60; every answer but the first to a page lacks a known candle."""
-    return (all_but(60) if window == minutes(0, 98) else all_but(59, 60))(window)
+    return (all_but(60) if window == minutes(0, 98) else all_but(59, 60))(window, skip)
 
 
 async def test_limit_reached_before_an_unproven_hole_is_a_complete_answer() -> None:
@@ -136,9 +152,8 @@ async def test_limit_reached_before_an_unproven_hole_is_a_complete_answer() -> N
 
 async def test_page_with_unproven_holes_is_settled_up_to_the_first() -> None:
     pages, missing = await fetch(hole_that_stays_unproven, evidence_queries=3)
-    assert [p.span for p in pages] == [minutes(0, 60)]
-    assert opens_in(pages) == 60
-    assert missing == [Missing(minutes(60, 240), "SIM's answers do not agree on which candles exist")]
+    assert [p.span for p in pages] == [minutes(0, 60), *(minutes(*part) for part in ((96, 96), (192, 96), (288, 12)))]
+    assert missing == [Missing(minutes(60, 36), "SIM's answers do not agree on which candles exist")]
 
 
 def opens_in(pages: list[Page]) -> int:
@@ -148,7 +163,7 @@ def opens_in(pages: list[Page]) -> int:
 async def test_exchange_that_changes_what_it_published_is_named() -> None:
     turn = 0
 
-    def answer(window: TimeRange) -> list[Candle]:
+    def answer(window: TimeRange, skip: Collection[int]) -> list[Candle]:
         nonlocal turn
         turn += 1
         close = 1.5 if turn <= 2 else 1.6

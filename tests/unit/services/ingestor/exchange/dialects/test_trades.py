@@ -163,7 +163,7 @@ def test_impossible_trade_names_its_candle_and_only_there() -> None:
     rows[1][0] = "0.0"
     with pytest.raises(BadAnswer, match=r"trade \['0\.0', '0\.1', .* lacks a price above 0") as caught:
         walked(Tape(rows))
-    assert caught.value.open_ns == WINDOW.start_ns + MINUTE_NS
+    assert caught.value.opens == (WINDOW.start_ns + MINUTE_NS,)
     for outside in (-61_000, 600_001):
         rows[1] = row(outside, 2, price="x")
         rows.sort(key=time_ns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry
 
@@ -100,7 +100,7 @@ class Exchange:
         return self._clock_ns
 
     async def candles(
-        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange
+        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
     ) -> tuple[list[Candle], int]:
         assert window, "an empty window asks nothing"
         assert self.limits.wide or count_periods(window, period_seconds) <= self.limits.candles, str(window)
@@ -113,7 +113,8 @@ class Exchange:
             raise ExchangeFailure(FAILURE)
         honest = self._answer("asked", window)
         if self._impossible:
-            self._refuse_impossible(honest, window)
+            self._refuse_impossible(honest, window, skip)
+            honest = [c for c in honest if c.open_ns not in skip]
         return self._perhaps_a_lie(honest, window), self._clock_ns
 
     def number(self, open_ns: int) -> int:
@@ -137,12 +138,12 @@ class Exchange:
             ]
         return rows
 
-    def _refuse_impossible(self, rows: Rows, window: TimeRange) -> None:
+    def _refuse_impossible(self, rows: Rows, window: TimeRange, skip: Collection[int]) -> None:
         """Raise as `Session.candles` does after too many equal impossible candles."""
-        bad = next((c for c in rows if c.open_ns in self._impossible), None)
-        if bad is not None:
-            self._note(window, f"has an impossible candle, period {self.number(bad.open_ns)}")
-            raise ImpossibleCandle(f"SIM keeps answering candle {bad.open_ns} with low > high", bad.open_ns)
+        bad = [c.open_ns for c in rows if c.open_ns in self._impossible and c.open_ns not in skip]
+        if bad:
+            self._note(window, f"has impossible candles, periods {list(map(self.number, bad))}")
+            raise ImpossibleCandle(f"SIM keeps answering candle {bad[0]} with low > high", bad)
 
     def _perhaps_a_lie(self, honest: Rows, window: TimeRange) -> Rows:
         if self._dice.random() >= self.world.lies:
