@@ -119,7 +119,7 @@ def test_file_format_follows_the_extension(fake: FakeRelay, tmp_dir: Path) -> No
         (["--plot", "chart.png"], 2, "unknown extension; use .html"),
         (["--limit", "0"], 2, "limit"),
         (["--until", "2023-01-01"], 1, "until 2023-01-01 is not after since 2024-01-01"),
-        (["--since", "soon"], 1, "since 'soon' is not ISO 8601; use 2024-01-31"),
+        (["--since", "soon"], 1, "since 'soon' is not a time; use now, -30d, 2024-01-31"),
     ],
 )
 def test_invalid_arguments_submit_nothing(
@@ -225,7 +225,7 @@ def test_unwritable_record_fails_the_run_only_with_state(fake: FakeRelay, tmp_di
     ("arguments", "message"),
     [
         ([TICKER], "TICKER and PERIOD are required"),
-        ([TICKER, "1h", "--since", "2024-01-01"], "--since and --until are required"),
+        ([TICKER, "1h", "--until", "2024-01-01"], "--since is required"),
         (["--resume", "--json"], "--resume continues the run as it was started"),
         (["--resume", "a", "b"], "--resume continues the run as it was started"),
         (["--file", "nothing.txt", "1h"], "--file nothing.txt can't be read"),
