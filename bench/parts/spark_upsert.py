@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -66,6 +67,7 @@ def latency(stage: Stage, runs: int, snapshots: int) -> str:
     """Measure each range when it is new and again for a later dispatch, up to the table's new snapshot."""
     catalog = open_catalog(stage.session, stage, "pipeline", snapshots)
     pipeline = Pipeline(CANDLES, catalog, stage.source, NoReporter())
+    before = files_and_kib(stage.folder / "pipeline")
 
     def process(frame: DataFrame) -> None:
         pipeline.process(frame)
@@ -104,10 +106,23 @@ def latency(stage: Stage, runs: int, snapshots: int) -> str:
                 aim=f"p50 <= {aim_s} s: {verdict}",
             )
         )
-    files = sum(1 for path in (stage.folder / "pipeline").rglob("*") if path.is_file())
-    rows.append(Row("files a batch, before maintenance", f"{files / (2 * (WARM_RANGES + runs)):.1f}"))
+    added, batches = files_and_kib(stage.folder / "pipeline"), 2 * (WARM_RANGES + runs)
+    for kind, (files, kib) in added.items():
+        what = f"{(files - before[kind][0]) / batches:.1f} files, {(kib - before[kind][1]) / batches:.1f} KiB"
+        rows.append(Row(f"{kind} a batch, before maintenance", what))
     title = f"Produce to visible snapshot through the pipeline's upsert, {snapshots:,} older snapshots"
     return table(title, rows)
+
+
+def files_and_kib(folder: Path) -> dict[str, tuple[int, float]]:
+    """Return number and size of the files of a warehouse by kind."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    kinds = {
+        "data": [path for path in paths if path.suffix == ".parquet"],
+        "manifests": [path for path in paths if path.suffix == ".avro"],
+        "table metadata": [path for path in paths if path.name.endswith(".metadata.json")],
+    }
+    return {kind: (len(each), sum(path.stat().st_size for path in each) / 1024) for kind, each in kinds.items()}
 
 
 @dataclass(frozen=True)
@@ -204,15 +219,15 @@ def in_table(stage: Stage, size: int, rounds: int, tickers: int, snapshots: int)
                     seconds[rows, kind].append(ended - appended)
                     seconds[rows, "plain"].append(appended - started)
                     ways[rows, kind].add(way)
-    if (found := session.table(name).count()) != size + added:
-        raise AssertionError(f"the table has {found} rows instead of {size + added}")
+    if (found := session.table(name).count()) != loaded.rows + added:
+        raise AssertionError(f"the table has {found} rows instead of {loaded.rows + added}")
     table_rows = []
     for (rows, kind), seen in ways.items():
         took, alone = (statistics.median(seconds[rows, each]) for each in (kind, "plain"))
         what = f"{rows:,} rows, {kind}: {' and '.join(sorted(seen))}"
         table_rows.append(Row(what, f"{took:.2f} s", f"{alone:.2f} s", f"{took / alone:.1f}"))
     title = (
-        f"Upsert into {size:,} rows of {tickers} tickers, {snapshots:,} older snapshots, medians of {rounds};"
+        f"Upsert into {loaded.rows:,} rows of {tickers} tickers, {snapshots:,} older snapshots, medians of {rounds};"
         " limit: the same rows by a plain append"
     )
     return table(title, table_rows)
