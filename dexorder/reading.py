@@ -32,13 +32,17 @@ _SQLITE = "sqlite:///"
 def catalog_properties(announced_name: str, announced: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return the catalog's name and properties: those the relay announced, overridden by ``DEXORDER_CATALOG_<NAME>``.
 
-    The relay does not announce secrets; they are set here. CatalogError names a variable that is invalid.
+    The relay does not announce secrets; they are set here. The URI of PostgreSQL names the installed driver.
+    CatalogError names a variable that is invalid.
     """
     try:
         own = read_settings(lake.CatalogSettings)
     except BadSettings as error:
         raise CatalogError(str(error)) from None
-    return own.name if "name" in own.model_fields_set else announced_name, own.over(announced)
+    properties = own.over(announced)
+    if "uri" in properties:
+        properties["uri"] = lake.with_driver(properties["uri"])
+    return own.name if "name" in own.model_fields_set else announced_name, properties
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:

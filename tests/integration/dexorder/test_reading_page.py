@@ -19,10 +19,8 @@ from spark.tables.table import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
 from tests.fakes.pages import append_coverage, dispatch_id
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
-from tests.paths import ROOT
+from tests.reading_page import PAGE, SECTIONS, code_of
 
-PAGE = (ROOT / "docs" / "reading-the-data.md").read_text()
-SECTIONS = re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
 NEWS = TimeRange(SPAN.end_ns, SPAN.end_ns + 2 * HOUR_NS)
 
 
@@ -76,10 +74,8 @@ def names(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def execute(names: dict[str, Any], *titles: str) -> None:
     """Run the code of these sections, in the page's order."""
-    for title, text in SECTIONS:
-        if title in titles:
-            for block in re.findall(r"```python\n(.*?)```", text, re.S):
-                exec(compile(block, f"reading-the-data.md, {title}", "exec"), names)
+    for title, block in code_of(titles):
+        exec(compile(block, f"reading-the-data.md, {title}", "exec"), names)
 
 
 def test_every_section_of_the_page_is_run() -> None:

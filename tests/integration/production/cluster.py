@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,43 +85,44 @@ def _parent(pid: int) -> int:
 
 
 @contextmanager
-def submitted(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
-    """Start our driver by ``spark-submit`` as in docs/production.md, and wait until its gRPC port is open."""
-    packages = folder / "dexorder.zip"
-    subprocess.run(
-        [sys.executable, "-m", "spark.runtime.package", str(packages)], cwd=ROOT, check=True, capture_output=True
+def submitted(
+    cluster: Cluster, folder: Path, source: str, relay: str, health_port: int, **settings: str
+) -> Iterator[None]:
+    """Start our driver by the commands of docs/production.md, and wait until its gRPC port is open."""
+    commands = _documented_commands(
+        {
+            "spark://master:7077": cluster.master,
+            "udsource:50052": source,
+            "relay:50051": relay,
+            "/path/of/python3.11": sys.executable,
+            "dexorder.zip": str(folder / "dexorder.zip"),
+            "--executor-memory 2g": "--executor-memory 512m",
+            "spark-submit": f"exec {BIN / 'spark-submit'}",
+        }
     )
-    command = [
-        str(BIN / "spark-submit"),
-        "--master",
-        cluster.master,
-        "--py-files",
-        str(packages),
-        "--jars",
-        ",".join(map(str, sorted(jars.glob("*.jar")))),
-        "--driver-memory",
-        "1g",
-        "--driver-java-options",
-        "-Duser.timezone=UTC -Xss4m",
-        "--executor-memory",
-        "512m",
-        "--conf",
-        f"spark.driver.host={HOST}",
-        "--conf",
-        f"spark.driver.bindAddress={HOST}",
-        str(ROOT / "spark" / "__main__.py"),
-    ]
-    own = {"DEXORDER_SPARK_MASTER": "", "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    own |= {"PYTHONSAFEPATH": "1", "SPARK_LOCAL_IP": HOST, "DEXORDER_SPARK_LISTEN": f"{HOST}:{health_port}"}
+    own = {"SPARK_LOCAL_IP": HOST, "DEXORDER_SPARK_LISTEN": f"{HOST}:{health_port}"}
+    command = ["bash", "-ec", commands]
     with process(command, folder / "driver.log", health_port, environment=java_env() | own | settings):
         yield
 
 
+def _documented_commands(here: Mapping[str, str]) -> str:
+    """Return the page's commands for ``spark-submit`` with this machine's names for those of the page."""
+    page = (ROOT / "docs" / "production.md").read_text()
+    (commands,) = (block for block in re.findall(r"^```\n(.*?)^```", page, re.M | re.S) if "spark-submit" in block)
+    for documented, name in here.items():
+        assert documented in commands, f"docs/production.md no longer has {documented}"
+        commands = commands.replace(documented, name)
+    return str(commands)
+
+
 @contextmanager
-def started(cluster: Cluster, folder: Path, jars: Path, health_port: int, **settings: str) -> Iterator[None]:
+def started(
+    cluster: Cluster, folder: Path, source: str, relay: str, health_port: int, **settings: str
+) -> Iterator[None]:
     """Start our driver as a process that requests executors of the cluster."""
-    own = {"DEXORDER_SPARK_MASTER": cluster.master, "DEXORDER_SPARK_JARS": str(jars), "SPARK_LOCAL_IP": HOST}
-    own["DEXORDER_SPARK_LISTEN"] = f"{HOST}:{health_port}"
+    own = {"DEXORDER_SPARK_MASTER": cluster.master, "DEXORDER_SPARK_SOURCE": source, "DEXORDER_SPARK_RELAY": relay}
+    own |= {"SPARK_LOCAL_IP": HOST, "DEXORDER_SPARK_LISTEN": f"{HOST}:{health_port}"}
     command = [sys.executable, "-m", "spark"]
     with process(command, folder / "driver.log", health_port, environment=own | settings):
         yield

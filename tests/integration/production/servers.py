@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
@@ -47,6 +48,17 @@ class S3:
     endpoint: str
     access: dict[str, str]
     keys: dict[str, str]
+
+
+def production_environment(database: Postgres, store: S3) -> dict[str, str]:
+    """Return the environment of a suite with this catalog and warehouse."""
+    return {
+        "DEXORDER_CATALOG_NAME": "production",
+        "DEXORDER_CATALOG_URI": database.uri,
+        "DEXORDER_CATALOG_PASSWORD": database.password,
+        "DEXORDER_CATALOG_WAREHOUSE": f"s3://{BUCKET}/warehouse",
+        "DEXORDER_CATALOG_PROPERTIES": json.dumps(store.access | store.keys),
+    }
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dexorder import Client
 from dexorder.setup import jars, java
 from dexorder.testing.suite import running_suite
 from tests.integration.production.chain import check_histories, told
-from tests.integration.production.servers import BUCKET, postgres, rest_catalog, s3
+from tests.integration.production.servers import BUCKET, postgres, production_environment, rest_catalog, s3
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,20 +26,14 @@ def test_suite_with_postgresql_s3_and_an_external_kafka(
     tmp_path: Path, kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with postgres() as database, s3(tmp_path) as store:
-        environment = {
-            "DEXORDER_CATALOG_NAME": "production",
-            "DEXORDER_CATALOG_URI": database.uri,
-            "DEXORDER_CATALOG_PASSWORD": database.password,
-            "DEXORDER_CATALOG_WAREHOUSE": f"s3://{BUCKET}/warehouse",
-            "DEXORDER_CATALOG_PROPERTIES": json.dumps(store.access | store.keys),
-        }
+        environment = production_environment(database, store)
         with running_suite(tmp_path / "suite", "--kafka", kafka, **environment) as suite:
             with Client(suite.relay) as client:
                 name, announced = client.catalog()
             assert name == "production"
             assert announced == {
                 "type": "sql",
-                "uri": database.uri,
+                "uri": database.uri.replace("postgresql", "postgresql+pg8000", 1),
                 "warehouse": f"s3://{BUCKET}/warehouse",
                 **store.access,
             }

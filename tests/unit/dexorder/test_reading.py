@@ -10,10 +10,11 @@ ANNOUNCED = {"type": "sql", "uri": "postgresql://me@db/lake", "warehouse": "s3:/
 
 
 def test_secrets_are_added_to_the_announced_properties(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert catalog_properties("lake", ANNOUNCED) == ("lake", ANNOUNCED)
+    plain = ANNOUNCED | {"uri": "postgresql+pg8000://me@db/lake"}
+    assert catalog_properties("lake", ANNOUNCED) == ("lake", plain)
     monkeypatch.setenv("DEXORDER_CATALOG_PASSWORD", "secret")
     monkeypatch.setenv("DEXORDER_CATALOG_PROPERTIES", '{"s3.secret-access-key": "key"}')
-    changed = {"uri": "postgresql://me:secret@db/lake", "s3.secret-access-key": "key"}
+    changed = {"uri": "postgresql+pg8000://me:secret@db/lake", "s3.secret-access-key": "key"}
     assert catalog_properties("lake", ANNOUNCED) == ("lake", ANNOUNCED | changed)
 
 

@@ -71,7 +71,7 @@ def test_fetch_fills_an_empty_cache_once(use: Use) -> None:
     fetch()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"a-1.jar": b"aaa", "b-2.jar": b"bbb"}
     assert jars.jar_paths("s") == (folder / "a-1.jar", folder / "b-2.jar")
-    assert fetch() == ["jars s: 2 present and verified"]
+    assert fetch() == [f"jars s: 2 present and verified in {folder}"]
     assert mirror.calls == 1
 
 
