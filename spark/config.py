@@ -83,8 +83,6 @@ class SparkSettings(ServiceSettings):
     """Largest number of records (pages of up to 1,000 candles) in a micro-batch, over all partitions."""
     poll_ms: int = Field(default=100, ge=1)
     """Milliseconds between two polls of an idle source."""
-    warm_up: bool = True
-    """Run a small batch through temporary tables before the first real one, unless records are pending."""
     restarts: int = Field(default=60, ge=0)
     """Restarts of a failed query in a row, at most 5 s apart, before the process exits with a non-zero status. So a
     full disk or a busy catalog does not cost the warm session."""

@@ -28,7 +28,6 @@ from spark.pipeline.page_source import PAGES, page_source
 from spark.pipeline.reporter import RelayReporter, Reporter
 from spark.runtime.locks import WriterLock
 from spark.runtime.session import build_session, jvm_pid
-from spark.runtime.warm_up import warm_up
 from spark.source.client import SourceClient
 from spark.source.offsets import SourceState, cap, plan, to_json
 from spark.source.replay import ack_before
@@ -133,8 +132,6 @@ class Driver:
         reporter = RelayReporter(self._settings.relay, self._stop, self.on_report_attempt)
         try:
             ensure_tables(self._catalog.load())
-            if self._settings.warm_up and self._settings.is_local and not self.has_backlog():
-                warm_up(session)
             self.drive(session, reporter)
         finally:
             reporter.close()
@@ -166,14 +163,6 @@ class Driver:
         log.info("waiting for the source", address=self._settings.source)
         while not self._stop.wait(0.5) and not self._source_answers():
             pass
-
-    def has_backlog(self) -> bool:
-        """Return whether records are pending: they warm the session up as well, and are committed earlier."""
-        if not self._source_answers() or self._state is None:
-            return False
-        return any(
-            end > self._state.committed.get(p, self._state.starts.get(p, 0)) for p, end in self._state.ends.items()
-        )
 
     def _source_answers(self) -> bool:
         try:

@@ -13,13 +13,12 @@ from spark.source.records import RAW
 
 _MINUTE_NS = 60_000_000_000
 _CANDLES = 1_000
-SAMPLE_SERIES = Series("SAMPLE/PAGE.NONE", 60)
-SAMPLE_SPAN = TimeRange(0, _CANDLES * _MINUTE_NS)
 
 
-def sample_page(dispatch: int = 1) -> pa.Table:
-    """Return the page of a dispatch in the columns of ``RAW``."""
-    headers = PageHeaders(Kind.PAGE, *SAMPLE_SERIES, new_dispatch_id(dispatch, "0" * 16), 0, SAMPLE_SPAN, 1)
+def sample_page() -> pa.Table:
+    """Return the page in the columns of ``RAW``."""
+    span = TimeRange(0, _CANDLES * _MINUTE_NS)
+    headers = PageHeaders(Kind.PAGE, *Series("SAMPLE/PAGE.NONE", 60), new_dispatch_id(1, "0" * 16), 0, span, 1)
     record = {
         "payload": page_value("sample", [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(_CANDLES)]),
         "key": "sample",

@@ -4,8 +4,8 @@ Most of a driver's start goes into finding, parsing and verifying the classes of
 sharing (JEP 350) saves them to a file that fits one Java and one class path. Java silently ignores a file that does not
 fit, so nothing depends on it.
 
-``python -m spark.runtime.class_archive``, which ``make classes`` calls, runs a driver's start and first batches once
-and writes the archive. A Java that cannot write one is reported, with exit status 0.
+``python -m spark.runtime.class_archive``, which ``make classes`` calls, runs a session and a streaming batch once and
+writes the archive. A Java that cannot write one is reported, with exit status 0.
 """
 
 from __future__ import annotations
@@ -78,15 +78,13 @@ def ensure(archive: Path) -> str:
 
 
 def run_driver(new: Path) -> None:
-    """Start a driver, warm it up and run a streaming batch, in a Java that archives its classes when it ends."""
+    """Run a streaming batch through Python workers, in a Java that archives its classes when it ends."""
     from spark.config import SparkSettings
     from spark.runtime.session import build_session  # it imports this module
-    from spark.runtime.warm_up import warm_up
 
     settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
     catalog = CatalogSettings.local(new.parent)
     session = build_session(settings, catalog, java_options=[f"-XX:ArchiveClassesAtExit={new}"])
-    warm_up(session, merge=True)
     _stream_once(session, new.with_suffix(".checkpoint"))
     gateway: Any = session.sparkContext._gateway
     session.stop()
@@ -97,7 +95,7 @@ def run_driver(new: Path) -> None:
 
 def _stream_once(session: SparkSession, checkpoint: Path) -> None:
     def batch(rows: DataFrame, _: int) -> None:
-        rows.collect()
+        rows.mapInArrow(lambda batches: batches, rows.schema).collect()
 
     rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     query = rows.writeStream.foreachBatch(batch).option("checkpointLocation", str(checkpoint)).start()

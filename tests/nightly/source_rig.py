@@ -155,7 +155,6 @@ class Rig:
             "METRICS_LISTEN": "",
             "SOURCE": self._source_address,
             "RELAY": self._relay_address,
-            "WARM_UP": "false",
             "MAX_RECORDS_PER_BATCH": str(RECORDS_A_BATCH),
             "DRAIN_SECONDS": "60",
             "FAULT": ",".join(f"{moment.value}:1:{self._fuse(moment)}" for moment in Moment if fault),

@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(DEATHS * 120 + 1_200)]
 def test_a_batch_that_died_after_its_commit_is_not_duplicated(tmp_path: Path) -> None:
     environment = {
         "DEXORDER_SIM_LATENCY_MS": "1500",
-        "DEXORDER_SPARK_WARM_UP": "false",  # a driver restarts in half the time; nothing is measured here
         # constant compaction and expiry, so that replays also meet tables that were maintained in between
         "DEXORDER_SPARK_MAINTENANCE_INTERVAL_SECONDS": "1",
         "DEXORDER_SPARK_MAINTENANCE_MAX_WAIT_SECONDS": "0",

@@ -237,7 +237,6 @@ def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_noth
         settings = SparkSettings(
             listen="127.0.0.1:0",
             source=source.address,
-            warm_up=False,
             max_records_per_batch=6,
         )
         pipeline = Pipeline(CANDLES, trading, source.address, recorder)

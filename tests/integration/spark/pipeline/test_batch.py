@@ -51,7 +51,7 @@ def source() -> Iterator[RunningSource]:
 @pytest.fixture
 def settings(source: RunningSource) -> Callable[..., SparkSettings]:
     def make(**changes: Any) -> SparkSettings:
-        return SparkSettings(listen="127.0.0.1:0", source=source.address, warm_up=False, **changes)
+        return SparkSettings(listen="127.0.0.1:0", source=source.address, **changes)
 
     return make
 
@@ -373,16 +373,3 @@ def run(spark: SparkSession, trading: CatalogSettings, settings: SparkSettings, 
         pipeline.process(frame)
 
     return start_query(spark, settings, process, start)
-
-
-def test_pending_records_make_a_warm_up_needless(
-    catalog: CatalogSettings, source: RunningSource, settings: Callable[..., SparkSettings]
-) -> None:
-    driver = Driver(
-        settings(), catalog, CANDLES, stop=threading.Event(), on_ready=lambda now: None, registry=CollectorRegistry()
-    )
-    assert not driver.has_backlog()
-    Oracle(source.fake).send_history()
-    assert driver.has_backlog()
-    source.fake.committed = dict(source.fake.ends)
-    assert not driver.has_backlog()

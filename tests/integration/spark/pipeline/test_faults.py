@@ -88,7 +88,6 @@ def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
             listen="127.0.0.1:0",
             source=source.address,
             relay=address,
-            warm_up=False,
             report_attempts=2,
         )
         driver = Driver(
