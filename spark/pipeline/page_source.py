@@ -2,29 +2,34 @@
 
 Its rows are those of ``files.Stage``: control rows, and the files that the workers wrote. A record is then never sent
 from Python to Java and back. In all else it is ``udsource``.
+
+Two of the processes that Spark starts for a query only pass the reader on. So the modules of table and catalog, which
+take a CPU second and 110 MiB, are imported where they are used.
 """
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from services.common.lake.catalog import CatalogSettings
-from spark.pipeline.dead_letters import LetterLayout
-from spark.pipeline.decode import DECODED_DDL, Rules
-from spark.pipeline.files import Layout, Stage
 from spark.source.offsets import OffsetRange, share
 from spark.source.options import SourceOptions
 from spark.source.replay import RangePartition
 from spark.source.udsource import UdSource, UdStreamReader
-from spark.tables.table import PageTable
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from services.common.lake.catalog import CatalogSettings
+    from spark.pipeline.files import Stage
+    from spark.tables.table import PageTable
 
 PAGES = "dexorder-pages"
 """Format of the data source."""
@@ -43,6 +48,10 @@ class PagesPartition(InputPartition):
 def page_source(table: PageTable, catalog: CatalogSettings) -> type[DataSource]:
     """Return the data source that writes files of ``table``, to be registered before ``format(PAGES)``."""
 
+    from spark.pipeline.decode import DECODED_DDL
+
+    ddl, target = DECODED_DDL, pickle.dumps((table, catalog))
+
     class PageSource(UdSource):
         """Data source with the table and its catalog, which options, being text, cannot have."""
 
@@ -51,10 +60,10 @@ def page_source(table: PageTable, catalog: CatalogSettings) -> type[DataSource]:
             return PAGES
 
         def schema(self) -> str:
-            return DECODED_DDL
+            return ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-            return PageStreamReader(SourceOptions.parse(self.options), table, catalog)
+            return PageStreamReader(SourceOptions.parse(self.options), target)
 
     return PageSource
 
@@ -62,25 +71,23 @@ def page_source(table: PageTable, catalog: CatalogSettings) -> type[DataSource]:
 class PageStreamReader(UdStreamReader):
     """Reader of control rows and files."""
 
-    def __init__(self, options: SourceOptions, table: PageTable, settings: CatalogSettings) -> None:
+    def __init__(self, options: SourceOptions, target: bytes) -> None:
+        """Keep the target, a pickled pair of table and settings of the catalog, until tasks are planned."""
         super().__init__(replace(options, min_partitions=1))
         self._tasks = options.min_partitions
-        self._table = table
-        self._settings = settings
-        self._catalog: Catalog | None = None
+        self._target = target
+        self._opened: tuple[PageTable, Catalog] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without planner and catalog: workers do not plan."""
-        return vars(self) | super().__getstate__() | {"_catalog": None}
+        return vars(self) | super().__getstate__() | {"_opened": None}
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, at most ``minPartitions``: each writes a file per partition of the table."""
         planned = super().partitions(start, end)
         ranges = [each.part for each in planned if isinstance(each, RangePartition) and each.part]
-        self._catalog = self._catalog or self._settings.load()
-        layout = Layout.of(self._table, self._catalog.load_table(self._table.name))
-        stage = Stage(layout, LetterLayout.of(self._options.address, self._catalog), Rules(time.time_ns()))
         tasks = min(self._tasks, sum(each.end - each.start for each in ranges) // _PAGES_PER_TASK)
+        stage = self._stage()
         return [PagesPartition(stage, part) for part in share(ranges, max(tasks, 1)) or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -88,3 +95,15 @@ class PageStreamReader(UdStreamReader):
         assert isinstance(partition, PagesPartition)
         records = chain.from_iterable(RangePartition(each).read(self._options) for each in partition.ranges)
         return partition.stage.run(records)
+
+    def _stage(self) -> Stage:
+        from spark.pipeline.dead_letters import LetterLayout
+        from spark.pipeline.decode import Rules
+        from spark.pipeline.files import Layout, Stage
+
+        if self._opened is None:
+            table, settings = pickle.loads(self._target)  # noqa: S301
+            self._opened = table, settings.load()
+        table, catalog = self._opened
+        layout = Layout.of(table, catalog.load_table(table.name))
+        return Stage(layout, LetterLayout.of(self._options.address, catalog), Rules(time.time_ns()))
