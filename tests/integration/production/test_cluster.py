@@ -80,7 +80,8 @@ def read_as_documented(script: Path, relay: str) -> None:
         f"{code}\n"
         "counts = [rows.num_rows, newest.count(), arrow.num_rows, len(frame), len(closes), current.count()]\n"
         "assert counts == [30] * 6 and batches == 1 and days.num_rows == len(daily) == 2, counts\n"
-        "assert pinned.count() >= 30 and pinned.agg({'close': 'max'}).first()[0] == frame['close'].max()\n"
+        "hours = pinned.where('period_seconds = 3600')\n"
+        "assert hours.count() == 30 and hours.agg({'close': 'max'}).first()[0] == frame['close'].max()\n"
     )
     environment = os.environ | java.java_env() | {"DEXORDER_RELAY": relay, "SPARK_LOCAL_IP": "127.0.0.1"}
     run = subprocess.run(
