@@ -22,3 +22,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         needs = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
         group = next((name for name in SHARED if name in needs), item.nodeid.partition("::")[0])
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: object, ids: list[str]) -> None:
+    """End the run if xdist does not see the groups: it distributes by the group that it appends to each id."""
+    if not all("@" in item_id.rpartition("]")[2] for item_id in ids):
+        raise pytest.UsageError("xdist does not group the tests; this version of pytest needs another version of it")
