@@ -70,6 +70,14 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Without the UI, nobody reads what Spark keeps of the last thousand jobs, stages and queries.
+        "spark.ui.retainedJobs": "10",
+        "spark.ui.retainedStages": "10",
+        "spark.ui.retainedTasks": "100",
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.sql.streaming.numRecentProgressUpdates": "5",
+        # A full collection returns memory to the system; without it, a heap of mostly garbage grows to its limit.
+        "spark.cleaner.periodicGC.interval": "5min",
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join([*_java_options(scratch), *java_options]),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
@@ -94,6 +102,8 @@ def _java_options(scratch: str) -> list[str]:
         "-Duser.timezone=UTC",
         # Pauses do not matter for batches, and the default collector uses more CPU while a driver starts.
         "-XX:+UseParallelGC",
+        "-XX:MinHeapFreeRatio=20",
+        "-XX:MaxHeapFreeRatio=40",
         # Six times the default thresholds: while a driver starts, the optimizing compiler takes the cores that its
         # first batches need. Long-running code reaches these thresholds anyway.
         "-XX:Tier4InvocationThreshold=30000",
