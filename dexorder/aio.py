@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import pyarrow as pa
 from dexorder import errors, reading
 from dexorder.connection import Connection, relay_address
 from dexorder.moments import Moment
-from dexorder.request import make_request, read_part
+from dexorder.request import check_ticker, make_request, read_part
 from services.common.lake.tables import OHLC
 from services.common.model.coverage import (
     Coverage,
@@ -38,6 +38,8 @@ from services.common.model.history import (
     RequestStatus,
 )
 from services.common.model.instrument import InstrumentList, Series
+from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS
 from services.common.rpc.history_messages import (
     decode_coverage_page,
     decode_coverage_range,
@@ -195,26 +197,47 @@ class AsyncClient:
         report(record.progress)  # the stream may be behind the notification
         return Ended(record, notification or _notification_of(record))
 
-    async def read(self, ended: Ended) -> pa.Table:
+    async def read(self, ended: Ended, *, partial: bool = False) -> pa.Table:
         """Return the rows of a request that ended OK, at the announced snapshot; raises the errors of ``history``.
 
         If that snapshot has expired, the current one is read, provided that it has as many rows; ``on_note`` is called.
+        With ``partial``, the rows that another status left in the range are returned as well.
         """
-        name, properties = await self._where(ended)
+        name, properties = await self._where(ended, partial)
         return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._connection.on_note)
 
-    async def read_batches(self, ended: Ended) -> AsyncIterator[pa.RecordBatch]:
+    async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncIterator[pa.RecordBatch]:
         """Yield the same rows in the same order, in batches, in bounded memory.
 
         Their number is verified before the first batch. There is at least one batch, which may be empty.
         """
-        name, properties = await self._where(ended)
+        name, properties = await self._where(ended, partial)
         batches = reading.read_batches(name, properties, ended.record, self._connection.on_note)
-        while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+        async for batch in in_thread(batches):
             yield batch
 
-    async def _where(self, ended: Ended) -> tuple[str, Mapping[str, str]]:
-        if ended.record.status is not RequestStatus.OK:
+    async def read_stored(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
+    ) -> pa.Table:
+        """Return the rows of a series that the table has now, all of them or between two times; nothing is fetched.
+
+        The rows are ascending by ``open_time``. Whether the range is complete, ``coverage`` says.
+        """
+        found = await self.find_stored(ticker, period, since, until)
+        return await asyncio.to_thread(lambda: pa.Table.from_batches(found.batches()))
+
+    async def find_stored(
+        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
+    ) -> reading.StoredRows:
+        """Count these rows at the current snapshot. The value's ``batches`` reads them, and blocks."""
+        check_ticker(ticker)
+        seconds, start_ns, end_ns = read_part(period, since, until)
+        span = TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
+        name, properties = self._catalog or await self.catalog()
+        return await asyncio.to_thread(reading.find_stored, name, properties, Series(ticker, seconds), span)
+
+    async def _where(self, ended: Ended, partial: bool) -> tuple[str, Mapping[str, str]]:
+        if ended.record.status is not RequestStatus.OK and not partial:
             raise history_error(ended.record)
         return self._catalog or await self.catalog()
 
@@ -351,6 +374,12 @@ class AsyncClient:
             if notification.request_id == request_id:
                 return notification
         raise AssertionError("the stream of notifications never ends")
+
+
+async def in_thread(values: Iterator[T]) -> AsyncIterator[T]:
+    """Yield the values of an iterator that blocks; each is computed in a thread."""
+    while (value := await asyncio.to_thread(next, values, None)) is not None:
+        yield value
 
 
 def without_repeats(callback: Callable[[T], None]) -> Callable[[T], None]:

@@ -80,6 +80,8 @@ class Client:
     submit = _blocking(AsyncClient.submit)
     wait = _blocking(AsyncClient.wait)
     read = _blocking(AsyncClient.read)
+    read_stored = _blocking(AsyncClient.read_stored)
+    find_stored = _blocking(AsyncClient.find_stored)
     get_request = _blocking(AsyncClient.get_request)
     list_requests = _blocking(AsyncClient.list_requests)
     cancel = _blocking(AsyncClient.cancel)
@@ -88,9 +90,9 @@ class Client:
     verify = _blocking(AsyncClient.verify)
     catalog = _blocking(AsyncClient.catalog)
 
-    def read_batches(self, ended: Ended) -> Iterator[pa.RecordBatch]:
+    def read_batches(self, ended: Ended, *, partial: bool = False) -> Iterator[pa.RecordBatch]:
         """See AsyncClient.read_batches."""
-        batches = self._client.read_batches(ended)
+        batches = self._client.read_batches(ended, partial=partial)
         while (batch := self._run(_next(batches))) is not None:
             yield batch
 

@@ -1,4 +1,4 @@
-"""Rows of a request, read from Iceberg at the announced snapshot. Blocking; the async client uses a thread."""
+"""Rows read from Iceberg: those of a request, or all that are stored. Blocking; the async client uses a thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from services.common.config import BadSettings, read_settings
 from services.common.lake import catalog as lake
 from services.common.lake.tables import OHLC, opens_in
 from services.common.model.history import RequestRecord
-from services.common.model.periods import split_by_periods
+from services.common.model.instrument import Series
+from services.common.model.periods import next_open, split_by_periods
 from services.common.model.time_range import TimeRange
 
 PIECE_PERIODS = 200_000
@@ -140,8 +141,46 @@ class Answer:
         )
 
 
-def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord) -> Answer:
-    """Load the table and choose the snapshot; CatalogError if the catalog or the table is missing or unavailable."""
+@dataclass(frozen=True)
+class StoredRows:
+    """The rows of a series in a range that the table has now, whether or not a request covers them."""
+
+    table: Table
+    series: Series
+    span: TimeRange
+    """From the first row to the last one's end; empty if there is none."""
+    row_count: int
+    snapshot_id: int | None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
+        if not self.row_count:
+            yield pa.RecordBatch.from_pylist([], schema=self.table.schema().as_arrow())
+            return
+        with _readable():
+            for span in split_by_periods(self.span, self.series.period_seconds, PIECE_PERIODS):
+                wanted = opens_in(self.series, span)
+                rows = self.table.scan(wanted, snapshot_id=self.snapshot_id).to_arrow().sort_by("open_time")
+                yield from rows.combine_chunks().to_batches()
+
+
+def find_stored(name: str, properties: Mapping[str, str], series: Series, span: TimeRange) -> StoredRows:
+    """Count the rows of a series that open in a range, at the current snapshot; CatalogError as ``find_answer``."""
+    table = load_table(name, properties)
+    current = table.current_snapshot()
+    snapshot_id = None if current is None else current.snapshot_id
+    with _readable():
+        scan = table.scan(opens_in(series, span), selected_fields=("open_time",), snapshot_id=snapshot_id)
+        opens = scan.to_arrow()["open_time"]
+    found = TimeRange(span.start_ns, span.start_ns)
+    if len(opens):
+        ends_us: Any = pc.min_max(opens.cast(pa.int64())).as_py()
+        found = TimeRange(ends_us["min"] * 1_000, next_open(ends_us["max"] * 1_000, series.period_seconds))
+    return StoredRows(table, series, found, len(opens), snapshot_id)
+
+
+def load_table(name: str, properties: Mapping[str, str]) -> Table:
+    """Load the candles' table; CatalogError if the catalog or the table is missing or unavailable."""
     try:
         catalog: Any = open_catalog(name, properties)
         with closing(catalog) if hasattr(catalog, "close") else nullcontext():
@@ -153,6 +192,12 @@ def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord)
         ) from None
     if table is None:
         raise CatalogError(f"catalog {name} does not contain the table {OHLC.name}")
+    return table
+
+
+def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord) -> Answer:
+    """Load the table and choose the snapshot; CatalogError if the catalog or the table is missing or unavailable."""
+    table = load_table(name, properties)
     if record.snapshot_id is None or table.snapshot_by_id(record.snapshot_id) is not None:
         return Answer(table, record, record.snapshot_id, False)
     current = table.current_snapshot()
@@ -162,7 +207,7 @@ def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord)
 def read_rows(
     name: str, properties: Mapping[str, str], record: RequestRecord, on_note: Callable[[str], None]
 ) -> pa.Table:
-    """Return the rows of a request that ended OK, ascending by ``open_time``, with all columns of ``trading.ohlc``.
+    """Return the rows of a request that has ended, ascending by ``open_time``, with all columns of ``trading.ohlc``.
 
     ``on_note`` is called if the announced snapshot has expired and the current one was read.
 

@@ -37,6 +37,8 @@ class OutputOptions:
     plot: Path | None = None
     chart: bool = False
     rows: int = 20
+    partial: bool = False
+    """Also write the rows of a request that did not end OK."""
 
 
 @dataclass(frozen=True)

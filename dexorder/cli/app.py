@@ -56,6 +56,9 @@ Dir = Annotated[
     Path | None, typer.Option("--dir", help="Folder of the suite; default DEXORDER_DIR, else ./dexorder-data")
 ]
 Quiet = Annotated[bool, typer.Option(help="Do not show progress")]
+Plot = Annotated[Path | None, typer.Option(help="FILE.html for an interactive chart")]
+Chart = Annotated[bool, typer.Option(help="Draw the candles in the terminal")]
+Rows = Annotated[int, typer.Option(min=0, help="Number of rows to print")]
 BasePort = Annotated[int | None, typer.Option(help="First port of the suite, instead of the default ports")]
 
 
@@ -95,12 +98,15 @@ def history(
     limit: Annotated[int | None, typer.Option(min=1, help="Return only the first N candles")] = None,
     as_json: Json = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Fetch the whole range from the exchange again")] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Also print and write the rows of a request that is incomplete in the end")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="FILE.parquet or FILE.csv for the rows; of many tickers also a folder")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="FILE.html for an interactive chart")] = None,
-    chart: Annotated[bool, typer.Option(help="Draw the candles in the terminal")] = False,
-    rows: Annotated[int, typer.Option(min=0, help="Number of rows to print")] = 20,
+    plot: Plot = None,
+    chart: Chart = False,
+    rows: Rows = 20,
     quiet: Quiet = False,
     timeout: Annotated[
         float | None, typer.Option(min=0, help="Longest wait, in seconds; the requests continue")
@@ -123,7 +129,7 @@ def history(
     try:
         if resume:
             own = (since, until, file, limit, out, plot, request_id)
-            flags = (as_json, chart, refresh, client_id)
+            flags = (as_json, chart, refresh, partial, client_id)
             if len(given) > 1 or any(flags) or any(value is not None for value in own):
                 raise ValueError(
                     "--resume continues the run as it was started: it accepts only the run's id, --relay, --state, "
@@ -132,7 +138,7 @@ def history(
             run = store.load(*given)
             run = replace(run, relay=relay or run.relay)
         else:
-            options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
+            options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows, partial=partial)
             run = command.new_run(
                 given,
                 file,
@@ -148,6 +154,35 @@ def history(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     raise typer.Exit(command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel))
+
+
+@app.command()
+def read(
+    ticker: Ticker,
+    period: Period,
+    since: Since = None,
+    until: Until = None,
+    as_json: Json = False,
+    out: Annotated[Path | None, typer.Option(help="FILE.parquet or FILE.csv for the rows")] = None,
+    plot: Plot = None,
+    chart: Chart = False,
+    rows: Rows = 20,
+    quiet: Quiet = False,
+    relay: Relay = None,
+) -> None:
+    """Show the candles that the table has, without fetching any; all of the series by default."""
+    import asyncio
+
+    from dexorder.cli.read import read as command
+    from dexorder.cli.rows import check_options
+    from dexorder.runs import OutputOptions
+
+    options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
+    try:
+        check_options(options)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
 
 
 @app.command()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from dexorder.aio import AsyncClient, Ended, history_error, new_request_id, without_repeats
 from dexorder.cli import output, progress
-from dexorder.cli.sinks import Ends, FileRows, JsonRows, check_out, file_rows
+from dexorder.cli.rows import check_options, print_rows
 from dexorder.connection import relay_address
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
@@ -45,11 +42,7 @@ def new_run(
     many = file is not None or len(tickers) > 1
     if many and (request_id or options.plot or options.chart):
         raise ValueError("--request-id, --plot and --chart require a single ticker")
-    check_out(options.out, many=many)
-    if options.plot is not None and options.plot.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--plot {options.plot}: unknown extension; use .html")
-    if options.as_json and options.chart:
-        raise ValueError("--chart can't be combined with --json; use --plot FILE.html")
+    check_options(options, many=many)
     check_limit(limit)
     if refresh and limit is not None:
         raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
@@ -138,12 +131,16 @@ class OneFollower:
                 await client.submit(self._request)
                 self._accepted = True
                 ended = await client.wait(self._request.request_id, on_progress=on_progress, timeout=self._timeout)
-            if ended.record.status is not RequestStatus.OK:
-                if self._run.output.as_json:
-                    output.print_json({**result_json(ended), "rows": None})
-                raise history_error(ended.record)
-            on_note("reading from Iceberg")
-            await self._print(client, ended)
+            record, options = ended.record, self._run.output
+            failed = record.status is not RequestStatus.OK
+            if not failed or (options.partial and record.row_count):
+                on_note("reading from Iceberg")
+                batches = client.read_batches(ended, partial=options.partial)
+                await print_rows(options, batches, result_json(ended), _summary(ended))
+            elif options.as_json:
+                output.print_json({**result_json(ended), "rows": None})
+            if failed:
+                raise history_error(record)
         return 0
 
     def stop_message(self) -> str:
@@ -152,44 +149,6 @@ class OneFollower:
         if not self._accepted:
             return f"stopped before the relay answered; `dexorder requests show {name}` shows if it was accepted"
         return f"request {name} continues; look it up with: dexorder requests show {name}"
-
-    async def _print(self, client: AsyncClient, ended: Ended) -> None:
-        options, out = self._run.output, output.stdout()
-        # A chart needs all rows at once; everything else takes them batch by batch.
-        whole = await client.read(ended) if options.chart or options.plot else None
-        batches = client.read_batches(ended) if whole is None else _batches_of(whole)
-        ends = Ends(options.rows)
-        with ExitStack() as files:
-            sinks: list[Ends | FileRows | JsonRows] = [ends]
-            if options.out is not None:
-                sinks.append(files.enter_context(file_rows(options.out)))
-            if options.as_json:
-                sinks.append(printed := JsonRows(sys.stdout.buffer, result_json(ended)))
-            async for batch in batches:
-                for sink in sinks:
-                    sink.write(batch)
-            if options.as_json:
-                printed.finish()
-        if not options.as_json:
-            if options.rows:
-                out.print(output.rows_table(ends))
-            if options.chart and whole is not None:
-                from dexorder.chart import candle_chart
-
-                out.print(candle_chart(whole, width=min(out.width, 110)))
-            out.print(_summary(ended))
-        if options.out is not None:
-            self._err.print(f"rows: {options.out}", markup=False)
-        if options.plot is not None and whole is not None:
-            from dexorder.chart import write_html
-
-            write_html(whole, options.plot)
-            self._err.print(f"chart: {options.plot}", markup=False)
-
-
-async def _batches_of(rows: pa.Table) -> AsyncIterator[pa.RecordBatch]:
-    for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]:
-        yield batch
 
 
 def _summary(ended: Ended) -> str:

@@ -35,7 +35,7 @@ class Result:
     ticker: str
     request_id: str
     status: str
-    """Status of the request, or REFUSED, FAILED (accepted, but not followed to its end) or UNREAD (OK, but its rows
+    """Status of the request, or REFUSED, FAILED (accepted, but not followed to its end) or UNREAD (ended, but its rows
     could not be read or written)."""
     ended: Ended | None = None
     error: str = ""
@@ -138,15 +138,16 @@ class ManyFollower:
         except errors.DexorderError as error:
             return Result(ticker, request_id, "FAILED", error=str(error))
         record = ended.record
-        if record.status is not RequestStatus.OK:
-            return Result(ticker, request_id, str(record.status), ended, record.reason())
+        reason = "" if record.status is RequestStatus.OK else record.reason()
+        if reason and not (self._run.output.partial and record.row_count):
+            return Result(ticker, request_id, str(record.status), ended, reason)
         try:
             await self._write_rows(client, ended, index)
         except (FileIncomplete, errors.RelayUnreachable):
             raise
         except (errors.DexorderError, OSError) as error:
             return Result(ticker, request_id, "UNREAD", ended, str(error))
-        return Result(ticker, request_id, str(record.status), ended)
+        return Result(ticker, request_id, str(record.status), ended, reason)
 
     async def _submit(self, client: AsyncClient, request: HistoryRequest) -> None:
         """Submit a request. If the caller's quota is used up, wait until a request ends, of this run or elsewhere."""
@@ -162,7 +163,7 @@ class ManyFollower:
 
     async def _write_rows(self, client: AsyncClient, ended: Ended, index: int) -> None:
         """Write the rows to the file of the ticker or to the common file, if requested."""
-        batches = client.read_batches(ended)
+        batches = client.read_batches(ended, partial=self._run.output.partial)
         if (file := self._run.own_file(index)) is not None:
             with file_rows(file) as rows:
                 async for batch in batches:

@@ -130,10 +130,11 @@ def coverage(
     if found.pages:
         columns = ("since", "until", "rows", "empty ranges", "evidence", "fetched", "committed", "retracted")
         out.print(output.plain_table(columns, map(_page_cells, found.pages)))
-    out.print(f"{name}: {_shares(found, whole)}", markup=False)
+    out.print(f"{name}: {shares(found, whole)}", markup=False)
 
 
-def _shares(found: Coverage, whole: list[CoverageRange]) -> str:
+def shares(found: Coverage, whole: list[CoverageRange]) -> str:
+    """Return the number of periods of each kind, as text."""
     counts = found.periods(whole)
     total = sum(counts.values())
     parts = (f"{counts[kind]:,} {_KINDS[kind]} ({counts[kind] / total:.1%})" for kind in CoverageKind)

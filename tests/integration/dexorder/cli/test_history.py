@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from dexorder.cli import sinks
 from dexorder.cli.app import app
-from tests.fakes.candle_table import HOURS, START, TICKER
+from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER, Warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 
 ASKED = ["history", TICKER, "1h", "--since", "2024-01-01", "--until", "2024-01-02T06:00"]
@@ -21,6 +21,10 @@ ASKED = ["history", TICKER, "1h", "--since", "2024-01-01", "--until", "2024-01-0
 
 def run(*more: str) -> Result:
     return CliRunner().invoke(app, [*ASKED, *more])
+
+
+def run_many(file: str, *more: str) -> Result:
+    return CliRunner().invoke(app, ["history", "--file", file, *ASKED[2:], *more])
 
 
 def test_rows_and_the_notification_are_printed(fake: FakeRelay) -> None:
@@ -97,6 +101,30 @@ def test_an_error_names_the_missing_ranges(fake: FakeRelay) -> None:
     assert len(result.stderr.splitlines()) == 1
     found = json.loads(result.stdout)
     assert found["rows"] is None and found["missing"][0]["start_ns"] == START
+
+
+def test_partial_rows_are_written_and_the_run_fails_all_the_same(
+    fake: FakeRelay, warehouse: Warehouse, tmp_dir: Path
+) -> None:
+    fake.ends = ended(
+        Notify.ERROR,
+        rows=HOURS - 1,
+        snapshot=warehouse.first_snapshot,
+        missing=[{"start_time": START, "end_time": START + HOUR_NS}],
+        error_message="gave up",
+    )
+    result = run("--quiet", "--json", "--out", "without.csv")
+    assert result.exit_code == 1 and json.loads(result.stdout)["rows"] is None
+    assert not (tmp_dir / "without.csv").exists()
+    result = run("--quiet", "--json", "--partial", "--out", "rows.csv")
+    assert result.exit_code == 1 and "ended ERROR: gave up" in result.stderr
+    found = json.loads(result.stdout)
+    assert (found["status"], len(found["rows"]), found["missing"][0]["start_ns"]) == ("ERROR", HOURS - 1, START)
+    assert len((tmp_dir / "rows.csv").read_text().splitlines()) == HOURS
+    (tmp_dir / "tickers.txt").write_text(TICKER)
+    many = run_many("tickers.txt", "--partial", "--out", "all.csv")
+    assert many.exit_code == 1 and "1 ERROR; 29 rows" in many.stdout
+    assert len((tmp_dir / "all.csv").read_text().splitlines()) == HOURS
 
 
 def test_file_format_follows_the_extension(fake: FakeRelay, tmp_dir: Path) -> None:

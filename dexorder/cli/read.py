@@ -1,0 +1,51 @@
+"""``dexorder read``: the rows of a series that the table has, without fetching any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dexorder.aio import AsyncClient, in_thread, without_repeats
+from dexorder.cli import output, progress
+from dexorder.cli.queries import shares
+from dexorder.cli.rows import print_rows
+from dexorder.reading import StoredRows
+from dexorder.request import read_part
+from dexorder.runs import OutputOptions
+from services.common.lake.tables import OHLC
+from services.common.model.coverage import CoverageKind, CoverageRange
+from services.common.model.history import range_json
+from services.common.model.periods import PERIODS
+
+
+async def read(
+    ticker: str,
+    period: str,
+    since: str | None,
+    until: str | None,
+    options: OutputOptions,
+    *,
+    quiet: bool,
+    relay: str | None,
+) -> None:
+    """Print the rows, and how much of the range the table covers."""
+    seconds, since_ns, until_ns = read_part(period, since, until)
+    on_note = progress.ignore if quiet else without_repeats(output.stderr().print)
+    async with AsyncClient(relay, on_note=on_note) as client:
+        found = await client.find_stored(ticker, seconds, since_ns, until_ns)
+        known = await client.coverage(ticker, seconds, since_ns, until_ns)
+        whole = known.whole(since_ns, until_ns)
+        text = f"{ticker} {PERIODS[seconds]}: {found.row_count:,} rows in {OHLC.name}, snapshot {found.snapshot_id}"
+        summary = f"{text}; {shares(known, whole)}" if whole else f"{text}; nothing is covered"
+        await print_rows(options, in_thread(found.batches()), stored_json(found, whole), summary)
+
+
+def stored_json(found: StoredRows, whole: list[CoverageRange]) -> dict[str, Any]:
+    """Return the JSON fields of rows that are stored, without the rows."""
+    return {
+        "ticker": found.series.ticker,
+        "period_seconds": found.series.period_seconds,
+        "row_count": found.row_count,
+        "missing": [range_json(each.span) for each in whole if each.kind is CoverageKind.MISSING],
+        "snapshot_id": found.snapshot_id,
+        "table": OHLC.name,
+    }
