@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class UdsourceSettings(ServiceSettings):
     """Topic to serve."""
     group: str = Field(default="dexorder-spark", min_length=1)
     """Consumer group of plain reads; replays commit to ``<group>-replay``."""
+    instance: str = Field(default_factory=lambda: os.environ.get("NUMAFLOW_POD", ""))
+    """Name of this process in the group, kept over restarts: its partitions wait for it. By default the pod's name."""
     replay_consumers: int = Field(default=16, ge=1, le=256)
     """Largest number of ranges that are replayed at the same time; others wait."""
     poll_seconds: float = Field(default=1.0, gt=0)

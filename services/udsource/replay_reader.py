@@ -19,7 +19,7 @@ from services.common.model.errors import Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.replay import OffsetRange, OffsetsGone
 from services.udsource.topic_monitor import TopicMonitor, client_options
-from services.udsource.topic_reader import MAX_RECORDS, fetch
+from services.udsource.topic_reader import MAX_RECORDS
 
 WAIT_SLICE_S = 0.1
 IDLE_SECONDS = 30.0
@@ -92,7 +92,12 @@ class RangeReader:
         if self._pooled.held:
             taken, self._pooled.held = self._pooled.held, []
             return taken
-        return fetch(self._pooled.consumer, limit, wait_s)
+        # consume() with a timeout waits for the full number, so this waits for one and takes the others that are there.
+        consumer = self._pooled.consumer
+        messages = consumer.consume(limit, 0)
+        if not messages and (first := consumer.poll(wait_s)) is not None:
+            messages = [first, *consumer.consume(limit - 1, 0)] if limit > 1 else [first]
+        return messages
 
     def _take(self, messages: list[Message]) -> list[Message]:
         good: list[Message] = []

@@ -32,7 +32,6 @@ from services.udsource.topic_monitor import TopicMonitor
 from services.udsource.topic_reader import TopicReader, UdsourceMetrics
 
 log = structlog.get_logger(__name__)
-TICK_SECONDS = 0.5
 CLOSE_SECONDS = 15.0
 """Time after ``drain_seconds`` for a failed process to commit and leave the group."""
 
@@ -88,21 +87,16 @@ async def serve(settings: UdsourceSettings, failure: FatalFailure | None = None)
             if info is not None:
                 write_server_info(info)
             monitoring = partial(_monitor_kafka, settings, running, monitor, topic, ranges, metrics)
-            ticking = partial(_keep_ticking, topic)
             async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(failure.guard("the monitor of Kafka", monitoring)),
-                    group.create_task(failure.guard("the idle consumer", ticking)),
-                ]
+                task = group.create_task(failure.guard("the monitor of Kafka", monitoring))
                 try:
                     yield running
                 finally:
-                    tasks[0].cancel()
+                    task.cancel()
                     if info is not None:
                         remove_server_info(info)  # clients that connect again wait for the next process
                     await running.begin_stop()
                     await service.drain(settings.drain_seconds)
-                    tasks[1].cancel()
     finally:
         await topic.close()
         await ranges.close(reachable=monitor.ready)
@@ -125,6 +119,8 @@ async def _monitor_kafka(
         try:
             state = await monitor.probe()
             metrics.pending.set(topic.pending(state))
+            if state.topic_id:
+                topic.note_topic_id(state.topic_id)
         except Unavailable as error:
             metrics.pending.set(-1)
             if serving is not False:
@@ -137,9 +133,3 @@ async def _monitor_kafka(
                 log.info("serving", topic=settings.topic, partitions=len(monitor.state.ends))
         ranges.trim()
         await asyncio.sleep(settings.poll_seconds)
-
-
-async def _keep_ticking(topic: TopicReader) -> None:
-    while True:
-        await asyncio.sleep(TICK_SECONDS)
-        await topic.tick()

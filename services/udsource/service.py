@@ -14,7 +14,7 @@ from services.common.rpc.streams import until
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import codec, replay
 from services.udsource.replay_reader import ReplayPool
-from services.udsource.topic_monitor import TopicMonitor
+from services.udsource.topic_monitor import TopicMonitor, TopicState
 from services.udsource.topic_reader import TopicReader, UdsourceMetrics
 
 M = TypeVar("M", pb.ReadRequest, pb.AckRequest)
@@ -22,6 +22,8 @@ ReadyResponses: TypeAlias = list[bytes]
 """Serialized ReadResponses; a transport sends as many at once as it can."""
 MAX_PENDING_AGE_S = 0.05
 """Largest age of the state that PendingFn reports; bounds the load that frequent callers put on Kafka."""
+ANSWER_SECONDS = 0.8
+"""A dataplane waits for PendingFn and PartitionsFn before its next read."""
 _ENCODED_AT_ONCE = 128
 """Records that are serialized before the first of them is sent; bounds the delay and the copies."""
 
@@ -108,7 +110,7 @@ class SourceService:
     async def AckFn(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.AckRequest], context: CallContext
     ) -> AsyncIterator[pb.AckResponse]:
-        """Answer each request. An offset that was never issued ends the stream, and no ack of its request counts."""
+        """Answer each request. An offset beyond the log ends the stream, and no ack of its request counts."""
         messages = until(self._closing, request_iterator)
         if (state := await _greeted(messages)) is None:
             return
@@ -121,21 +123,27 @@ class SourceService:
                 if replayed:
                     self._metrics.replay_acked.inc(await self._monitor.ack_replayed(pairs))
                 else:
-                    self._topic.ack(pairs, self._monitor.state)
+                    self._topic.ack(pairs, await self._state_of(pairs))
                 yield codec.ACKED
         finally:
             self._acking -= 1
 
     async def NackFn(self, request: pb.NackRequest, context: CallContext) -> pb.NackResponse:  # noqa: N802
         """Take records back; a later read returns them again."""
-        self._topic.nack(codec.to_pairs(request.request.offsets), self._monitor.state)
+        pairs = codec.to_pairs(request.request.offsets)
+        self._topic.nack(pairs, await self._state_of(pairs))
         return codec.NACKED
+
+    async def _state_of(self, pairs: Sequence[tuple[int, int]]) -> TopicState:
+        """Return the topic's state; a new one if the last does not have the offsets, which another process issued."""
+        known = self._monitor.state
+        return known if self._topic.knows(pairs, known) else await self._monitor.fresh(0)
 
     async def PendingFn(self, request: Empty, context: CallContext) -> pb.PendingResponse:  # noqa: N802
         """Return how many records are not acked, negative if unknown; metadata has the topic's ends and commits."""
         replayed = replay.is_replay(context.invocation_metadata())
         try:
-            state = await self._monitor.fresh(MAX_PENDING_AGE_S)
+            state = await self._monitor.fresh(MAX_PENDING_AGE_S, within_s=ANSWER_SECONDS)
         except Unavailable:
             if replayed:  # a replay needs the metadata, which is unknown
                 raise
@@ -152,7 +160,9 @@ class SourceService:
     async def PartitionsFn(self, request: Empty, context: CallContext) -> pb.PartitionsResponse:  # noqa: N802
         """Return the partitions that plain reads of this process get; for replays all of the topic's."""
         replayed = replay.is_replay(context.invocation_metadata())
-        state = self._monitor.state if self._monitor.ready else await self._monitor.fresh(0)
+        state = self._monitor.state
+        if not self._monitor.ready:
+            state = await self._monitor.fresh(0, within_s=ANSWER_SECONDS)
         partitions = sorted(state.ends)
         served = partitions if replayed else self._topic.partitions()
         result = pb.PartitionsResponse.Result(partitions=served, total_partitions=len(partitions))

@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from services.common.kafka.client_errors import COORDINATOR_CHANGING, error_text
+from services.common.kafka.client_errors import error_text
 from services.common.kafka.client_options import LIBRDKAFKA_LOG
+from services.common.kafka.group_commits import commit_now, committed, topic_ids
 from services.common.model.errors import InvalidRequest, Unavailable
 from services.udsource import replay
 from services.udsource.config import UdsourceSettings
@@ -27,7 +28,6 @@ T = TypeVar("T")
 REQUEST_TIMEOUT_S = 5.0
 UNRESPONSIVE_S = 3.0
 """A Kafka that was available counts as unavailable after this time without an answer, however long a query may take."""
-_COORDINATOR_PAUSE_S = 0.05
 
 
 def client_options(settings: UdsourceSettings) -> dict[str, Any]:
@@ -50,12 +50,14 @@ class TopicState:
         ends: Offset after the last one that a reader can get, which excludes open transactions.
         committed: Commits of the group of plain reads; a partition without one is absent.
         replayed: Commits of the replay group.
+        topic_id: Another one than before means that the topic was deleted and created again.
     """
 
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     committed: Mapping[int, int] = field(default_factory=dict)
     replayed: Mapping[int, int] = field(default_factory=dict)
+    topic_id: str = ""
 
     def replay_lag(self) -> int:
         """Return the number of records that the replay group has not acked."""
@@ -89,11 +91,11 @@ class TopicMonitor:
         """True if Kafka and the topic were available at the last query."""
         return self._fetched_s > 0 and self.failure is None
 
-    async def fresh(self, max_age_s: float) -> TopicState:
+    async def fresh(self, max_age_s: float, *, within_s: float | None = None) -> TopicState:
         """Return the state, at most ``max_age_s`` seconds old; concurrent callers share one query.
 
         Raises:
-            Unavailable: Kafka does not answer, or the topic does not exist.
+            Unavailable: Kafka does not answer, in time where that is limited, or the topic does not exist.
         """
         if self.ready and time.monotonic() - self._fetched_s <= max_age_s:
             return self.state
@@ -104,7 +106,10 @@ class TopicMonitor:
             self._fetching = asyncio.create_task(self._query())
             # All callers may be cancelled; the failure is kept in ``failure`` even so.
             self._fetching.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return await asyncio.shield(self._fetching)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._fetching), within_s)
+        except TimeoutError:
+            raise Unavailable(f"Kafka at {self._settings.kafka}: no answer within {within_s} s") from None
 
     async def probe(self) -> TopicState:
         """Return the current state, for health; fail after ``UNRESPONSIVE_S`` if Kafka was available before.
@@ -140,13 +145,14 @@ class TopicMonitor:
 
     async def _fetch(self) -> TopicState:
         partitions = await self._partitions()
-        starts, ends, committed, replayed = await asyncio.gather(
+        starts, ends, committed, replayed, ids = await asyncio.gather(
             self._watermarks(partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
             self._watermarks(partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
             self._plain_group.committed(partitions),
             self._replay_group.committed(partitions),
+            topic_ids(self._admin, [self._settings.topic], REQUEST_TIMEOUT_S),
         )
-        return TopicState(starts, ends, committed, replayed)
+        return TopicState(starts, ends, committed, replayed, ids.get(self._settings.topic, ""))
 
     async def _partitions(self) -> list[int]:
         """Return the topic's partitions, ascending.
@@ -189,7 +195,7 @@ class TopicMonitor:
                     await self._replay_group.commit(moves)
                 except KafkaException as error:
                     raise Unavailable(f"group {self._settings.replay_group}: {error_text(error)}") from error
-                self.state = TopicState(state.starts, state.ends, state.committed, {**state.replayed, **moves})
+                self.state = replace(state, replayed={**state.replayed, **moves})
             return sum(position - state.replay_position(p) for p, position in moves.items())
 
     async def check_range(self, span: replay.OffsetRange) -> None:
@@ -229,54 +235,31 @@ class GroupOffsets:
         """Return the committed offset of each partition; partitions without a commit are absent.
 
         Raises:
-            KafkaException: Kafka does not answer in time.
-            Unavailable: Kafka refuses one partition.
+            KafkaException: Kafka does not answer in time, or refuses one partition.
         """
         wanted = [TopicPartition(self._topic, p) for p in partitions]
-        answer = await self._run(lambda: self._consumer.committed(wanted, timeout=REQUEST_TIMEOUT_S))
-        return {p.partition: p.offset for p in self._checked(answer) if p.offset >= 0}
+        found = await self._in_thread(lambda: committed(self._consumer, wanted, REQUEST_TIMEOUT_S))
+        return {p.partition: p.offset for p in found if p.offset >= 0}
 
     async def commit(self, positions: Mapping[int, int]) -> None:
         """Commit an offset for each partition; return once Kafka has them.
 
         Raises:
             KafkaException: Kafka refuses, for example because the group has members.
-            Unavailable: Kafka does not answer in time, or refuses one partition.
+            Unavailable: Kafka does not answer in time.
         """
         wanted = [TopicPartition(self._topic, p, o) for p, o in positions.items()]
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                answer = await self._run(lambda: self._consumer.commit(offsets=wanted, asynchronous=False))
+                await self._in_thread(lambda: commit_now(self._consumer, wanted, REQUEST_TIMEOUT_S))
         except TimeoutError:
             raise Unavailable(f"group {self._group} was not committed in {REQUEST_TIMEOUT_S:g} s") from None
-        self._checked(answer or ())
 
     async def close(self, *, reachable: bool) -> None:
         """Close the connections; without Kafka the consumer is not closed, as that would wait for Kafka."""
         if reachable:
             await self._in_thread(self._consumer.close)
         self._thread.shutdown(wait=False)
-
-    def _checked(self, partitions: Iterable[TopicPartition]) -> Iterable[TopicPartition]:
-        for part in partitions:
-            if part.error is not None:
-                raise Unavailable(f"commit of group {self._group}, partition {part.partition}: {part.error.str()}")
-        return partitions
-
-    async def _run(self, call: Callable[[], T]) -> T:
-        """Make a call in the thread, and repeat it while the group's coordinator is not ready."""
-
-        def repeat() -> T:
-            deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
-            while True:
-                try:
-                    return call()
-                except KafkaException as error:
-                    if error.args[0].code() not in COORDINATOR_CHANGING or time.monotonic() > deadline_s:
-                        raise
-                time.sleep(_COORDINATOR_PAUSE_S)
-
-        return await self._in_thread(repeat)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)

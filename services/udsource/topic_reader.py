@@ -1,36 +1,34 @@
-"""Plain reads by one member of the consumer group, in a thread of its own.
-
-Only the thread uses the consumer. The ack tracker is shared with acks, under a lock. Kafka gets no commits but the
-tracker's, so a crash loses no record and may repeat records that were not acked.
-"""
+"""Plain reads of one client: a member of the group reads the topic, the client's streams take from its queue."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.common.model.errors import Conflict, Unavailable
-from services.udsource.ack_tracker import AckTracker
+from services.common.kafka.group_member import GroupMember, TopicReading
+from services.common.kafka.topic_queue import ReadRules, TopicQueue
+from services.common.model.errors import Conflict, InvalidRequest, NotAllowed, SuiteError, Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.topic_monitor import TopicState, client_options
 
 log = structlog.get_logger(__name__)
-T = TypeVar("T")
 
 MAX_RECORDS = 10_000
 """Largest number of records in one batch, however many are requested; bounds the memory."""
-WAIT_SLICE_S = 0.05
-PAUSE_AFTER_S = 5.0
-"""Without a read for this time the consumer stops fetching, but stays in the group."""
+COMMIT_SECONDS = 0.05
+JOIN_AGAIN_SECONDS = 5.0
+"""Time after Kafka has refused to let us read."""
+CLOSE_SECONDS = 5.0
+RULES = ReadRules(sparse=False, keep_records=False, buffer_records=5_000, buffer_bytes=16 << 20)
+"""The start is the topic's beginning. A nacked record is read from Kafka again, as clients may hold many large ones."""
 
 
 class UdsourceMetrics:
@@ -48,6 +46,7 @@ class UdsourceMetrics:
         self.redelivered = counter("records_redelivered", "Records delivered again.")
         self.nacked = counter("records_nacked", "Records given back by NackFn.")
         self.lost = counter("records_lost", "Records that the topic dropped before they were acked.")
+        self.went_back = counter("logs_went_back", "Partitions read from their beginning, as their log went back.")
         self.replay_ranges = counter("replay_ranges", "Ranges replayed to their end.")
         self.pending = gauge("pending", "Records not acked by the group; -1 if unknown.")
         self.kafka_up = gauge("kafka_up", "Whether Kafka and the topic are available.")
@@ -56,7 +55,8 @@ class UdsourceMetrics:
 class TopicReader:
     """Plain reads of one client. Joins the group at the first `open` and leaves it at `close`.
 
-    The newest stream owns the records: `open` takes back everything in flight, to be issued again on that stream.
+    The newest stream owns the records: `open` takes back everything in flight, to be issued again on that stream. For
+    one event loop.
     """
 
     def __init__(
@@ -65,24 +65,30 @@ class TopicReader:
         self._settings = settings
         self._metrics = metrics
         self._reachable = reachable
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="topic")
-        self._lock = threading.Lock()
-        self._tracker = AckTracker()
-        self._consumer: Consumer | None = None
-        self._held: list[Message] = []
-        self._paused = False
-        self._read_s = time.monotonic()
+        self._queue: TopicQueue[Message] = TopicQueue(RULES)
+        self._reading = TopicReading(settings.topic, self._queue, self._wake, self._reading_ended)
+        self._member = GroupMember(settings.group, _options(settings), commit_seconds=COMMIT_SECONDS)
+        self._joined = False
+        self._failure: SuiteError | None = None
+        self._join_again_s = 0.0
+        self._ended = asyncio.Event()
+        self._records = asyncio.Event()
+        self._waiting = False
+        self._loop = asyncio.get_running_loop()
+        self._gone_back = 0
         self._stream = 0
         self._draining = False
-
-    # ---- called from the event loop
 
     async def open(self) -> int:
         """Start a new stream and return its number; the next `read` of an older stream fails."""
         self._stream += 1
-        stream = self._stream
-        await self._run(self._start)
-        return stream
+        if not self._joined:
+            self._joined = True
+            self._join()
+        with self._member.lock:
+            self._queue.give_back_all(now_ns=time.monotonic_ns())
+        self._records.set()  # a read of the older stream must not wait
+        return self._stream
 
     async def read(self, stream: int, limit: int, timeout_s: float) -> list[Message]:
         """Return at most ``limit`` records as soon as there are any, or none after ``timeout_s``.
@@ -91,237 +97,144 @@ class TopicReader:
 
         Raises:
             Conflict: There is a newer stream.
-            Unavailable: Kafka can't be read.
-            KafkaException: The consumer failed permanently.
+            Unavailable: Kafka does not let us read, for now.
+            RuntimeError: The group can't be read for good, for example as another process has our instance id.
         """
-        given_up = threading.Event()
-        try:
-            return await self._run(lambda: self._read(stream, min(limit, MAX_RECORDS), timeout_s, given_up))
-        finally:
-            given_up.set()
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            if stream != self._stream:
+                raise Conflict("another client has opened ReadFn and owns the records now")
+            if self._failure is not None:
+                self._raise(self._failure)
+            self._records.clear()
+            records = [] if self._draining else self._take(min(limit, MAX_RECORDS))
+            left_s = deadline_s - time.monotonic()
+            if records or limit <= 0 or left_s <= 0:
+                return records
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._records.wait(), left_s)
+
+    def _raise(self, failure: SuiteError) -> NoReturn:
+        if not isinstance(failure, NotAllowed):
+            raise RuntimeError(str(failure))  # for good: ends the process
+        if time.monotonic() > self._join_again_s:
+            self._join()
+        raise Unavailable(str(failure))
+
+    def _join(self) -> None:
+        self._failure = None
+        self._ended.clear()
+        self._member = GroupMember(self._settings.group, _options(self._settings), commit_seconds=COMMIT_SECONDS)
+        self._member.read(self._reading)
+
+    def _take(self, limit: int) -> list[Message]:
+        if limit <= 0:
+            return []
+        with self._member.lock:
+            lost, found = self._queue.lost(), self._queue.take(limit, now_ns=time.monotonic_ns())
+            self._waiting = not found
+            lost = self._queue.lost() - lost
+        self._member.resume_fetching()
+        self._metrics.went_back.inc(self._queue.gone_back - self._gone_back)
+        self._gone_back = self._queue.gone_back
+        self._metrics.redelivered.inc(sum(bool(each.redelivery) for each in found))
+        if lost:
+            self._metrics.lost.inc(lost)
+            log.error("the topic dropped records before they were acked", count=lost)
+        return [each.record for each in found]
+
+    def _wake(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._loop.call_soon_threadsafe(self._records.set)
+
+    def _reading_ended(self, error: SuiteError | None) -> None:
+        def note() -> None:
+            self._failure = error
+            self._join_again_s = time.monotonic() + JOIN_AGAIN_SECONDS
+            self._records.set()
+            self._ended.set()
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(note)
+
+    def knows(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> bool:
+        """Return whether all (partition, offset) pairs were issued, or are before the log's end in ``state``."""
+        with self._member.lock:
+            return not any(self._unknown(pairs, state))
+
+    def _unknown(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> list[tuple[int, int]]:
+        issued, ends = self._queue.was_delivered, state.ends
+        return [(p, o) for p, o in pairs if not issued(p, o) and o >= ends.get(p, 0)]
 
     def ack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
         """Ack (partition, offset) pairs; the commit follows by itself.
 
+        A process that was just started has issued nothing, but its predecessor may have issued everything up to the
+        log's end: such an ack counts, and the record is not delivered.
+
         Raises:
-            InvalidRequest: One was never issued; none is acked then.
+            InvalidRequest: An offset is beyond the log; none is acked then.
         """
-        with self._lock:
-            self._metrics.plain_acked.inc(self._tracker.ack(pairs, state.committed))
-        self._thread.submit(self._commit)
+        with self._member.lock:
+            self._refuse_unknown("ack", pairs, state)
+            self._metrics.plain_acked.inc(sum(self._queue.ack(p, o) for p, o in pairs))
 
     def nack(self, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
         """Take back (partition, offset) pairs; a later read returns them again.
 
         Raises:
-            InvalidRequest: One was never issued; none is taken back then.
+            InvalidRequest: An offset is beyond the log; none is taken back then.
         """
-        with self._lock:
-            self._metrics.nacked.inc(self._tracker.nack(pairs, state.committed))
+        now_ns = time.monotonic_ns()
+        with self._member.lock:
+            self._refuse_unknown("nack", pairs, state)
+            self._metrics.nacked.inc(sum(self._queue.give_back(p, o, now_ns=now_ns) for p, o in pairs))
+
+    def _refuse_unknown(self, verb: str, pairs: Sequence[tuple[int, int]], state: TopicState) -> None:
+        if unknown := self._unknown(pairs, state):
+            number, offset = unknown[0]
+            raise InvalidRequest(f"{verb} of offset {offset} of partition {number}, which was never issued")
+
+    def note_topic_id(self, topic_id: str) -> None:
+        """Read the topic from its beginning if its id has changed."""
+        self._member.note_topic_id(self._reading.topic, topic_id)
 
     def partitions(self) -> list[int]:
         """Return the partitions that this process serves."""
-        with self._lock:
-            return self._tracker.assigned()
+        with self._member.lock:
+            return self._queue.partitions
 
     def pending(self, state: TopicState) -> int:
         """Return the number of records of the topic that the group has not acked."""
-        with self._lock:
-            return self._tracker.lag(state.starts, state.ends, state.committed)
+        with self._member.lock:
+            return self._queue.lag(state.starts, state.ends, state.committed)
 
     def in_flight(self) -> int:
         """Return the number of records issued and not answered."""
-        with self._lock:
-            return self._tracker.in_flight()
+        with self._member.lock:
+            return self._queue.in_flight()
 
     def drain(self) -> None:
         """Issue no more records; acks are still accepted."""
         self._draining = True
 
-    async def tick(self) -> None:
-        """Keep the membership alive and commit while there are no reads; call about twice a second."""
-        await self._run(self._serve_idle)
-
     async def close(self) -> None:
-        """Commit the acked records and leave the group; without Kafka do neither, as both would wait for it."""
-        if self._reachable():
-            await self._run(self._stop)
-        self._thread.shutdown(wait=False)
-
-    async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-    # ---- called in the thread
-
-    def _start(self) -> None:
-        if self._consumer is None:
-            self._consumer = Consumer(self._options())
-            self._consumer.subscribe(
-                [self._settings.topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-            )
-        with self._lock:
-            self._tracker.restart()
-
-    def _read(self, stream: int, limit: int, timeout_s: float, given_up: threading.Event) -> list[Message]:
-        deadline_s = time.monotonic() + timeout_s
-        self._resume()
-        while True:
-            if stream != self._stream:
-                raise Conflict("another client has opened ReadFn and owns the records now")
-            left_s = deadline_s - time.monotonic()
-            if self._draining:
-                given_up.wait(max(0.0, min(left_s, WAIT_SLICE_S)))
-                records: list[Message] = []
-            else:
-                self._rewind()
-                records = self._issue(self._fetch(limit, min(max(left_s, 0.0), WAIT_SLICE_S)))
-            self._commit()
-            self._read_s = time.monotonic()
-            if records or limit <= 0 or left_s <= 0 or given_up.is_set():
-                return records
-
-    def _fetch(self, limit: int, wait_s: float) -> list[Message]:
-        assert self._consumer is not None
-        if limit <= 0:
-            return []
-        if self._held:
-            taken, self._held = self._held[:limit], self._held[limit:]
-            return taken
-        return fetch(self._consumer, limit, wait_s)
-
-    def _issue(self, messages: list[Message]) -> list[Message]:
-        good: list[Message] = []
-        error: KafkaError | None = None
-        with self._lock:
-            redelivered, lost = self._tracker.redelivered, self._tracker.lost
-            for message in messages:
-                if (problem := message.error()) is not None:
-                    error = problem
-                elif self._tracker.issue(message.partition() or 0, message.offset() or 0):
-                    good.append(message)
-            redelivered, lost = self._tracker.redelivered - redelivered, self._tracker.lost - lost
-        self._metrics.redelivered.inc(redelivered)
-        if lost:
-            self._metrics.lost.inc(lost)
-            log.error("the topic dropped records before they were acked", count=lost)
-        if error is not None and (error.fatal() or error.code() == KafkaError._FATAL):  # it will never read again
-            raise KafkaException(error)
-        if error is not None and not good:
-            raise Unavailable(f"topic {self._settings.topic} can't be read: {error.str()}")
-        return good
-
-    def _rewind(self) -> None:
-        assert self._consumer is not None
-        with self._lock:
-            wanted = self._tracker.rewinds()
-        for partition, offset in wanted.items():
-            try:
-                self._consumer.seek(TopicPartition(self._settings.topic, partition, offset))
-            except KafkaException as error:  # just assigned and not fetched yet; the next read tries again
-                log.debug("rewind delayed", partition=partition, offset=offset, reason=error.args[0].str())
-                continue
-            self._held = [m for m in self._held if m.partition() != partition]
-            with self._lock:
-                self._tracker.rewound(partition)
-
-    def _commit(self, *, wait: bool = False) -> None:
-        # Without Kafka a commit would wait in librdkafka and delay a stop; the acks stay in the tracker.
-        if self._consumer is None or not self._reachable():
-            return
-        with self._lock:
-            positions = self._tracker.commits()
-        offsets = [TopicPartition(self._settings.topic, p, o) for p, o in positions.items()]
-        if not offsets:
-            return
-        try:
-            if wait:
-                self._consumer.commit(offsets=offsets, asynchronous=False)
-            else:
-                self._consumer.commit(offsets=offsets, asynchronous=True)
-        except KafkaException as error:
-            self._on_commit(error.args[0], offsets)
-
-    def _serve_idle(self) -> None:
-        if self._consumer is None:
-            return
-        self._commit()
-        if time.monotonic() - self._read_s < PAUSE_AFTER_S:
-            return
-        self._consumer.pause(self._consumer.assignment())
-        self._paused = True
-        # Handles rebalances and results of commits. A record that was already fetched is kept for the next read.
-        if (message := self._consumer.poll(0)) is not None:
-            self._held.append(message)
-
-    def _resume(self) -> None:
-        assert self._consumer is not None
-        if self._paused:
-            self._consumer.resume(self._consumer.assignment())
-            self._paused = False
-
-    def _stop(self) -> None:
-        if self._consumer is not None:
-            self._commit(wait=True)
-            self._consumer.close()
-            self._consumer = None
-
-    # ---- called by the consumer, in the thread
-
-    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        try:
-            committed = consumer.committed(partitions, timeout=10)
-        except KafkaException as error:
-            # The consumer starts at the commit even so; the tracker learns it from the first record.
-            log.warning("the group's commits are unknown", reason=error.args[0].str())
-            committed = partitions
-        with self._lock:
-            for part in committed:
-                self._tracker.assign(part.partition, part.offset if part.offset >= 0 else None)
-        log.info("partitions assigned", partitions=[p.partition for p in partitions])
-
-    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._commit(wait=True)
-        self._on_lost(consumer, partitions)
-
-    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        revoked = {p.partition for p in partitions}
-        self._held = [m for m in self._held if m.partition() not in revoked]
-        with self._lock:
-            for partition in revoked:
-                self._tracker.revoke(partition)
-        log.info("partitions revoked", partitions=sorted(revoked))
-
-    def _on_commit(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
-        failed = [p.partition for p in offsets if error is not None or p.error is not None]
-        if failed:
-            with self._lock:
-                self._tracker.commit_failed(failed)
-            log.warning("commit failed and will be repeated", partitions=failed, reason=error.str() if error else "")
-
-    def _options(self) -> dict[str, object]:
-        return {
-            **client_options(self._settings),
-            "group.id": self._settings.group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": "cooperative-sticky",
-            "on_commit": self._on_commit,
-            # Time that others wait for a killed process, and a stop for a commit that finds no coordinator.
-            "session.timeout.ms": 10_000,
-            "fetch.wait.max.ms": 50,
-            "fetch.queue.backoff.ms": 50,
-            "queued.max.messages.kbytes": 32 * 1024,
-        }
+        """Commit the acked records and leave the group; without Kafka do not wait for it."""
+        if self._joined and not self._ended.is_set():
+            self._member.stop(self._reading)
+            if self._reachable():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), CLOSE_SECONDS)
 
 
-def fetch(consumer: Consumer, limit: int, wait_s: float) -> list[Message]:
-    """Return at most ``limit`` messages as soon as there are any, or none after ``wait_s``.
-
-    consume() with a timeout waits for the full number, so this waits for one message and takes the others that are
-    there.
-    """
-    messages = consumer.consume(limit, 0)
-    if not messages and (first := consumer.poll(wait_s)) is not None:
-        messages = [first, *consumer.consume(limit - 1, 0)] if limit > 1 else [first]
-    return messages
+def _options(settings: UdsourceSettings) -> dict[str, object]:
+    return {
+        # Time that others wait for a killed process.
+        "session.timeout.ms": 10_000,
+        "fetch.wait.max.ms": 50,
+        "fetch.queue.backoff.ms": 50,
+        "queued.max.messages.kbytes": 32 * 1024,
+        **({"group.instance.id": settings.instance} if settings.instance else {}),
+        **client_options(settings),
+    }

@@ -18,8 +18,9 @@ COORDINATOR_CHANGING = frozenset(
     }
 )
 """The group's coordinator is being made, found or moved, for example just after a broker's start; try again."""
-_NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-_INVALID_TOPIC = _NO_SUCH_TOPIC | {KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
+NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+_PERMANENT = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._INVALID_ARG, KafkaError.INVALID_GROUP_ID})
+_INVALID_TOPIC = NO_SUCH_TOPIC | {KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
 _INVALID_RECORD = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG})
 _INVALID_ADMIN_REQUEST = frozenset(
     {KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.TOPIC_EXCEPTION, KafkaError.INVALID_GROUP_ID}
@@ -69,14 +70,22 @@ def produce_error(error: KafkaError, topic: str, size: int) -> SuiteError:
     return SuiteError(f"topic {topic!r}: {text}")
 
 
-def read_error(error: KafkaError, topic: str) -> SuiteError | None:
+def topic_error(error: KafkaError, topic: str) -> SuiteError | None:
     """Return the error that ends reading a topic; None if librdkafka recovers by itself."""
-    text = f"topic {topic!r}: {error.str()}"
-    if error.code() in _NO_SUCH_TOPIC:
-        return NotFound(f"topic {topic!r} does not exist")
-    if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return NotAllowed(f"topic {topic!r}: {error.str()}")
+    return None
+
+
+def group_error(error: BaseException, group: str) -> SuiteError | None:
+    """Return the error that ends a membership for good; None if joining again may help."""
+    cause = error.args[0] if error.args else error
+    if isinstance(error, SuiteError) or not isinstance(cause, KafkaError):
+        return error if isinstance(error, SuiteError) else None
+    text = f"group {group!r}: {cause.str()}"
+    if cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return NotAllowed(text)
-    return Unavailable(text) if error.fatal() else None
+    return Unavailable(text) if cause.code() in _PERMANENT else None
 
 
 def admin_error(error: KafkaError, what: str = "Kafka") -> SuiteError:
@@ -89,7 +98,7 @@ def admin_error(error: KafkaError, what: str = "Kafka") -> SuiteError:
     return InvalidRequest(text) if code in _INVALID_ADMIN_REQUEST else Unavailable(text)
 
 
-def error_text(error: Exception) -> str:
+def error_text(error: BaseException) -> str:
     """Return the text of an exception of librdkafka, or of another one."""
     cause = error.args[0] if error.args else error
     return cause.str() if isinstance(cause, KafkaError) else str(cause)

@@ -27,6 +27,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from services.common.kafka.client_errors import COORDINATOR_CHANGING, admin_error, error_text
+from services.common.kafka.commits import Commit
+from services.common.kafka.group_commits import commit_now, committed, metadata_of, topic_ids
 from services.common.model.errors import Exhausted, NotFound, Unavailable
 from services.gateway.kafkapixy.admin_views import (
     SETTLED_STATES,
@@ -41,8 +43,6 @@ from services.gateway.kafkapixy.admin_views import (
     offsets_view,
 )
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
-from services.gateway.kafkapixy.commits import Commit
-from services.gateway.kafkapixy.group_commits import commit_now, committed, metadata_of
 from services.gateway.kafkapixy.metrics import Place
 from services.gateway.kafkapixy.options import consumer_options
 
@@ -164,6 +164,14 @@ class Admin:
         """Return by partition the first offset at or after a time; the log's end if there is none."""
         found = await self._offsets_at(topic, logs, OffsetSpec.for_timestamp(time_ms))
         return {partition: offset if offset >= 0 else logs[partition][1] for partition, offset in found.items()}
+
+    async def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Return the known ids of topics; another one than before means that the topic was created again."""
+        try:
+            return await topic_ids(self._client, topics, _QUERY_TIMEOUT_SECONDS)
+        except KafkaException as error:
+            log.warning("could not query the ids of topics", reason=error_text(error))
+            return {}
 
     async def log_ends(self, places: Collection[Place]) -> dict[Place, int]:
         """Return the known ends of logs; none for a partition without a leader or a deleted topic."""

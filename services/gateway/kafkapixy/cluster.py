@@ -94,6 +94,7 @@ class Cluster:
             places = self.consumers.places()
             known = {place: end for place, end in self._log_ends.items() if place in places}
             self._log_ends = known | await self.admin.log_ends(places)
+            self.consumers.note_topic_ids(await self.admin.topic_ids({topic for topic, _ in places}))
             await asyncio.sleep(_LOG_END_POLLS * self.config.poll_seconds)
 
     async def _check(self) -> None:

@@ -1,14 +1,19 @@
-"""Subscriptions of one cluster: each joins at the first request of its group and topic, and leaves when it is idle."""
+"""Subscriptions of one cluster: each begins with the first request of its group and topic, and ends when it is idle.
+
+The subscriptions of a group share its member; the last one that ends leaves the group.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+from services.common.kafka.group_member import GroupMember, NotAssigned
 from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
 from services.gateway.kafkapixy.metrics import ClusterMetrics, GroupTopic, Place
+from services.gateway.kafkapixy.options import consumer_options
 from services.gateway.kafkapixy.subscription import Subscription
-from services.gateway.kafkapixy.types import NotAssigned
 
 _LEAVE_SECONDS = 5.0
 
@@ -21,6 +26,7 @@ class Consumers:
         self._metrics = metrics
         self._open: dict[GroupTopic, Subscription] = {}
         self._leaving: set[Subscription] = set()
+        self._members: dict[str, GroupMember] = {}
         self._stopping = False
         self._kafka_up = False
         metrics.subscriptions = lambda: list(self._open.values())
@@ -41,9 +47,16 @@ class Consumers:
                 raise Exhausted(f"{len(self._open)} pairs of group and topic are read already")
             found = Subscription(self._config, group, topic, self._metrics, self._left)
             found.kafka_up = self._kafka_up
+            if (member := self._members.get(group)) is None or not found.start(member):
+                # None, or its thread ends: it would not take the topic.
+                self._members[group] = self._new_member(group)
+                found.start(self._members[group])
             self._open[group, topic] = found
-            found.start()
         return found
+
+    def _new_member(self, group: str) -> GroupMember:
+        seconds = self._config.consume.offsets_commit_interval_ms / 1_000
+        return GroupMember(group, consumer_options(self._config), commit_seconds=seconds, cluster=self._config.name)
 
     def subscribed(self, group: str, topic: str) -> Subscription:
         """Return the open subscription; raise NotAssigned if there is none."""
@@ -52,9 +65,15 @@ class Consumers:
             raise NotAssigned(f"group {group!r} does not read topic {topic!r} here")
         return found
 
-    def members(self, group: str) -> list[Subscription]:
-        """Return the open subscriptions of a group."""
-        return [each for (name, _), each in self._open.items() if name == group]
+    def reading(self, group: str) -> GroupMember | None:
+        """Return the member by which this gateway reads topics of a group."""
+        return next((each.member for (name, _), each in self._open.items() if name == group), None)
+
+    def note_topic_ids(self, topic_ids: Mapping[str, str]) -> None:
+        """Tell the members the present ids of the topics."""
+        for (_, topic), each in self._open.items():
+            if topic in topic_ids:
+                each.member.note_topic_id(topic, topic_ids[topic])
 
     async def wait_until_left(self, group: str) -> None:
         """Wait for the subscriptions that are leaving the group."""
@@ -76,6 +95,9 @@ class Consumers:
         if self._open.get(name) is subscription:
             del self._open[name]
         (self._leaving.discard if ended else self._leaving.add)(subscription)
+        group, member = subscription.group, subscription.member
+        if ended and self._members.get(group) is member and not member.topics:
+            del self._members[group]
 
     def stop_taking(self) -> None:
         """Refuse requests and end those that wait; acks are still taken."""

@@ -70,17 +70,11 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
 
 
 def consumer_options(config: ClusterConfig) -> dict[str, Any]:
-    """Return properties of a member of a group that commits and seeks explicitly."""
+    """Return properties of a group's member, which extend `MEMBER_OPTIONS`."""
     consume = config.consume
     max_bytes = max(consume.max_record_bytes, consume.fetch_bytes)
     return {
         **client_options(config),
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        # Every partition is assigned with an offset; this is for offsets that retention has deleted.
-        "auto.offset.reset": "earliest",
-        # A member that joins or leaves, also for another topic of the group, does not interrupt other partitions.
-        "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": consume.session_timeout_ms,
         # Members learn of a new member with a heartbeat; it gets no partition until all have.
         "heartbeat.interval.ms": min(1_000, consume.session_timeout_ms // 3),

@@ -9,12 +9,14 @@ from typing import Any
 import grpc
 
 from services.common.kafka.client_options import headers_of
+from services.common.kafka.group_member import NotAssigned
+from services.common.kafka.topic_queue import Delivery
 from services.common.model.errors import InvalidRequest, NotFound, Unavailable
 from services.common.rpc.identity import current_caller
 from services.gateway.kafkapixy.access import check_produce
 from services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
 from services.gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
-from services.gateway.kafkapixy.types import Delivery, NotAssigned, Record, UnknownTopic, group_name, topic_name
+from services.gateway.kafkapixy.types import Record, UnknownTopic, group_name, topic_name
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -160,11 +162,11 @@ def _check_place(partition_name: str, partition: int, offset_name: str, offset: 
 
 
 def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
-    offset, record = delivery.records[0]
+    record = delivery.record
     key = record.key()
     answer = pb.ConsRs(
         partition=delivery.partition,
-        offset=offset,
+        offset=delivery.offset,
         key_value=key or b"",
         key_undefined=key is None,
         message=record.value() or b"",

@@ -8,13 +8,12 @@ from collections.abc import Awaitable, Mapping, Sequence
 from confluent_kafka import KafkaError, KafkaException
 
 from services.common.kafka.client_errors import COORDINATOR_CHANGING
+from services.common.kafka.commits import Commit
+from services.common.kafka.group_member import GroupMember, NotAssigned
 from services.common.model.errors import Conflict, Unavailable
 from services.gateway.kafkapixy.admin import Admin
 from services.gateway.kafkapixy.admin_views import GroupView, MemberView
-from services.gateway.kafkapixy.commits import Commit
 from services.gateway.kafkapixy.consumers import Consumers
-from services.gateway.kafkapixy.subscription import Subscription
-from services.gateway.kafkapixy.types import NotAssigned
 
 _RETRY_SECONDS = 0.2
 _TIMEOUT_SECONDS = 8.0
@@ -39,24 +38,24 @@ async def set_offsets(admin: Admin, consumers: Consumers, group: str, topic: str
 async def _try_once(admin: Admin, consumers: Consumers, group: str, topic: str, wanted: Mapping[int, Commit]) -> bool:
     """Return False if the group is changing."""
     await consumers.wait_until_left(group)
-    ours = consumers.members(group)
-    here = next((reader for reader in ours if reader.topic == topic), None)
-    if here is not None and await _committed(here.set_offsets(topic, wanted)):
+    ours = consumers.reading(group)
+    here = ours is not None and topic in ours.topics
+    if ours is not None and here and await _committed(asyncio.wrap_future(ours.set_offsets(topic, wanted))):
         return True
     found = await admin.group(group)
     _refuse_if_held(found, topic, wanted, ours)
-    if here is not None or not found.settled:
+    if here or not found.settled:
         return False
     if not found.members:
         return await _committed(admin.commit(group, topic, wanted))
-    if not ours:
+    if ours is None:
         raise Conflict(
             f"group {group!r} is read by {_names(found.members)}, and Kafka takes commits only from these: "
             "stop them, or consume from the topic through this gateway first"
         )
-    # No member reads these partitions, and a member of ours that reads another topic may commit for them. A member that
-    # took them meanwhile would not have seen the commit: then it does not count.
-    if not await _committed(ours[0].set_offsets(topic, wanted)):
+    # No member reads these partitions, and ours, which reads other topics, may commit for them. A member that took them
+    # meanwhile would not have seen the commit: then it does not count.
+    if not await _committed(asyncio.wrap_future(ours.set_offsets(topic, wanted))):
         return False
     found = await admin.group(group)
     return found.settled and not found.holders(topic, wanted)
@@ -75,9 +74,9 @@ async def _committed(commit: Awaitable[None]) -> bool:
     return True
 
 
-def _refuse_if_held(found: GroupView, topic: str, wanted: Mapping[int, Commit], ours: Sequence[Subscription]) -> None:
-    names = {reader.member_id for reader in ours}
-    others = [member for member in found.holders(topic, wanted) if member.member_id not in names]
+def _refuse_if_held(found: GroupView, topic: str, wanted: Mapping[int, Commit], ours: GroupMember | None) -> None:
+    name = None if ours is None else ours.member_id
+    others = [member for member in found.holders(topic, wanted) if member.member_id != name]
     if others:
         held = sorted({p for member in others for p in member.partitions[topic]}.intersection(wanted))
         raise Conflict(

@@ -121,26 +121,12 @@ class StartPosition:
     warning: str = ""
 
 
-def start_position(offset: int, metadata: str, *, low: int, high: int, earliest: bool) -> StartPosition:
-    """Return the start for a partition's commit and its log ``[low, high)``.
-
-    Args:
-        offset: Committed offset; negative when the group has none.
-        earliest: A group without a commit starts at ``low`` instead of ``high``.
-    """
-    if offset < 0:
-        return StartPosition(low if earliest else high)
-    if offset > high:
-        # The topic was deleted and created again: none of its records was ever delivered.
-        return StartPosition(low, warning=f"committed {offset} is beyond the log's end {high}; starting at {low}")
+def start_position(offset: int, metadata: str) -> StartPosition:
+    """Return the start for a partition's commit; the records that are acked above it may not exist yet."""
     try:
-        acked = tuple(committed_ranges(offset, metadata, end=high))
+        return StartPosition(offset, tuple(committed_ranges(offset, metadata, end=_MAX_OFFSET)), committed=True)
     except ValueError as error:
-        return StartPosition(max(offset, low), warning=f"metadata {metadata!r} is not used: {error}")
-    if offset < low:
-        kept = tuple((max(start, low), end) for start, end in acked if end > low)
-        return StartPosition(low, kept, warning=f"committed {offset} is before the log's beginning; starting at {low}")
-    return StartPosition(offset, acked, committed=True)
+        return StartPosition(offset, warning=f"metadata {metadata!r} is not used: {error}")
 
 
 def shown_metadata(offset: int, metadata: str) -> tuple[str, list[Range]]:

@@ -1,11 +1,14 @@
-"""Commits of a group, read and written at once by a consumer; in the thread that owns it."""
+"""Commits of a group, read and written at once by a consumer, in the thread that owns it; and the ids of topics."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from services.common.kafka.client_errors import COORDINATOR_CHANGING
 
@@ -40,6 +43,16 @@ def metadata_of(part: TopicPartition) -> str:
         return part.metadata or ""
     except UnicodeDecodeError as error:
         return error.object.decode(errors="replace")
+
+
+async def topic_ids(admin: AdminClient, topics: Collection[str], timeout_seconds: float) -> dict[str, str]:
+    """Return the ids that topics got when they were created; none for a topic that does not exist or is not known."""
+    if not topics:
+        return {}
+    described = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=timeout_seconds)
+    found = await asyncio.gather(*map(asyncio.wrap_future, described.values()), return_exceptions=True)
+    answers: Any = zip(described, found, strict=True)
+    return {topic: str(answer.topic_id) for topic, answer in answers if not isinstance(answer, BaseException)}
 
 
 def _raise_first(partitions: Sequence[TopicPartition]) -> None:

@@ -1,0 +1,475 @@
+"""Member of a Kafka group: one thread with one consumer, for all topics that this process reads in the group.
+
+The thread fetches, commits and takes part in rebalances, as the topics' queues decide. Only it uses the consumer. The
+queues are shared with the callers, under one lock that is never held across a blocking call.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from services.common.kafka.client_errors import NO_SUCH_TOPIC, error_text, group_error, topic_error
+from services.common.kafka.commits import Commit
+from services.common.kafka.group_commits import commit_now, committed, metadata_of
+from services.common.kafka.topic_queue import TopicQueue
+from services.common.model.errors import SuiteError, Unavailable
+
+log = structlog.get_logger(__name__)
+Place = tuple[str, int]
+"""Topic and partition."""
+_POLL_SECONDS = 0.1
+_MAX_FETCH_RECORDS = 1_000
+_QUERY_SECONDS = 10.0
+_COMMIT_SECONDS = 3.0
+_REJOIN_SECONDS = 1.0
+MEMBER_OPTIONS: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # A position that the log does not have: before it after retention, behind it if it went back.
+    "auto.offset.reset": "earliest",
+    "enable.partition.eof": True,
+    # A member that joins or leaves, also for another topic of the group, does not interrupt other partitions.
+    "partition.assignment.strategy": "cooperative-sticky",
+    # Partitions that are added to a topic are found after this time.
+    "topic.metadata.refresh.interval.ms": 5_000,
+}
+"""Options on which `GroupMember` relies."""
+
+
+class NotAssigned(SuiteError):
+    """The partition is read by another member of the group, or by none."""
+
+
+class NotRead(Unavailable):
+    """The topic is no longer read here."""
+
+
+@dataclass(eq=False, slots=True)
+class TopicReading:
+    """One topic of a member.
+
+    Attributes:
+        wake: Called from the thread when records came, with the lock held.
+        ended: Called from the thread when the topic is no longer read, with the failure or None.
+    """
+
+    topic: str
+    queue: TopicQueue[Any]
+    wake: Callable[[], None]
+    ended: Callable[[SuiteError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _CommitRequest:
+    topic: str
+    wanted: Mapping[int, Commit]
+    done: Future[None]
+
+
+class GroupMember:
+    """Call ``read`` for each topic; the thread ends when the last one is stopped.
+
+    Args:
+        options: Properties of the consumer; they extend `MEMBER_OPTIONS`.
+
+    Attributes:
+        lock: Guards the queues.
+        member_id: Id that Kafka gave this member of the group; empty before it has joined.
+    """
+
+    def __init__(self, group: str, options: Mapping[str, Any], *, commit_seconds: float, **labels: str) -> None:
+        self.lock = threading.Lock()
+        self.member_id = ""
+        self._group = group
+        self._options = {**MEMBER_OPTIONS, **options, "group.id": group, "on_commit": self._on_commit}
+        self._commit_seconds = commit_seconds
+        self._log = log.bind(group=group, **labels)
+        self._topics: dict[str, TopicReading] = {}
+        self._stopping: list[TopicReading] = []
+        self._next: dict[str, TopicReading] = {}
+        self._subscribed: dict[str, TopicReading] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._room = threading.Event()
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._committing: dict[Place, Commit] | None = None
+        self._next_commit_s = 0.0
+        self._requests: deque[_CommitRequest] = deque()
+        self._thread = threading.Thread(target=self._run, name=f"group-{group}", daemon=True)
+
+    # ---- for any thread
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics that are read."""
+        return list(self._topics)
+
+    def read(self, reading: TopicReading) -> bool:
+        """Read a topic that is not read or was stopped, from now on; return False if the thread has ended."""
+        with self.lock:
+            if self._closed:
+                return False
+            (self._next if reading.topic in self._topics else self._topics)[reading.topic] = reading
+            if self._thread.ident is None:
+                self._thread.start()
+        self._room.set()
+        return True
+
+    def stop(self, reading: TopicReading) -> None:
+        """Commit, read the topic no longer, and call its ``ended``."""
+        with self.lock:
+            if reading not in self._stopping and reading in (*self._topics.values(), *self._next.values()):
+                self._stopping.append(reading)
+        self._room.set()
+
+    def resume_fetching(self) -> None:
+        """Fetch again after records were taken from a queue."""
+        self._room.set()
+
+    def note_topic_id(self, topic: str, topic_id: str) -> None:
+        """Read a topic from its beginning if its id has changed: it was deleted and created again."""
+        before = self._topic_ids.get(topic)
+        self._topic_ids[topic] = topic_id
+        if before is not None and before != topic_id:
+            with self.lock:
+                if (reading := self._topics.get(topic)) is not None:
+                    reading.queue.go_back()
+            self._log.error("topic was created again, reading it from its beginning", topic=topic)
+
+    def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
+        """Commit as a member of the group, and continue from there if the topic is one read here.
+
+        Cancelling the future before it runs withdraws the request. It raises NotAssigned for a partition of a topic
+        read here that is not ours now, KafkaException if Kafka refuses, NotRead if the thread ends first; then
+        nothing is committed.
+        """
+        done: Future[None] = Future()
+        with self.lock:
+            if self._closed:
+                done.set_exception(NotRead(f"group {self._group!r} is no longer read"))
+            else:
+                self._requests.append(_CommitRequest(topic, wanted, done))
+        self._room.set()
+        return done
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        failure: SuiteError | None = None
+        while failure is None and not self._close_if_unused():
+            try:
+                self._read_until_unused()
+            except BaseException as error:  # a KafkaError, which is not an Exception, among others
+                failure = group_error(error, self._group)
+                if failure is None:
+                    ours = None if isinstance(error, KafkaException) else error
+                    self._log.error("consumer failed, joining again", reason=error_text(error), exc_info=ours)
+                    time.sleep(_REJOIN_SECONDS)
+        self._end(failure)
+
+    def _read_until_unused(self) -> None:
+        self._failure = self._committing = None
+        self._subscribed = {}
+        consumer = Consumer(self._options)
+        try:
+            while self._topics:
+                self._end_stopped(consumer)
+                self._subscribe(consumer)
+                self._step(consumer)
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            self._leave(consumer)
+
+    def _close_if_unused(self) -> bool:
+        with self.lock:
+            self._closed = not self._topics
+        return self._closed
+
+    def _end(self, failure: SuiteError | None) -> None:
+        with self.lock:
+            self._closed = True
+            topics, self._topics, self._next = [*self._topics.values(), *self._next.values()], {}, {}
+            requests, self._requests = list(self._requests), deque()
+        for request in requests:
+            if request.done.set_running_or_notify_cancel():
+                request.done.set_exception(NotRead(f"group {self._group!r} is no longer read"))
+        for reading in topics:
+            reading.ended(failure)
+
+    def _end_topic(self, reading: TopicReading, failure: SuiteError | None) -> None:
+        topic = reading.topic
+        with self.lock:
+            if self._next.get(topic) is reading:
+                del self._next[topic]
+            else:
+                del self._topics[topic]
+                if topic in self._next:
+                    self._topics[topic] = self._next.pop(topic)
+            if reading in self._stopping:
+                self._stopping.remove(reading)
+        reading.ended(failure)
+
+    def _end_stopped(self, consumer: Consumer) -> None:
+        for reading in list(self._stopping):
+            self._hand_over(consumer, [(reading.topic, p) for p in reading.queue.partitions])
+            self._end_topic(reading, None)
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        topics = dict(self._topics)
+        if topics == self._subscribed or not topics:
+            return
+        before, self._subscribed = self._subscribed, topics
+        if topics.keys() != before.keys():
+            consumer.subscribe(
+                sorted(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
+        # The partitions of a topic that was read until now may still be assigned; then they are not assigned again.
+        added = {topic for topic, reading in topics.items() if before.get(topic) is not reading}
+        if kept := [part for part in consumer.assignment() if part.topic in added]:
+            consumer.incremental_unassign(kept)
+            self._begin(consumer, kept)
+
+    def _step(self, consumer: Consumer) -> None:
+        if self._requests:
+            self._serve_requests(consumer)
+        else:
+            self._commit_regularly(consumer)
+        self._reposition(consumer)
+        with self.lock:
+            ready = [TopicPartition(t, p) for t, reading in self._topics.items() for p in reading.queue.resume()]
+            full = {t: found for t, reading in self._topics.items() if (found := reading.queue.full_partitions())}
+            if full:
+                self._room.clear()
+        if ready:
+            consumer.resume(ready)
+        if not full:
+            self._fetch(consumer, _POLL_SECONDS, _MAX_FETCH_RECORDS)
+        elif not self._room.wait(_POLL_SECONDS):
+            self._pause(consumer, full)
+            self._fetch(consumer, 0, 1)  # Kafka needs polls to keep the membership
+
+    def _pause(self, consumer: Consumer, full: Mapping[str, dict[int, int]]) -> None:
+        with self.lock:
+            others = len(self._topics) > 1
+            paused = [
+                TopicPartition(topic, partition)
+                for topic, partitions in full.items()
+                if (reading := self._topics.get(topic)) is not None
+                for partition in reading.queue.pause(partitions, others=others)
+            ]
+        consumer.pause(paused)
+
+    def _fetch(self, consumer: Consumer, timeout_seconds: float, limit: int) -> None:
+        first: Any = consumer.poll(timeout_seconds)
+        if first is None:
+            return
+        fetched: dict[Place, list[Message]] = {}
+        for message in (first, *(consumer.consume(limit - 1, 0) if limit > 1 else ())):
+            error = message.error()
+            place = message.topic(), message.partition()
+            if error is None:
+                fetched.setdefault(place, []).append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._add(place, fetched.pop(place, []), end=message.offset())
+            else:
+                self._check_error(message.topic(), error)
+        for place, messages in fetched.items():
+            self._add(place, messages)
+
+    def _add(self, place: Place, messages: list[Message], end: int | None = None) -> None:
+        topic, partition = place
+        if (reading := self._topics.get(topic)) is None:
+            return
+        forward = True
+        with self.lock:
+            if messages:
+                records: Any = [(message.offset(), message) for message in messages]
+                epoch = messages[-1].leader_epoch()
+                forward = reading.queue.fetched(partition, records, epoch=-1 if epoch is None else epoch)
+                reading.wake()
+            if end is not None:
+                forward &= reading.queue.log_end(partition, end)
+        if not forward:
+            self._log.error("log went back, reading it from its beginning", topic=topic, partition=partition)
+
+    def _check_error(self, topic: str | None, error: KafkaError) -> None:
+        """Act on an error that Kafka's client reports; it recovers by itself from those that only are logged."""
+        if (failure := group_error(KafkaException(error), self._group)) is not None:
+            raise failure
+        if error.fatal():
+            raise KafkaException(error)
+        reading = self._topics.get(topic) if topic else None
+        if reading is not None and error.code() in NO_SUCH_TOPIC:
+            with self.lock:
+                reading.queue.forget()
+        elif reading is not None and (refused := topic_error(error, reading.topic)) is not None:
+            self._end_topic(reading, refused)
+        self._log.warning("error of Kafka's client", topic=topic, reason=error.str())
+
+    def _reposition(self, consumer: Consumer) -> None:
+        with self.lock:
+            wanted = [(r, p, at) for r in self._topics.values() for p, at in r.queue.positions().items()]
+        for reading, partition, position in wanted:
+            try:
+                consumer.resume([TopicPartition(reading.topic, partition)])  # a later one would undo the seek
+                consumer.seek(TopicPartition(reading.topic, partition, position))
+            except KafkaException as error:  # just assigned and not fetched yet; the next step tries again
+                self._log.debug("seek delayed", topic=reading.topic, partition=partition, reason=error_text(error))
+                continue
+            with self.lock:
+                reading.queue.repositioned(partition, position)
+
+    # ---- commits
+
+    def _commits(self, places: Iterable[Place] | None = None) -> dict[Place, Commit]:
+        with self.lock:
+            if places is None:
+                return {(t, p): c for t, r in self._topics.items() for p, c in r.queue.commits().items()}
+            found = {}
+            for topic, partition in places:
+                if (reading := self._topics.get(topic)) is not None:
+                    found.update({(topic, p): c for p, c in reading.queue.commits([partition]).items()})
+            return found
+
+    def _positions(self, commits: Mapping[Place, Commit]) -> list[TopicPartition]:
+        positions = []
+        for (topic, partition), (offset, metadata) in commits.items():
+            reading = self._topics.get(topic)
+            epoch = -1 if reading is None else reading.queue.epoch(partition)
+            positions.append(_place(topic, partition, offset, metadata, epoch=epoch if epoch >= 0 else None))
+        return positions
+
+    def _note_committed(self, commits: Mapping[Place, Commit]) -> None:
+        with self.lock:
+            for (topic, partition), commit in commits.items():
+                if (reading := self._topics.get(topic)) is not None:
+                    reading.queue.committed({partition: commit})
+
+    def _commit_regularly(self, consumer: Consumer) -> None:
+        now_s = time.monotonic()
+        if self._committing is not None or now_s < self._next_commit_s:
+            return
+        self._next_commit_s = now_s + self._commit_seconds
+        if commits := self._commits():
+            self._committing = commits
+            consumer.commit(offsets=self._positions(commits), asynchronous=True)
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Take Kafka's answer to an asynchronous commit; partitions that failed are committed again later."""
+        commits, self._committing = self._committing or {}, None
+        failed = {(p.topic, p.partition) for p in partitions if p.error is not None}
+        if error is not None or failed:
+            self._log.warning("commit failed, will be retried", reason=error.str() if error else str(sorted(failed)))
+        if error is None:
+            self._note_committed({place: commit for place, commit in commits.items() if place not in failed})
+
+    def _serve_requests(self, consumer: Consumer) -> None:
+        # librdkafka could retry a commit in progress, which would then overwrite ours: wait for its answer first.
+        while self._requests and self._committing is None:
+            request = self._requests.popleft()
+            if request.done.set_running_or_notify_cancel():
+                try:
+                    self._set_offsets(consumer, request.topic, request.wanted)
+                except Exception as error:
+                    request.done.set_exception(error)
+                else:
+                    request.done.set_result(None)
+
+    def _set_offsets(self, consumer: Consumer, topic: str, wanted: Mapping[int, Commit]) -> None:
+        reading = self._topics.get(topic)
+        if reading is not None and (others := sorted(wanted.keys() - set(reading.queue.partitions))):
+            raise NotAssigned(f"partitions {others} are not assigned to this gateway")
+        commit_now(consumer, self._positions({(topic, p): c for p, c in wanted.items()}), _COMMIT_SECONDS)
+        if reading is not None:
+            with self.lock:
+                for partition, commit in wanted.items():
+                    reading.queue.restart(partition, commit)
+            self._log.info("offsets were set", topic=topic, partitions={p: c[0] for p, c in wanted.items()})
+
+    # ---- rebalances; Kafka's client calls these inside poll(), and what they raise would not reach us as it is
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            self.member_id = consumer.memberid() or ""
+            self._begin(consumer, partitions)
+        except BaseException as error:
+            self._failure = error
+
+    def _begin(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        wanted = [TopicPartition(p.topic, p.partition) for p in partitions if p.topic in self._topics]
+        if not wanted:
+            return
+        found = committed(consumer, wanted, _QUERY_SECONDS)
+        with_commits = self._topics_with_commits(consumer, found)
+        starts = []
+        for part in found:
+            commit = (part.offset, metadata_of(part)) if part.offset >= 0 else None
+            with self.lock:
+                queue = self._topics[part.topic].queue
+                start = queue.assign(part.partition, commit, new_group=part.topic not in with_commits)
+            epoch = part.leader_epoch if start == part.offset else None
+            starts.append(_place(part.topic, part.partition, start, epoch=epoch))
+        consumer.incremental_assign(starts)
+        consumer.resume(wanted)  # librdkafka keeps a pause over a revocation
+        self._next_commit_s = 0.0  # a new group's first position is committed at once
+        self._log.info("assigned", partitions={f"{p.topic}/{p.partition}": p.offset for p in starts})
+
+    def _topics_with_commits(self, consumer: Consumer, found: Sequence[TopicPartition]) -> set[str]:
+        """Return the topics in which the group has commits, of those in ``found``."""
+        with_commits = {part.topic for part in found if part.offset >= 0}
+        highest = {part.topic: max(p.partition for p in found if p.topic == part.topic) for part in found}
+        others = [
+            TopicPartition(topic, partition)
+            for topic, last in highest.items()
+            if topic not in with_commits
+            for partition in range(last)
+        ]
+        if others:  # the partitions of other members
+            with_commits |= {part.topic for part in committed(consumer, others, _QUERY_SECONDS) if part.offset >= 0}
+        return with_commits
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._hand_over(consumer, [(p.topic, p.partition) for p in partitions])
+        self._log.info("revoked", partitions=[f"{p.topic}/{p.partition}" for p in partitions])
+
+    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        # Another member may have them already: a commit would be refused.
+        self._stop_delivering((p.topic, p.partition) for p in partitions)
+        self._log.warning("lost", partitions=[f"{p.topic}/{p.partition}" for p in partitions])
+
+    def _hand_over(self, consumer: Consumer, places: list[Place]) -> None:
+        """Commit before partitions go to another member; after a failure it delivers some records again."""
+        try:
+            if commits := self._commits(places):
+                commit_now(consumer, self._positions(commits), _COMMIT_SECONDS)
+                self._note_committed(commits)
+        except BaseException as error:
+            self._log.warning("last commit failed, records will be delivered again", reason=error_text(error))
+        self._stop_delivering(places)
+
+    def _stop_delivering(self, places: Iterable[Place]) -> None:
+        with self.lock:
+            for topic, partition in places:
+                if (reading := self._topics.get(topic)) is not None:
+                    reading.queue.leave(partition)
+
+    def _leave(self, consumer: Consumer) -> None:
+        self._hand_over(consumer, [(t, p) for t, reading in self._topics.items() for p in reading.queue.partitions])
+        consumer.close()
+
+
+def _place(topic: str, partition: int, offset: int, metadata: str = "", *, epoch: int | None) -> TopicPartition:
+    """Return an offset with the epoch of the record before it, by which Kafka tells a log that went back."""
+    if epoch is None:
+        return TopicPartition(topic, partition, offset, metadata)
+    return TopicPartition(topic, partition, offset, metadata, leader_epoch=epoch)
