@@ -75,7 +75,6 @@ class TopicReader:
         self._records = asyncio.Event()
         self._waiting = False
         self._loop = asyncio.get_running_loop()
-        self._gone_back = 0
         self._stream = 0
         self._draining = False
 
@@ -133,10 +132,10 @@ class TopicReader:
         with self._member.lock:
             lost, found = self._queue.lost(), self._queue.take(limit, now_ns=time.monotonic_ns())
             self._waiting = not found
+            went_back, self._queue.gone_back = self._queue.gone_back, 0
             lost = self._queue.lost() - lost
         self._member.resume_fetching()
-        self._metrics.went_back.inc(self._queue.gone_back - self._gone_back)
-        self._gone_back = self._queue.gone_back
+        self._metrics.went_back.inc(went_back)
         self._metrics.redelivered.inc(sum(bool(each.redelivery) for each in found))
         if lost:
             self._metrics.lost.inc(lost)

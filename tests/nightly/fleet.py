@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from dexorder.testing.kafka import create_topic
 from dexorder.testing.processes import until
-from services.gateway.kafkapixy.commits import committed_ranges
+from services.common.kafka.commits import committed_ranges
 from tests.fixtures_gateway import WAIT_SECONDS
 from tests.gateway_process import GatewayProcess
 from tests.nightly.numbered import COMMIT_MS, KafkaWriter, Ledger, NoCommits, Place, Reader

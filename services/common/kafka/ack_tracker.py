@@ -104,6 +104,8 @@ class AckTracker:
         while self._early and self._early[0][1] <= offset:
             del self._early[0]
         if self._early and self._early[0][0] <= offset:
+            end = self._early[0][1]
+            self._early[:1] = [(self._next, end)] if end > self._next else []
             return None
         self._pending[offset] = _Pending(due_ns)
         self._next_due_ns = min(self._next_due_ns, due_ns)

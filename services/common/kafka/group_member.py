@@ -95,7 +95,7 @@ class GroupMember:
         self._log = log.bind(group=group, **labels)
         self._topics: dict[str, TopicReading] = {}
         self._stopping: list[TopicReading] = []
-        self._next: dict[str, TopicReading] = {}
+        self._waiting: list[TopicReading] = []
         self._subscribed: dict[str, TopicReading] = {}
         self._topic_ids: dict[str, str] = {}
         self._room = threading.Event()
@@ -118,7 +118,10 @@ class GroupMember:
         with self.lock:
             if self._closed:
                 return False
-            (self._next if reading.topic in self._topics else self._topics)[reading.topic] = reading
+            if reading.topic in self._topics:
+                self._waiting.append(reading)  # for the end of the one that was stopped
+            else:
+                self._topics[reading.topic] = reading
             if self._thread.ident is None:
                 self._thread.start()
         self._room.set()
@@ -127,7 +130,7 @@ class GroupMember:
     def stop(self, reading: TopicReading) -> None:
         """Commit, read the topic no longer, and call its ``ended``."""
         with self.lock:
-            if reading not in self._stopping and reading in (*self._topics.values(), *self._next.values()):
+            if reading not in self._stopping and reading in (*self._topics.values(), *self._waiting):
                 self._stopping.append(reading)
         self._room.set()
 
@@ -181,7 +184,7 @@ class GroupMember:
         self._subscribed = {}
         consumer = Consumer(self._options)
         try:
-            while self._topics:
+            while not self._unused():
                 self._end_stopped(consumer)
                 self._subscribe(consumer)
                 self._step(consumer)
@@ -190,15 +193,19 @@ class GroupMember:
         finally:
             self._leave(consumer)
 
+    def _unused(self) -> bool:
+        """Return whether every topic was stopped: these end only when the group is left."""
+        return not self._waiting and all(reading in self._stopping for reading in list(self._topics.values()))
+
     def _close_if_unused(self) -> bool:
         with self.lock:
-            self._closed = not self._topics
+            self._closed = self._unused()
         return self._closed
 
     def _end(self, failure: SuiteError | None) -> None:
         with self.lock:
             self._closed = True
-            topics, self._topics, self._next = [*self._topics.values(), *self._next.values()], {}, {}
+            topics, self._topics, self._waiting = [*self._topics.values(), *self._waiting], {}, []
             requests, self._requests = list(self._requests), deque()
         for request in requests:
             if request.done.set_running_or_notify_cancel():
@@ -209,12 +216,13 @@ class GroupMember:
     def _end_topic(self, reading: TopicReading, failure: SuiteError | None) -> None:
         topic = reading.topic
         with self.lock:
-            if self._next.get(topic) is reading:
-                del self._next[topic]
+            if reading in self._waiting:
+                self._waiting.remove(reading)
             else:
                 del self._topics[topic]
-                if topic in self._next:
-                    self._topics[topic] = self._next.pop(topic)
+                if (after := next((each for each in self._waiting if each.topic == topic), None)) is not None:
+                    self._waiting.remove(after)
+                    self._topics[topic] = after
             if reading in self._stopping:
                 self._stopping.remove(reading)
         reading.ended(failure)
@@ -331,15 +339,9 @@ class GroupMember:
 
     # ---- commits
 
-    def _commits(self, places: Iterable[Place] | None = None) -> dict[Place, Commit]:
+    def _commits(self) -> dict[Place, Commit]:
         with self.lock:
-            if places is None:
-                return {(t, p): c for t, r in self._topics.items() for p, c in r.queue.commits().items()}
-            found = {}
-            for topic, partition in places:
-                if (reading := self._topics.get(topic)) is not None:
-                    found.update({(topic, p): c for p, c in reading.queue.commits([partition]).items()})
-            return found
+            return {(t, p): c for t, r in self._topics.items() for p, c in r.queue.commits().items()}
 
     def _positions(self, commits: Mapping[Place, Commit]) -> list[TopicPartition]:
         positions = []
@@ -447,24 +449,30 @@ class GroupMember:
         self._stop_delivering((p.topic, p.partition) for p in partitions)
         self._log.warning("lost", partitions=[f"{p.topic}/{p.partition}" for p in partitions])
 
-    def _hand_over(self, consumer: Consumer, places: list[Place]) -> None:
+    def _hand_over(self, consumer: Consumer, places: Iterable[Place]) -> None:
         """Commit before partitions go to another member; after a failure it delivers some records again."""
+        commits = self._stop_delivering(places)
         try:
-            if commits := self._commits(places):
+            if commits:
                 commit_now(consumer, self._positions(commits), _COMMIT_SECONDS)
                 self._note_committed(commits)
         except BaseException as error:
             self._log.warning("last commit failed, records will be delivered again", reason=error_text(error))
-        self._stop_delivering(places)
 
-    def _stop_delivering(self, places: Iterable[Place]) -> None:
+    def _stop_delivering(self, places: Iterable[Place]) -> dict[Place, Commit]:
+        """Return the last commits: with every ack that was accepted, as none is from now on."""
+        commits = {}
         with self.lock:
             for topic, partition in places:
                 if (reading := self._topics.get(topic)) is not None:
+                    commits.update({(topic, p): c for p, c in reading.queue.commits([partition]).items()})
                     reading.queue.leave(partition)
+        return commits
 
     def _leave(self, consumer: Consumer) -> None:
-        self._hand_over(consumer, [(t, p) for t, reading in self._topics.items() for p in reading.queue.partitions])
+        self._hand_over(
+            consumer, [(t, p) for t, reading in list(self._topics.items()) for p in reading.queue.partitions]
+        )
         consumer.close()
 
 

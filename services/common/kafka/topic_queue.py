@@ -122,7 +122,7 @@ class TopicQueue(Generic[T]):
     """Partitions of one topic.
 
     Attributes:
-        gone_back: How many times a partition's log went back.
+        gone_back: How many times a partition's log went back; whoever counts them sets it to 0.
     """
 
     def __init__(self, rules: ReadRules) -> None:
@@ -193,8 +193,10 @@ class TopicQueue(Generic[T]):
     def forget(self) -> None:
         """Forget every partition: the topic was deleted, and another one with its name is read from its beginning."""
         self._recreated |= bool(self._partitions)
-        self._partitions.clear()
         self._order.clear()
+        for part in self._partitions.values():
+            part.assigned, part.epoch, part.epoch_end = False, -1, 0
+            self._reset(part, None, None)
 
     def restart(self, partition: int, commit: Commit) -> None:
         """Continue at a commit that was set from outside; it stays as it is until an ack changes it.
@@ -206,7 +208,7 @@ class TopicQueue(Generic[T]):
         start = start_position(*commit)
         self._reset(part, AckTracker(start.offset, start.acked, max_early=self._max_early), start.offset)
         assert part.tracker is not None
-        part.committed = self._position(part.tracker)
+        part.committed, part.lowered = self._position(part.tracker), False
 
     def _reset(self, part: _Partition[T], tracker: AckTracker | None, position: int | None) -> None:
         part.forgotten.update(part.tracker.pending_offsets if part.tracker else ())
@@ -480,7 +482,9 @@ class TopicQueue(Generic[T]):
     def was_delivered(self, partition: int, offset: int) -> bool:
         """Return whether a record was delivered by this process, or passed."""
         part = self._partitions.get(partition)
-        return part is not None and part.tracker is not None and offset < part.tracker.next_offset
+        if part is None:
+            return False
+        return offset in part.forgotten or (part.tracker is not None and offset < part.tracker.next_offset)
 
     def _trackers(self) -> dict[int, AckTracker]:
         parts = self._partitions

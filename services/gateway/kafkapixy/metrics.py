@@ -45,6 +45,7 @@ class ReadCounts:
     consumed: int = 0
     acked: int = 0
     dropped: int = 0
+    went_back: int = 0
     redelivered: dict[str, int] = field(default_factory=lambda: {"timeout": 0, "given_back": 0})
 
 
@@ -149,6 +150,9 @@ def _consumed(clusters: Clusters) -> Iterator[Metric]:
     consumed = _counter("records_consumed", "Records delivered, redeliveries included.", "group", "topic")
     acked = _counter("records_acked", "Records acked for the first time.", "group", "topic")
     dropped = _counter("records_dropped", "Records given up after max_retries.", "group", "topic")
+    went_back = _counter(
+        "logs_went_back", "Partitions read from their beginning, as their log went back.", "group", "topic"
+    )
     redelivered = _counter("records_redelivered", "Records delivered again.", "group", "topic", "reason")
     for name, cluster in clusters:
         for group_topic, counts in cluster.read_counts():
@@ -156,9 +160,10 @@ def _consumed(clusters: Clusters) -> Iterator[Metric]:
             consumed.add_metric(labels, counts.consumed)
             acked.add_metric(labels, counts.acked)
             dropped.add_metric(labels, counts.dropped)
+            went_back.add_metric(labels, counts.went_back)
             for reason, count in counts.redelivered.items():
                 redelivered.add_metric([*labels, reason], count)
-    yield from (consumed, acked, dropped, redelivered)
+    yield from (consumed, acked, dropped, went_back, redelivered)
 
 
 def _progress(clusters: Clusters) -> Iterator[Metric]:

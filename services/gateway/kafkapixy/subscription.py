@@ -148,9 +148,11 @@ class Subscription:
                 # The thread reads it under the same lock, so a record that is fetched after this wakes the waiters.
                 self._waits_for_records = True
                 self._waits_for_acks |= self._queue.has_undelivered
+            went_back, self._queue.gone_back = self._queue.gone_back, 0
             room = bool(found) and self._queue.has_room(found[0].partition)
         if room:
             self.member.resume_fetching()
+        self._counts.went_back += went_back
         for partition, offsets in spent:
             self._counts.dropped += len(offsets)
             self._log.error("dropped after the last retry", partition=partition, offsets=offsets)

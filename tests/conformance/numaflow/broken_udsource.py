@@ -1,13 +1,14 @@
 """udsource with a bug at the place in ``DEXORDER_TEST_BROKEN``.
 
-read    the thread that reads Kafka raises at the first read
-ack     an ack raises
-tick    the background task of the idle consumer raises after the first ack
-stuck   as ``read``, and then the consumer never closes
+read     the first read raises
+ack      an ack raises
+monitor  the background task that watches Kafka raises after the first ack
+stuck    as ``read``, and then the consumer never closes
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import runpy
 import threading
@@ -20,30 +21,34 @@ def bug(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("a bug")
 
 
-def wait_for_ever(*_: Any) -> None:
-    threading.Event().wait()
+async def wait_for_ever(*_: Any) -> None:
+    await asyncio.Event().wait()
 
 
 def break_it(where: str) -> None:
-    names = {"read": ["_fetch"], "ack": ["ack"], "stuck": ["_fetch"], "tick": []}[where]
-    for name in names:
-        setattr(TopicReader, name, bug)
+    if where == "monitor":
+        break_monitor()
+        return
+    name = {"read": "_take", "stuck": "_take", "ack": "ack"}[where]
+    setattr(TopicReader, name, bug)
     if where == "stuck":
-        setattr(TopicReader, "_stop", wait_for_ever)  # noqa: B010 - mypy takes no assignment to a method
-    if where == "tick":
-        ack, rest, acked = TopicReader.ack, TopicReader._serve_idle, threading.Event()
+        setattr(TopicReader, "close", wait_for_ever)  # noqa: B010 - mypy takes no assignment to a method
 
-        def note_ack(*given: Any) -> None:
-            ack(*given)
-            acked.set()
 
-        def rest_until_acked(reader: TopicReader) -> None:
-            if acked.is_set():
-                bug()
-            rest(reader)
+def break_monitor() -> None:
+    ack, note, acked = TopicReader.ack, TopicReader.note_topic_id, threading.Event()
 
-        setattr(TopicReader, "ack", note_ack)  # noqa: B010
-        setattr(TopicReader, "_serve_idle", rest_until_acked)  # noqa: B010
+    def note_ack(*given: Any) -> None:
+        ack(*given)
+        acked.set()
+
+    def note_until_acked(*given: Any) -> None:
+        if acked.is_set():
+            bug()
+        note(*given)
+
+    setattr(TopicReader, "ack", note_ack)  # noqa: B010
+    setattr(TopicReader, "note_topic_id", note_until_acked)  # noqa: B010
 
 
 if __name__ == "__main__":

@@ -37,6 +37,32 @@ def test_killed_between_read_and_acks_out_of_order(
     until(lambda: again.committed() == 40)
 
 
+def test_ack_that_is_repeated_after_a_restart_counts(
+    start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
+) -> None:
+    """Numaflow after 1.8 connects again in the process, repeats its last ack until it is taken, and only then reads.
+
+    Its pod keeps its name, so that the partitions wait for the restarted container: the first read has records, long
+    before the session of the killed one ends (10 s).
+    """
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"%d" % number) for number in range(40)])
+    udsource = start_udsource(topic, instance="pod")
+    reader = udsource.connect()
+    places = [record.place for record in reader.collect(20)]
+    reader.ack(places[:5])
+    until(lambda: udsource.committed() == 5)
+    udsource.kill()
+    again = start_udsource(topic, instance="pod")
+    reader = again.connect()
+    reader.ack(places)
+    found = reader.read(1_000, 5_000).records
+    assert found
+    found += reader.collect(20 - len(found))
+    assert [record.offset for record in found] == list(range(20, 40))
+    until(lambda: again.committed() == 20)
+
+
 def test_hundred_thousand_acks_in_one_message(
     start_udsource: StartUdsource, kafka: str, kafka_topic: MakeTopic
 ) -> None:

@@ -87,7 +87,7 @@ def test_bug_in_an_ack_ends_in_a_restart(start_udsource: StartUdsource, start_br
 def test_bug_in_the_background_ends_in_a_restart(
     start_udsource: StartUdsource, start_broken: Callable[..., Udsource]
 ) -> None:
-    broken = start_broken("tick", drain_seconds=1)
+    broken = start_broken("monitor", drain_seconds=1)
     broken.connect().ack([])  # both handshakes are made by then; only behind this answer it breaks
     assert broken.ended() == 1
     goes_on(start_udsource, broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,9 @@ from urllib.parse import quote
 
 import grpc
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import CollectorRegistry
 
-from services.common.model.errors import Unavailable
-from services.udsource import server
+from services.common.model.errors import NotAllowed, SuiteError, Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.numaflow import FatalFailure, remove_server_info, write_server_info
 from services.udsource.server import serve
@@ -97,8 +96,7 @@ async def test_refused_or_cut_request_is_not_a_failure(
 async def test_failed_task_is_raised_at_the_end(
     kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TopicReader, "tick", bug)
-    monkeypatch.setattr(server, "TICK_SECONDS", 0.0)
+    monkeypatch.setattr(TopicReader, "pending", bug)
     stop: list[int] = []
     failure = FatalFailure(lambda: stop.append(1))
     with pytest.raises(ZeroDivisionError):
@@ -109,26 +107,18 @@ async def test_failed_task_is_raised_at_the_end(
                     await source.pending()
 
 
-class Told:
-    """A message of librdkafka with an error."""
-
-    def __init__(self, code: int) -> None:
-        self._error = KafkaError(code)
-
-    def error(self) -> KafkaError:
-        return self._error
-
-
 @pytest.mark.parametrize(
-    ("code", "raised"),
-    [(KafkaError._FATAL, KafkaException), (KafkaError.TOPIC_AUTHORIZATION_FAILED, Unavailable)],
-    ids=["fatal", "passing"],
+    ("failure", "raised"),
+    [(Unavailable("fenced"), RuntimeError), (NotAllowed("the topic"), Unavailable)],
+    ids=["for good", "passing"],
 )
-def test_permanently_broken_consumer_is_a_failure(code: int, raised: type[Exception]) -> None:
-    """Other errors may be transient, so the eot reports them; a dataplane ignores it."""
+async def test_end_of_the_membership_is_a_failure_or_reported(failure: SuiteError, raised: type[Exception]) -> None:
+    """The eot reports what may pass; a dataplane ignores it."""
     reader = TopicReader(UdsourceSettings(socket=None), UdsourceMetrics(CollectorRegistry()))
-    with pytest.raises(raised):
-        reader._issue([Told(code)])  # type: ignore[list-item]
+    reader._reading.ended(failure)
+    await asyncio.sleep(0)
+    with pytest.raises(raised, match=str(failure)):
+        await reader.read(0, 10, 10.0)
 
 
 # ---- the server-info file

@@ -21,7 +21,6 @@ from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports
 from services.common.rpc import lifecycle
 from services.gen.source.v1 import source_pb2 as pb
-from services.udsource import topic_reader
 from services.udsource.config import UdsourceSettings
 from services.udsource.server import serve
 from tests.integration.services.udsource.client import REPLAY, SourceClient, offset_of, produce, range_of
@@ -130,25 +129,6 @@ async def test_two_replicas_share_the_partitions(kafka: str, kafka_topic: MakeTo
         parts = [list((await s.stub.PartitionsFn(Empty())).result.partitions) for s in (one, two)]
         assert sorted(parts[0] + parts[1]) == [0, 1, 2, 3] and all(parts)
     assert seen == {(p, o) for p in range(4) for o in range(200)}
-
-
-@pytest.mark.smoke
-async def test_paused_reader_loses_nothing(
-    kafka: str, kafka_topic: MakeTopic, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without reads the consumer stops fetching with records already fetched, and later continues in order."""
-    monkeypatch.setattr(topic_reader, "PAUSE_AFTER_S", 0.0)
-    topic = kafka_topic(2)
-    async with start_source(topic) as source:
-        reader = await source.read()
-        offsets: list[tuple[int, int]] = []
-        for start in range(0, 60, 20):
-            produce(kafka, topic, [(i % 2, b"%d" % i) for i in range(start, start + 20)])
-            offsets += map(offset_of, await reader.collect(3, most=3))
-            await asyncio.sleep(1.2)  # two ticks
-        offsets += map(offset_of, await reader.collect(60 - len(offsets)))
-    for partition in (0, 1):
-        assert [o for p, o in offsets if p == partition] == list(range(30))
 
 
 @pytest.mark.nightly

@@ -146,7 +146,7 @@ def test_container_is_our_image_with_settings_it_reads_and_accepts(name: str, mo
     known = {str(field.validation_alias or prefix + name).upper() for name, field in fields.items()}
     for variable in given["env"]:
         assert variable["name"] in known
-        monkeypatch.setenv(variable["name"], variable["value"])
+        monkeypatch.setenv(variable["name"], variable.get("value", "of-the-pod"))
     settings = UdsourceSettings()
     assert DATAPLANE_WAITS_SECONDS < settings.drain_seconds < POD_GRACE_SECONDS
     assert settings.group != UdsourceSettings.model_fields["group"].default  # Spark's

@@ -27,3 +27,15 @@ async def test_health_does_not_wait_for_the_timeouts_of_its_requests(monkeypatch
         await asyncio.sleep(0.01)
     assert monitor.state.ends == {0: 2}
     await monitor.close()
+
+
+async def test_caller_may_limit_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: asyncio.Queue[TopicState] = asyncio.Queue()
+    monitor = TopicMonitor(UdsourceSettings(socket=None))
+    monkeypatch.setattr(monitor, "_fetch", answers.get)
+    with pytest.raises(Unavailable, match=r"no answer within 0\.05 s"):
+        await monitor.fresh(0, within_s=0.05)
+    assert monitor.failure is None  # the query goes on, and decides
+    answers.put_nowait(TopicState(ends={0: 1}))
+    assert (await monitor.fresh(1.0)).ends == {0: 1}
+    await monitor.close()

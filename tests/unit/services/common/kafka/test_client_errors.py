@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from services.common.kafka.client_errors import ConnectionErrors, admin_error, error_text, produce_error, read_error
+from services.common.kafka.client_errors import (
+    ConnectionErrors,
+    admin_error,
+    error_text,
+    group_error,
+    produce_error,
+    topic_error,
+)
 from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
 
 REFUSED = KafkaError(KafkaError._TRANSPORT, "b1: Connect failed: Connection refused (after 0ms in state CONNECT)")
@@ -87,15 +94,30 @@ def test_error_of_an_administrative_call_has_a_status(code: int, error: type[Sui
 
 
 @pytest.mark.parametrize(
-    ("code", "fatal", "error"),
+    ("code", "error"),
     [
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, False, NotFound),
-        (KafkaError._UNKNOWN_TOPIC, False, NotFound),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, NotAllowed),
-        (KafkaError.GROUP_AUTHORIZATION_FAILED, False, NotAllowed),
-        (KafkaError._ALL_BROKERS_DOWN, True, Unavailable),
-        (KafkaError._ALL_BROKERS_DOWN, False, type(None)),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAllowed),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, None),
+        (KafkaError.LEADER_NOT_AVAILABLE, None),
     ],
 )
-def test_error_of_a_reader_ends_it_or_passes(code: int, fatal: bool, error: type[SuiteError] | None) -> None:
-    assert type(read_error(KafkaError(code, "reason", fatal), "t")) is error
+def test_error_of_a_topic_ends_its_reading_or_passes(code: int, error: type[SuiteError] | None) -> None:
+    found = topic_error(KafkaError(code, "reason"), "t")
+    assert (found is None) if error is None else type(found) is error
+
+
+@pytest.mark.parametrize(
+    ("raised", "error"),
+    [
+        (KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)), NotAllowed),
+        (KafkaException(KafkaError(KafkaError.FENCED_INSTANCE_ID)), Unavailable),
+        (KafkaException(KafkaError(KafkaError._INVALID_ARG)), Unavailable),
+        (KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)), None),
+        (KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID)), None),
+        (NotAllowed("by a query"), NotAllowed),
+        (ZeroDivisionError("a bug"), None),
+    ],
+)
+def test_error_of_a_group_ends_the_membership_or_passes(raised: Exception, error: type[SuiteError] | None) -> None:
+    found = group_error(raised, "g")
+    assert (found is None) if error is None else type(found) is error

@@ -1,20 +1,21 @@
-"""SetOffsets: which member commits, with fake groups and readers."""
+"""SetOffsets: which member commits, with fake groups and members."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from services.common.kafka.commits import Commit
+from services.common.kafka.group_member import NotAssigned
 from services.common.model.errors import Conflict, Unavailable
 from services.gateway.kafkapixy import set_offsets as module
 from services.gateway.kafkapixy.admin_views import GroupView, MemberView
-from services.gateway.kafkapixy.commits import Commit
 from services.gateway.kafkapixy.set_offsets import set_offsets
-from services.gateway.kafkapixy.types import NotAssigned
 
 WANTED = {0: (5, ""), 1: (6, "note")}
 CHANGING = GroupView("g", settled=False)
@@ -33,19 +34,23 @@ def refused(code: int) -> KafkaException:
     return KafkaException(KafkaError(code))
 
 
-@dataclass
-class FakeReader:
-    """Reader that raises the given failures in turn, then commits."""
+class FakeMember:
+    """Member that raises the given failures in turn, then commits."""
 
-    topic: str
-    failures: list[Exception] = field(default_factory=list)
-    member_id: str = "us"
-    commits: list[tuple[str, Mapping[int, Commit]]] = field(default_factory=list)
+    def __init__(self, *topics: str, failures: Sequence[Exception] = ()) -> None:
+        self.topics = topics
+        self.member_id = "us"
+        self.commits: list[tuple[str, Mapping[int, Commit]]] = []
+        self._failures = list(failures)
 
-    async def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> None:
-        if self.failures:
-            raise self.failures.pop(0)
-        self.commits.append((topic, wanted))
+    def set_offsets(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
+        done: Future[None] = Future()
+        if self._failures:
+            done.set_exception(self._failures.pop(0))
+        else:
+            self.commits.append((topic, wanted))
+            done.set_result(None)
+        return done
 
 
 @dataclass
@@ -53,7 +58,7 @@ class FakeKafka:
     """Groups and consumers; returns the views in turn, the last one repeatedly."""
 
     views: list[GroupView]
-    readers: list[FakeReader] = field(default_factory=list)
+    ours: FakeMember | None = None
     failures: list[Exception] = field(default_factory=list)
     commits: list[tuple[str, Mapping[int, Commit]]] = field(default_factory=list)
 
@@ -65,8 +70,8 @@ class FakeKafka:
             raise self.failures.pop(0)
         self.commits.append((topic, wanted))
 
-    def members(self, group: str) -> Sequence[FakeReader]:
-        return self.readers
+    def reading(self, group: str) -> FakeMember | None:
+        return self.ours
 
     async def wait_until_left(self, group: str) -> None:
         return
@@ -88,8 +93,8 @@ async def test_commit_for_a_group_without_members() -> None:
 
 
 async def test_our_reader_of_the_topic_commits_without_a_query() -> None:
-    reader = FakeReader("t")
-    await FakeKafka([], [FakeReader("u"), reader]).set()
+    reader = FakeMember("u", "t")
+    await FakeKafka([], reader).set()
     assert reader.commits == [("t", WANTED)]
 
 
@@ -110,14 +115,14 @@ async def test_changing_group_is_tried_again() -> None:
     ],
 )
 async def test_our_reader_tries_again_after_a_rebalance(failure: Exception) -> None:
-    reader = FakeReader("t", failures=[failure])
-    await FakeKafka([stable(member("us", "t", 0, 1))], [reader]).set()
+    reader = FakeMember("t", failures=[failure])
+    await FakeKafka([stable(member("us", "t", 0, 1))], reader).set()
     assert reader.commits == [("t", WANTED)]
 
 
 async def test_partitions_read_elsewhere_are_refused_by_name() -> None:
-    reader = FakeReader("t", failures=[NotAssigned("one is elsewhere")])
-    kafka = FakeKafka([stable(member("us", "t", 0), member("them", "t", 1, 2))], [reader])
+    reader = FakeMember("t", failures=[NotAssigned("one is elsewhere")])
+    kafka = FakeKafka([stable(member("us", "t", 0), member("them", "t", 1, 2))], reader)
     with pytest.raises(Conflict, match=r"partitions \[1\] of topic 't' are read by client-them at 10.0.0.1"):
         await kafka.set()
     assert (kafka.commits, reader.commits) == ([], [])
@@ -138,21 +143,21 @@ async def test_members_elsewhere_that_read_other_topics_prevent_a_commit() -> No
 
 
 async def test_our_reader_of_another_topic_commits_for_unread_partitions() -> None:
-    reader = FakeReader("u")
-    await FakeKafka([stable(member("us", "u", 0), member("them", "t", 2))], [reader]).set()
+    reader = FakeMember("u")
+    await FakeKafka([stable(member("us", "u", 0), member("them", "t", 2))], reader).set()
     assert reader.commits == [("t", WANTED)]
 
 
 async def test_commit_that_a_new_member_may_have_missed_does_not_count() -> None:
     before, after = stable(member("us", "u", 0)), stable(member("us", "u", 0), member("them", "t", 0))
-    kafka = FakeKafka([before, after], [FakeReader("u")])
+    kafka = FakeKafka([before, after], FakeMember("u"))
     with pytest.raises(Conflict, match="client-them"):
         await kafka.set()
 
 
 async def test_permanent_refusal_is_raised() -> None:
     failure = refused(KafkaError.OFFSET_METADATA_TOO_LARGE)
-    for kafka in (FakeKafka([EMPTY], failures=[failure]), FakeKafka([EMPTY], [FakeReader("t", failures=[failure])])):
+    for kafka in (FakeKafka([EMPTY], failures=[failure]), FakeKafka([EMPTY], FakeMember("t", failures=[failure]))):
         with pytest.raises(KafkaException):
             await kafka.set()
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from services.common.kafka.group_member import GroupMember
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
-from services.gateway.kafkapixy.commits import StartPosition
 from services.gateway.kafkapixy.metrics import ClusterMetrics
 from services.gateway.kafkapixy.subscription import Subscription
-from services.gateway.kafkapixy.types import Deliveries, Demand, Span
 
 WAIT_SECONDS = 30.0
 
@@ -22,15 +21,16 @@ class Reading:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rules: ConsumeConfig) -> None:
         monkeypatch.setattr("services.gateway.kafkapixy.subscription._TICK_SECONDS", 3_600.0)
-        monkeypatch.setattr("services.gateway.kafkapixy.topic_reader.TopicReader.start", lambda _: None)
+        self.member = GroupMember("g", {}, commit_seconds=1.0)
+        monkeypatch.setattr(self.member, "read", lambda reading: True)
         self.of = Subscription(ClusterConfig("c", "", consume=rules), "g", "t", ClusterMetrics(), lambda *_, **__: None)
-        self.of._queue.assign(0, StartPosition(0))
-        self.of.start()
+        self.of._queue.assign(0, (0, ""), new_group=False)
+        assert self.of.start(self.member)
 
     def fetch(self, *offsets: int) -> None:
         """Add records as the thread does, with the lock held."""
         records: Any = [(offset, b"v") for offset in offsets]
-        with self.of._lock:
+        with self.member.lock:
             self.of._queue.fetched(0, records)
             self.of._wake()
 
@@ -84,38 +84,4 @@ async def test_record_given_back_goes_to_the_waiting_caller(reading: Reading) ->
     delivery = await reading.of.consume()
     task = await waiting(reading)
     reading.of.give_back(delivery)
-    assert await asyncio.wait_for(task, WAIT_SECONDS) == 0
-
-
-class Stream:
-    """Stream that takes one record at a time and does not ack it."""
-
-    done = False
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.given = asyncio.Event()
-
-    def demand(self) -> Demand:
-        return Demand(self.number)
-
-    def give(self, deliveries: Deliveries) -> None:
-        self.given.set()
-
-    def stop(self, error: Exception) -> None:
-        """Not called in these tests."""
-
-
-@pytest.mark.parametrize("how", ["give back", "end"])
-async def test_unacked_record_of_a_stream_goes_to_the_waiting_caller(reading: Reading, how: str) -> None:
-    stream = Stream()
-    stream.number = reading.of.attach(stream)
-    reading.of.wait(stream.number)
-    reading.fetch(0)
-    await asyncio.wait_for(stream.given.wait(), WAIT_SECONDS)
-    task = await waiting(reading)
-    if how == "end":
-        reading.of.detach(stream.number)
-    else:
-        reading.of.give_back_spans(stream.number, [Span(0, 0, 0)])
     assert await asyncio.wait_for(task, WAIT_SECONDS) == 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.kafkapixy.commits import (
+from services.common.kafka.commits import (
     Range,
     StartPosition,
     commit_metadata,
@@ -91,27 +91,17 @@ def test_acks_beyond_the_logs_end_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "metadata", "low", "high", "earliest", "start"),
-    [
-        (-1001, "", 3, 9, False, StartPosition(9)),
-        (-1001, "", 3, 9, True, StartPosition(3)),
-        (5, "", 3, 9, False, StartPosition(5, committed=True)),
-        (9, "", 3, 9, False, StartPosition(9, committed=True)),
-        (5, "BB.", 3, 9, False, StartPosition(5, ((6, 7),), committed=True)),
-        (1, "BEBB.", 3, 9, False, StartPosition(3, ((3, 6), (7, 8)))),
-        (1, "BB.", 3, 9, False, StartPosition(3)),
-        (5, "BBX\ufffd", 3, 9, False, StartPosition(5)),
-        (1, "BBX\ufffd", 3, 9, False, StartPosition(3)),
-        # The topic was deleted and created again: every record of it is new to the group.
-        (10, "BB.", 3, 9, False, StartPosition(3)),
-    ],
+    ("metadata", "acked"),
+    [("", ()), ("BB.", ((6, 7),)), ("BEBB.", ((6, 10), (11, 12)))],
 )
-def test_start_of_a_partition(
-    offset: int, metadata: str, low: int, high: int, earliest: bool, start: StartPosition
-) -> None:
-    found = start_position(offset, metadata, low=low, high=high, earliest=earliest)
-    assert (found.offset, found.acked, found.committed) == (start.offset, start.acked, start.committed)
-    assert bool(found.warning) == (offset >= 0 and not start.committed)
+def test_start_is_the_commit(metadata: str, acked: tuple[Range, ...]) -> None:
+    assert start_position(5, metadata) == StartPosition(5, acked, committed=True)
+
+
+def test_metadata_of_others_is_not_used() -> None:
+    found = start_position(5, "BBX\ufffd")
+    assert (found.offset, found.acked, found.committed) == (5, (), False)
+    assert "full stop" in found.warning
 
 
 # ---- metadata of GetOffsets and SetOffsets

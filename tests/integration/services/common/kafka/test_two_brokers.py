@@ -1,0 +1,81 @@
+"""A group's member while one of two brokers is away: the other's partitions are read on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from dexorder.testing.processes import until
+from services.common.kafka.topic_queue import END, ReadRules
+from tests.fixtures_kafka import TwoBrokers
+from tests.integration.services.common.kafka.group_reader import GroupReader, create_placed, write
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def brokers(two_brokers: TwoBrokers) -> Iterator[TwoBrokers]:
+    """Return the cluster; a broker that the test killed is started again."""
+    yield two_brokers
+    if two_brokers.second is None:
+        two_brokers.start_second()
+
+
+@pytest.mark.parametrize("rules", [ReadRules(), ReadRules(new_group_start=END)], ids=["earliest", "newest"])
+@pytest.mark.parametrize("has_commits", [True, False])
+def test_partition_without_a_leader_delays_only_itself(
+    brokers: TwoBrokers, rules: ReadRules, has_commits: bool, request: pytest.FixtureRequest
+) -> None:
+    topic = create_placed(brokers.bootstrap, request.node.name.replace("[", ".").strip("]"), [1, 2, 1, 2])
+    if has_commits:
+        with GroupReader(brokers.bootstrap, topic, rules) as reader:
+            reader.wait_assigned(0, 1, 2, 3).wait_committed()
+    brokers.kill_second()
+    with GroupReader(brokers.bootstrap, topic, rules) as reader:
+        reader.wait_assigned(0, 2)
+        for partition in (0, 2):
+            write(brokers.bootstrap, topic, partition, 20)
+        assert reader.take(40) == {0: list(range(20)), 2: list(range(20))}
+        assert reader.queue.partitions == [0, 1, 2, 3]
+        brokers.start_second()
+        reader.wait_assigned(0, 1, 2, 3)
+        for partition in (1, 3):
+            write(brokers.bootstrap, topic, partition, 20)
+        assert reader.take(40) == {1: list(range(20)), 3: list(range(20))}
+
+
+def leader_of(bootstrap: str, partition: int) -> int:
+    offsets = AdminClient({"bootstrap.servers": bootstrap}).list_topics("__consumer_offsets", timeout=10)
+    return int(offsets.topics["__consumer_offsets"].partitions[partition].leader)
+
+
+def java_hash(text: str) -> int:
+    value = 0
+    for character in text:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def test_coordinator_that_moves_stops_nothing(brokers: TwoBrokers) -> None:
+    bootstrap = brokers.bootstrap
+    topic = create_placed(bootstrap, "coordinator-moves", [1])
+    with GroupReader(bootstrap, topic, group="any"):  # so that Kafka has the topic of the groups' offsets
+        until(lambda: leader_of(bootstrap, 0) > 0)
+    on_second = [
+        name for name in (f"group-{n}" for n in range(40)) if leader_of(bootstrap, abs(java_hash(name)) % 4) == 2
+    ]
+    if not on_second:
+        pytest.fail("the first broker coordinates all groups")
+    with GroupReader(bootstrap, topic, group=on_second[0]) as reader:
+        write(bootstrap, topic, 0, 10)
+        reader.take(10)
+        reader.wait_committed()
+        brokers.kill_second()
+        write(bootstrap, topic, 0, 10)
+        assert reader.take(10) == {0: list(range(10, 20))}
+        reader.wait_committed()
+    with GroupReader(bootstrap, topic, group=on_second[0]) as again:
+        write(bootstrap, topic, 0, 1)
+        assert again.take(1) == {0: [20]}
