@@ -18,9 +18,16 @@ COORDINATOR_CHANGING = frozenset(
     }
 )
 """The group's coordinator is being made, found or moved, for example just after a broker's start; try again."""
-NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-_PERMANENT = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._INVALID_ARG, KafkaError.INVALID_GROUP_ID})
-_INVALID_TOPIC = NO_SUCH_TOPIC | {KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
+_NO_SUCH_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+_PERMANENT = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.INVALID_GROUP_ID,
+        KafkaError._INVALID_ARG,
+    }
+)
+_INVALID_TOPIC = _NO_SUCH_TOPIC | {KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
 _INVALID_RECORD = frozenset({KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG})
 _INVALID_ADMIN_REQUEST = frozenset(
     {KafkaError.OFFSET_METADATA_TOO_LARGE, KafkaError.TOPIC_EXCEPTION, KafkaError.INVALID_GROUP_ID}
@@ -85,7 +92,7 @@ def group_error(error: BaseException, group: str) -> SuiteError | None:
     text = f"group {group!r}: {cause.str()}"
     if cause.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return NotAllowed(text)
-    return Unavailable(text) if cause.code() in _PERMANENT else None
+    return Unavailable(text) if cause.fatal() or cause.code() in _PERMANENT else None
 
 
 def admin_error(error: KafkaError, what: str = "Kafka") -> SuiteError:

@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from services.common.kafka.client_errors import NO_SUCH_TOPIC, error_text, group_error, topic_error
+from services.common.kafka.client_errors import error_text, group_error, topic_error
 from services.common.kafka.commits import Commit
 from services.common.kafka.group_commits import commit_now, committed, metadata_of
 from services.common.kafka.topic_queue import TopicQueue
@@ -317,10 +317,7 @@ class GroupMember:
         if error.fatal():
             raise KafkaException(error)
         reading = self._topics.get(topic) if topic else None
-        if reading is not None and error.code() in NO_SUCH_TOPIC:
-            with self.lock:
-                reading.queue.forget()
-        elif reading is not None and (refused := topic_error(error, reading.topic)) is not None:
+        if reading is not None and (refused := topic_error(error, reading.topic)) is not None:
             self._end_topic(reading, refused)
         self._log.warning("error of Kafka's client", topic=topic, reason=error.str())
 
@@ -348,7 +345,7 @@ class GroupMember:
         for (topic, partition), (offset, metadata) in commits.items():
             reading = self._topics.get(topic)
             epoch = -1 if reading is None else reading.queue.epoch(partition)
-            positions.append(_place(topic, partition, offset, metadata, epoch=epoch if epoch >= 0 else None))
+            positions.append(_place(topic, partition, offset, metadata, epoch=epoch))
         return positions
 
     def _note_committed(self, commits: Mapping[Place, Commit]) -> None:
@@ -418,9 +415,10 @@ class GroupMember:
             commit = (part.offset, metadata_of(part)) if part.offset >= 0 else None
             with self.lock:
                 queue = self._topics[part.topic].queue
-                start = queue.assign(part.partition, commit, new_group=part.topic not in with_commits)
-            epoch = part.leader_epoch if start == part.offset else None
-            starts.append(_place(part.topic, part.partition, start, epoch=epoch))
+                epoch = -1 if part.leader_epoch is None else part.leader_epoch
+                new_group = part.topic not in with_commits
+                start = queue.assign(part.partition, commit, new_group=new_group, epoch=epoch)
+            starts.append(_place(part.topic, part.partition, start, epoch=epoch if start == part.offset else -1))
         consumer.incremental_assign(starts)
         consumer.resume(wanted)  # librdkafka keeps a pause over a revocation
         self._next_commit_s = 0.0  # a new group's first position is committed at once
@@ -476,8 +474,8 @@ class GroupMember:
         consumer.close()
 
 
-def _place(topic: str, partition: int, offset: int, metadata: str = "", *, epoch: int | None) -> TopicPartition:
+def _place(topic: str, partition: int, offset: int, metadata: str = "", *, epoch: int) -> TopicPartition:
     """Return an offset with the epoch of the record before it, by which Kafka tells a log that went back."""
-    if epoch is None:
+    if epoch < 0:
         return TopicPartition(topic, partition, offset, metadata)
     return TopicPartition(topic, partition, offset, metadata, leader_epoch=epoch)

@@ -9,7 +9,8 @@
                                                 a log that goes back (see `fetched`)               starting
     away        read elsewhere; acks are kept   `assign`: the acks count unless the group was      reading
                                                 set back
-    any                                         `forget` (the topic was deleted)                   unknown
+                                                `assign` without the commit that Kafka had: the    starting
+                                                topic was deleted
 
 Partitions take turns, and due records come before new ones. The owner guards the queue with a lock: the member's thread
 adds records, callers take them.
@@ -134,20 +135,27 @@ class TopicQueue(Generic[T]):
 
     # ---- assignment
 
-    def assign(self, partition: int, commit: Commit | None, *, new_group: bool) -> int:
+    def assign(self, partition: int, commit: Commit | None, *, new_group: bool, epoch: int = -1) -> int:
         """Begin to deliver a partition's records; return the position at which the consumer starts.
 
         Args:
             commit: Kafka's commit; None if the group has none in this partition.
             new_group: Whether it has none in the whole topic; otherwise a partition without one was added later.
+            epoch: That of the commit; -1 if it has none.
         """
         part = self._partitions.setdefault(partition, _Partition())
         if not part.assigned:
             self._order.append(partition)
         part.assigned, part.paused, part.position = True, False, None
         part.drop_fetched()
-        if commit is not None and not part.lowered:
+        if commit is None and part.committed is not None:  # Kafka forgets them with their topic
+            self._recreated = True
+            self._go_back(part)
+            part.position = None
+        elif commit is not None and not part.lowered:
             self._join(part, start_position(*commit))
+            if part.epoch_end <= commit[0]:
+                part.epoch, part.epoch_end = epoch, commit[0]
         part.read_at = None
         if part.tracker is not None:
             part.tracker.read_again()
@@ -189,14 +197,6 @@ class TopicQueue(Generic[T]):
             part.records.clear()
             if part.tracker is not None:
                 part.tracker.forget_pending()
-
-    def forget(self) -> None:
-        """Forget every partition: the topic was deleted, and another one with its name is read from its beginning."""
-        self._recreated |= bool(self._partitions)
-        self._order.clear()
-        for part in self._partitions.values():
-            part.assigned, part.epoch, part.epoch_end = False, -1, 0
-            self._reset(part, None, None)
 
     def restart(self, partition: int, commit: Commit) -> None:
         """Continue at a commit that was set from outside; it stays as it is until an ack changes it.

@@ -112,6 +112,7 @@ def test_error_of_a_topic_ends_its_reading_or_passes(code: int, error: type[Suit
         (KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)), NotAllowed),
         (KafkaException(KafkaError(KafkaError.FENCED_INSTANCE_ID)), Unavailable),
         (KafkaException(KafkaError(KafkaError._INVALID_ARG)), Unavailable),
+        (KafkaException(KafkaError(KafkaError._FATAL)), Unavailable),
         (KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)), None),
         (KafkaException(KafkaError(KafkaError.UNKNOWN_MEMBER_ID)), None),
         (NotAllowed("by a query"), NotAllowed),

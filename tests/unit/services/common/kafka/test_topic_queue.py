@@ -289,7 +289,6 @@ def away_after_acks() -> TopicQueue[str]:
     [
         ((0, ""), 0, {0: (0, "BBBB.")}, ["0:0", "0:2", "0:4"]),
         ((0, "BB."), 0, {0: (0, "BBBB.")}, ["0:0", "0:2", "0:4"]),
-        (None, 0, {0: (0, "BBBB.")}, ["0:0", "0:2", "0:4"]),
         ((2, ""), 2, {0: (2, "BB.")}, ["0:2", "0:4"]),  # another member continued
         ((0, "CD."), 0, {0: (0, "BE.")}, ["0:0"]),
         ((0, "XX" + "\ufffd"), 0, {0: (0, "BBBB.")}, ["0:0", "0:2", "0:4"]),  # metadata of others
@@ -297,7 +296,7 @@ def away_after_acks() -> TopicQueue[str]:
     ],
 )
 def test_acks_count_when_a_partition_returns(
-    commit: Commit | None, start: int, then: dict[int, Commit], delivered: list[str]
+    commit: Commit, start: int, then: dict[int, Commit], delivered: list[str]
 ) -> None:
     of = away_after_acks()
     assert of.assign(0, commit, new_group=False) == start
@@ -460,15 +459,25 @@ def test_commit_of_before_the_log_went_back_does_not_count() -> None:
     assert of.assign(0, (1, ""), new_group=False) == 1
 
 
-def test_deleted_topic_is_forgotten() -> None:
+def test_topic_whose_commits_are_gone_was_created_again() -> None:
     of = queue_of(0, new_group_start=END)
-    fetch(of, 0, 0)
+    fetch(of, 0, 0, 1)
     take(of, 1)
-    of.forget()
-    assert (of.partitions, of.commits(), take(of)) == ([], {}, [])
+    of.ack(0, 0)
+    of.committed(of.commits())
     of.leave(0)
-    assert of.was_delivered(0, 0) and not of.ack(0, 0)  # of the old topic
+    assert of.was_delivered(0, 0)
     assert of.assign(0, None, new_group=True) == BEGINNING
+    assert of.assign(1, None, new_group=True) == BEGINNING
+    assert of.gone_back == 1
+
+
+@pytest.mark.parametrize(("epoch", "went_back"), [(2, True), (3, False), (-1, False)])
+def test_commit_of_a_later_epoch_than_the_log_means_that_it_went_back(epoch: int, went_back: bool) -> None:
+    of: TopicQueue[str] = TopicQueue(KEPT)
+    assert of.assign(0, (500, ""), new_group=False, epoch=3) == 500
+    assert fetch(of, 0, 500, epoch=epoch) is not went_back
+    assert of.positions() == ({0: BEGINNING} if went_back else {})
 
 
 # ---- progress
