@@ -96,7 +96,7 @@ async def test_refused_or_cut_request_is_not_a_failure(
 async def test_failed_task_is_raised_at_the_end(
     kafka_topic: MakeTopic, make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TopicReader, "pending", bug)
+    monkeypatch.setattr(TopicReader, "note_topic_id", bug)  # only the monitor calls it
     stop: list[int] = []
     failure = FatalFailure(lambda: stop.append(1))
     with pytest.raises(ZeroDivisionError):

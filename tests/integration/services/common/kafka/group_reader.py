@@ -137,7 +137,7 @@ def create_again(bootstrap: str, topic: str, partitions: int) -> None:
 def create_placed(bootstrap: str, topic: str, brokers: list[int]) -> str:
     """Create a topic with a partition on each of these brokers."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    placed = NewTopic(topic, replica_assignment=[[broker] for broker in brokers])
+    placed = NewTopic(topic, len(brokers), replica_assignment=[[broker] for broker in brokers])
     admin.create_topics([placed])[topic].result(WAIT_SECONDS)
     until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == len(brokers))
     return topic

@@ -38,8 +38,8 @@ NEWEST = ReadRules(new_group_start=END)
 
 
 def topic_id(kafka: str, topic: str) -> str:
-    found = AdminClient({"bootstrap.servers": kafka}).describe_topics(TopicCollection([topic]))
-    return str(found[topic].result(WAIT_SECONDS).topic_id)
+    admin = AdminClient({"bootstrap.servers": kafka})  # must live until the result
+    return str(admin.describe_topics(TopicCollection([topic]))[topic].result(WAIT_SECONDS).topic_id)
 
 
 # ---- pauses
@@ -219,7 +219,8 @@ def test_deleted_topic_stops_nothing_and_is_read_when_it_returns(kafka: str, kaf
         reader.wait_assigned(0, 1)
         write(kafka, topic, 0, 50)
         reader.take(50)
-        AdminClient({"bootstrap.servers": kafka}).delete_topics([topic])[topic].result(WAIT_SECONDS)
+        admin = AdminClient({"bootstrap.servers": kafka})
+        admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
         until(lambda: reader.queue.partitions == [])
         write(kafka, other, 0, 3)
         assert beside.take(3) == {0: [0, 1, 2]}

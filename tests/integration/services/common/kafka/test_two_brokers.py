@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.processes import until
 from services.common.kafka.topic_queue import END, ReadRules
 from tests.fixtures_kafka import TwoBrokers
-from tests.integration.services.common.kafka.group_reader import GroupReader, create_placed, write
+from tests.integration.services.common.kafka.group_reader import WAIT_SECONDS, GroupReader, create_placed, write
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -34,7 +35,7 @@ def test_partition_without_a_leader_delays_only_itself(
             reader.wait_assigned(0, 1, 2, 3).wait_committed()
     brokers.kill_second()
     with GroupReader(brokers.bootstrap, topic, rules) as reader:
-        reader.wait_assigned(0, 2)
+        until(lambda: reader.progress().keys() >= {0, 2})  # the others begin as well where they have commits
         for partition in (0, 2):
             write(brokers.bootstrap, topic, partition, 20)
         assert reader.take(40) == {0: list(range(20)), 2: list(range(20))}
@@ -46,9 +47,15 @@ def test_partition_without_a_leader_delays_only_itself(
         assert reader.take(40) == {1: list(range(20)), 3: list(range(20))}
 
 
-def leader_of(bootstrap: str, partition: int) -> int:
-    offsets = AdminClient({"bootstrap.servers": bootstrap}).list_topics("__consumer_offsets", timeout=10)
-    return int(offsets.topics["__consumer_offsets"].partitions[partition].leader)
+OFFSETS = "__consumer_offsets"
+
+
+def leaders(bootstrap: str) -> dict[int, int]:
+    """Return the coordinators, by partition of the groups' offsets, after they have returned to their first places."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.elect_leaders(ElectionType.PREFERRED, None).result(WAIT_SECONDS)
+    found = admin.list_topics(OFFSETS, timeout=10).topics[OFFSETS].partitions
+    return {number: partition.leader for number, partition in found.items()}
 
 
 def java_hash(text: str) -> int:
@@ -62,13 +69,10 @@ def test_coordinator_that_moves_stops_nothing(brokers: TwoBrokers) -> None:
     bootstrap = brokers.bootstrap
     topic = create_placed(bootstrap, "coordinator-moves", [1])
     with GroupReader(bootstrap, topic, group="any"):  # so that Kafka has the topic of the groups' offsets
-        until(lambda: leader_of(bootstrap, 0) > 0)
-    on_second = [
-        name for name in (f"group-{n}" for n in range(40)) if leader_of(bootstrap, abs(java_hash(name)) % 4) == 2
-    ]
-    if not on_second:
-        pytest.fail("the first broker coordinates all groups")
-    with GroupReader(bootstrap, topic, group=on_second[0]) as reader:
+        until(lambda: 2 in leaders(bootstrap).values(), explain=lambda: f"{leaders(bootstrap)}")
+    second = {number for number, broker in leaders(bootstrap).items() if broker == 2}
+    group = next(name for n in range(100) if abs(java_hash(name := f"group-{n}")) % 4 in second)
+    with GroupReader(bootstrap, topic, group=group) as reader:
         write(bootstrap, topic, 0, 10)
         reader.take(10)
         reader.wait_committed()
@@ -76,6 +80,6 @@ def test_coordinator_that_moves_stops_nothing(brokers: TwoBrokers) -> None:
         write(bootstrap, topic, 0, 10)
         assert reader.take(10) == {0: list(range(10, 20))}
         reader.wait_committed()
-    with GroupReader(bootstrap, topic, group=on_second[0]) as again:
+    with GroupReader(bootstrap, topic, group=group) as again:
         write(bootstrap, topic, 0, 1)
         assert again.take(1) == {0: [20]}
