@@ -14,7 +14,8 @@ from confluent_kafka import Message
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.common.kafka.group_member import GroupMember, TopicReading
-from services.common.kafka.topic_queue import ReadRules, TopicQueue
+from services.common.kafka.partition_queue import ReadRules
+from services.common.kafka.topic_queue import TopicQueue
 from services.common.model.errors import Conflict, InvalidRequest, NotAllowed, SuiteError, Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.topic_monitor import TopicState, client_options

@@ -15,7 +15,8 @@ from typing import Protocol
 import structlog
 
 from services.common.kafka.group_member import GroupMember, NotAssigned, TopicReading
-from services.common.kafka.topic_queue import BEGINNING, END, Delivery, Progress, ReadRules, TopicQueue
+from services.common.kafka.partition_queue import BEGINNING, END, Delivery, Progress, ReadRules
+from services.common.kafka.topic_queue import TopicQueue
 from services.common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
 from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
 from services.gateway.kafkapixy.metrics import ClusterMetrics

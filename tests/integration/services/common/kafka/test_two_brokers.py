@@ -9,7 +9,7 @@ from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.processes import until
-from services.common.kafka.topic_queue import END, ReadRules
+from services.common.kafka.partition_queue import END, ReadRules
 from tests.fixtures_kafka import TwoBrokers
 from tests.integration.services.common.kafka.group_reader import WAIT_SECONDS, GroupReader, create_placed, write
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.kafka.topic_queue import Progress
+from services.common.kafka.partition_queue import Progress
 from services.gateway.kafkapixy.metrics import KEPT_SECONDS, ClusterMetrics, KafkaMetrics, lag_of
 
 
