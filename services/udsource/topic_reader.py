@@ -13,7 +13,8 @@ import structlog
 from confluent_kafka import Message
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.common.kafka.group_member import GroupMember, TopicReading
+from services.common.kafka.group_member import GroupMember
+from services.common.kafka.member_commits import TopicReading
 from services.common.kafka.partition_queue import ReadRules
 from services.common.kafka.topic_queue import TopicQueue
 from services.common.model.errors import Conflict, InvalidRequest, NotAllowed, SuiteError, Unavailable

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -19,17 +17,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from services.common.kafka.client_errors import error_text, group_error, topic_error
 from services.common.kafka.commits import Commit
-from services.common.kafka.group_commits import commit_now, committed, metadata_of
-from services.common.kafka.topic_queue import TopicQueue
-from services.common.model.errors import SuiteError, Unavailable
+from services.common.kafka.group_commits import committed, metadata_of
+from services.common.kafka.member_commits import MemberCommits, NotRead, Place, TopicReading, position_of
+from services.common.model.errors import SuiteError
 
 log = structlog.get_logger(__name__)
-Place = tuple[str, int]
-"""Topic and partition."""
 _POLL_SECONDS = 0.1
 _MAX_FETCH_RECORDS = 1_000
 _QUERY_SECONDS = 10.0
-_COMMIT_SECONDS = 3.0
 _REJOIN_SECONDS = 1.0
 MEMBER_OPTIONS: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -43,36 +38,6 @@ MEMBER_OPTIONS: dict[str, Any] = {
     "topic.metadata.refresh.interval.ms": 5_000,
 }
 """Options on which `GroupMember` relies."""
-
-
-class NotAssigned(SuiteError):
-    """The partition is read by another member of the group, or by none."""
-
-
-class NotRead(Unavailable):
-    """The topic is no longer read here."""
-
-
-@dataclass(eq=False, slots=True)
-class TopicReading:
-    """One topic of a member.
-
-    Attributes:
-        wake: Called from the thread when records came, with the lock held.
-        ended: Called from the thread when the topic is no longer read, with the failure or None.
-    """
-
-    topic: str
-    queue: TopicQueue[Any]
-    wake: Callable[[], None]
-    ended: Callable[[SuiteError | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _CommitRequest:
-    topic: str
-    wanted: Mapping[int, Commit]
-    done: Future[None]
 
 
 class GroupMember:
@@ -90,10 +55,10 @@ class GroupMember:
         self.lock = threading.Lock()
         self.member_id = ""
         self._group = group
-        self._options = {**MEMBER_OPTIONS, **options, "group.id": group, "on_commit": self._on_commit}
-        self._commit_seconds = commit_seconds
         self._log = log.bind(group=group, **labels)
         self._topics: dict[str, TopicReading] = {}
+        self._commits = MemberCommits(self.lock, self._topics, commit_seconds, self._log)
+        self._options = {**MEMBER_OPTIONS, **options, "group.id": group, "on_commit": self._commits.on_commit}
         self._stopping: list[TopicReading] = []
         self._waiting: list[TopicReading] = []
         self._subscribed: dict[str, TopicReading] = {}
@@ -101,9 +66,6 @@ class GroupMember:
         self._room = threading.Event()
         self._closed = False
         self._failure: BaseException | None = None
-        self._committing: dict[Place, Commit] | None = None
-        self._next_commit_s = 0.0
-        self._requests: deque[_CommitRequest] = deque()
         self._thread = threading.Thread(target=self._run, name=f"group-{group}", daemon=True)
 
     # ---- for any thread
@@ -155,12 +117,12 @@ class GroupMember:
         read here that is not ours now, KafkaException if Kafka refuses, NotRead if the thread ends first; then
         nothing is committed.
         """
-        done: Future[None] = Future()
         with self.lock:
             if self._closed:
+                done: Future[None] = Future()
                 done.set_exception(NotRead(f"group {self._group!r} is no longer read"))
             else:
-                self._requests.append(_CommitRequest(topic, wanted, done))
+                done = self._commits.request(topic, wanted)
         self._room.set()
         return done
 
@@ -180,8 +142,9 @@ class GroupMember:
         self._end(failure)
 
     def _read_until_unused(self) -> None:
-        self._failure = self._committing = None
+        self._failure = None
         self._subscribed = {}
+        self._commits.reset()
         consumer = Consumer(self._options)
         try:
             while not self._unused():
@@ -205,11 +168,10 @@ class GroupMember:
     def _end(self, failure: SuiteError | None) -> None:
         with self.lock:
             self._closed = True
-            topics, self._topics, self._waiting = [*self._topics.values(), *self._waiting], {}, []
-            requests, self._requests = list(self._requests), deque()
-        for request in requests:
-            if request.done.set_running_or_notify_cancel():
-                request.done.set_exception(NotRead(f"group {self._group!r} is no longer read"))
+            topics = [*self._topics.values(), *self._waiting]
+            self._topics.clear()
+            self._waiting.clear()
+        self._commits.refuse(NotRead(f"group {self._group!r} is no longer read"))
         for reading in topics:
             reading.ended(failure)
 
@@ -229,7 +191,7 @@ class GroupMember:
 
     def _end_stopped(self, consumer: Consumer) -> None:
         for reading in list(self._stopping):
-            self._hand_over(consumer, [(reading.topic, p) for p in reading.queue.partitions])
+            self._commits.hand_over(consumer, [(reading.topic, p) for p in reading.queue.partitions])
             self._end_topic(reading, None)
 
     def _subscribe(self, consumer: Consumer) -> None:
@@ -248,10 +210,7 @@ class GroupMember:
             self._begin(consumer, kept)
 
     def _step(self, consumer: Consumer) -> None:
-        if self._requests:
-            self._serve_requests(consumer)
-        else:
-            self._commit_regularly(consumer)
+        self._commits.step(consumer)
         self._reposition(consumer)
         with self.lock:
             ready = [TopicPartition(t, p) for t, reading in self._topics.items() for p in reading.queue.resume()]
@@ -334,67 +293,6 @@ class GroupMember:
             with self.lock:
                 reading.queue.repositioned(partition, position)
 
-    # ---- commits
-
-    def _commits(self) -> dict[Place, Commit]:
-        with self.lock:
-            return {(t, p): c for t, r in self._topics.items() for p, c in r.queue.commits().items()}
-
-    def _positions(self, commits: Mapping[Place, Commit]) -> list[TopicPartition]:
-        positions = []
-        for (topic, partition), (offset, metadata) in commits.items():
-            reading = self._topics.get(topic)
-            epoch = -1 if reading is None else reading.queue.epoch(partition)
-            positions.append(_place(topic, partition, offset, metadata, epoch=epoch))
-        return positions
-
-    def _note_committed(self, commits: Mapping[Place, Commit]) -> None:
-        with self.lock:
-            for (topic, partition), commit in commits.items():
-                if (reading := self._topics.get(topic)) is not None:
-                    reading.queue.committed({partition: commit})
-
-    def _commit_regularly(self, consumer: Consumer) -> None:
-        now_s = time.monotonic()
-        if self._committing is not None or now_s < self._next_commit_s:
-            return
-        self._next_commit_s = now_s + self._commit_seconds
-        if commits := self._commits():
-            self._committing = commits
-            consumer.commit(offsets=self._positions(commits), asynchronous=True)
-
-    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """Take Kafka's answer to an asynchronous commit; partitions that failed are committed again later."""
-        commits, self._committing = self._committing or {}, None
-        failed = {(p.topic, p.partition) for p in partitions if p.error is not None}
-        if error is not None or failed:
-            self._log.warning("commit failed, will be retried", reason=error.str() if error else str(sorted(failed)))
-        if error is None:
-            self._note_committed({place: commit for place, commit in commits.items() if place not in failed})
-
-    def _serve_requests(self, consumer: Consumer) -> None:
-        # librdkafka could retry a commit in progress, which would then overwrite ours: wait for its answer first.
-        while self._requests and self._committing is None:
-            request = self._requests.popleft()
-            if request.done.set_running_or_notify_cancel():
-                try:
-                    self._set_offsets(consumer, request.topic, request.wanted)
-                except Exception as error:
-                    request.done.set_exception(error)
-                else:
-                    request.done.set_result(None)
-
-    def _set_offsets(self, consumer: Consumer, topic: str, wanted: Mapping[int, Commit]) -> None:
-        reading = self._topics.get(topic)
-        if reading is not None and (others := sorted(wanted.keys() - set(reading.queue.partitions))):
-            raise NotAssigned(f"partitions {others} are not assigned to this gateway")
-        commit_now(consumer, self._positions({(topic, p): c for p, c in wanted.items()}), _COMMIT_SECONDS)
-        if reading is not None:
-            with self.lock:
-                for partition, commit in wanted.items():
-                    reading.queue.restart(partition, commit)
-            self._log.info("offsets were set", topic=topic, partitions={p: c[0] for p, c in wanted.items()})
-
     # ---- rebalances; Kafka's client calls these inside poll(), and what they raise would not reach us as it is
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -418,10 +316,10 @@ class GroupMember:
                 epoch = -1 if part.leader_epoch is None else part.leader_epoch
                 new_group = part.topic not in with_commits
                 start = queue.assign(part.partition, commit, new_group=new_group, epoch=epoch)
-            starts.append(_place(part.topic, part.partition, start, epoch=epoch if start == part.offset else -1))
+            starts.append(position_of(part.topic, part.partition, start, epoch=epoch if start == part.offset else -1))
         consumer.incremental_assign(starts)
         consumer.resume(wanted)  # librdkafka keeps a pause over a revocation
-        self._next_commit_s = 0.0  # a new group's first position is committed at once
+        self._commits.soon()  # a new group's first position is committed at once
         self._log.info("assigned", partitions={f"{p.topic}/{p.partition}": p.offset for p in starts})
 
     def _topics_with_commits(self, consumer: Consumer, found: Sequence[TopicPartition]) -> set[str]:
@@ -439,43 +337,16 @@ class GroupMember:
         return with_commits
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._hand_over(consumer, [(p.topic, p.partition) for p in partitions])
+        self._commits.hand_over(consumer, [(p.topic, p.partition) for p in partitions])
         self._log.info("revoked", partitions=[f"{p.topic}/{p.partition}" for p in partitions])
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         # Another member may have them already: a commit would be refused.
-        self._stop_delivering((p.topic, p.partition) for p in partitions)
+        self._commits.stop_delivering((p.topic, p.partition) for p in partitions)
         self._log.warning("lost", partitions=[f"{p.topic}/{p.partition}" for p in partitions])
 
-    def _hand_over(self, consumer: Consumer, places: Iterable[Place]) -> None:
-        """Commit before partitions go to another member; after a failure it delivers some records again."""
-        commits = self._stop_delivering(places)
-        try:
-            if commits:
-                commit_now(consumer, self._positions(commits), _COMMIT_SECONDS)
-                self._note_committed(commits)
-        except BaseException as error:
-            self._log.warning("last commit failed, records will be delivered again", reason=error_text(error))
-
-    def _stop_delivering(self, places: Iterable[Place]) -> dict[Place, Commit]:
-        """Return the last commits: with every ack that was accepted, as none is from now on."""
-        commits = {}
-        with self.lock:
-            for topic, partition in places:
-                if (reading := self._topics.get(topic)) is not None:
-                    commits.update({(topic, p): c for p, c in reading.queue.commits([partition]).items()})
-                    reading.queue.leave(partition)
-        return commits
-
     def _leave(self, consumer: Consumer) -> None:
-        self._hand_over(
+        self._commits.hand_over(
             consumer, [(t, p) for t, reading in list(self._topics.items()) for p in reading.queue.partitions]
         )
         consumer.close()
-
-
-def _place(topic: str, partition: int, offset: int, metadata: str = "", *, epoch: int) -> TopicPartition:
-    """Return an offset with the epoch of the record before it, by which Kafka tells a log that went back."""
-    if epoch < 0:
-        return TopicPartition(topic, partition, offset, metadata)
-    return TopicPartition(topic, partition, offset, metadata, leader_epoch=epoch)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from services.common.kafka.group_member import GroupMember, NotAssigned
+from services.common.kafka.group_member import GroupMember
+from services.common.kafka.member_commits import NotAssigned
 from services.common.model.errors import Exhausted, Unavailable
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
 from services.gateway.kafkapixy.metrics import ClusterMetrics, GroupTopic, Place

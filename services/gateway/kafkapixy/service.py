@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from services.common.kafka.client_options import headers_of
-from services.common.kafka.group_member import NotAssigned
+from services.common.kafka.member_commits import NotAssigned
 from services.common.kafka.partition_queue import Delivery
 from services.common.model.errors import InvalidRequest, NotFound, Unavailable
 from services.common.rpc.identity import current_caller

@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from services.common.kafka.client_errors import COORDINATOR_CHANGING
 from services.common.kafka.commits import Commit
-from services.common.kafka.group_member import GroupMember, NotAssigned
+from services.common.kafka.group_member import GroupMember
+from services.common.kafka.member_commits import NotAssigned
 from services.common.model.errors import Conflict, Unavailable
 from services.gateway.kafkapixy.admin import Admin
 from services.gateway.kafkapixy.admin_views import GroupView, MemberView

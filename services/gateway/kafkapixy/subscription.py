@@ -14,7 +14,8 @@ from typing import Protocol
 
 import structlog
 
-from services.common.kafka.group_member import GroupMember, NotAssigned, TopicReading
+from services.common.kafka.group_member import GroupMember
+from services.common.kafka.member_commits import NotAssigned, TopicReading
 from services.common.kafka.partition_queue import BEGINNING, END, Delivery, Progress, ReadRules
 from services.common.kafka.topic_queue import TopicQueue
 from services.common.model.errors import Exhausted, NotFound, SuiteError, Unavailable

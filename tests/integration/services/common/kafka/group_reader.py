@@ -14,7 +14,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from dexorder.testing.kafka import create_topic
 from dexorder.testing.processes import until
-from services.common.kafka.group_member import GroupMember, TopicReading
+from services.common.kafka.group_member import GroupMember
+from services.common.kafka.member_commits import TopicReading
 from services.common.kafka.partition_queue import Delivery, ReadRules
 from services.common.kafka.topic_queue import TopicQueue
 from services.common.model.errors import SuiteError

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from services.common.kafka.commits import Commit
-from services.common.kafka.group_member import NotAssigned
+from services.common.kafka.member_commits import NotAssigned
 from services.common.model.errors import Conflict, Unavailable
 from services.gateway.kafkapixy import set_offsets as module
 from services.gateway.kafkapixy.admin_views import GroupView, MemberView
