@@ -4,6 +4,7 @@ ReadFn   x-partition, x-start, x-end   read [x-start, x-end) of the partition, t
          (answer) the last eot has msg ``range complete``; then the stream ends with OK
 AckFn    x-replay: 1                   an acked offset n commits n + 1 to the replay group
 PendingFn (answer) x-starts, x-ends, x-committed   ``0:17,1:20``, partition:offset
+          (answer) x-topic-id             another one than before means another log
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from services.common.model.errors import Conflict, InvalidRequest
 
 PARTITION, START, END = "x-partition", "x-start", "x-end"
 REPLAY = "x-replay"
-STARTS, ENDS, COMMITTED = "x-starts", "x-ends", "x-committed"
+STARTS, ENDS, COMMITTED, TOPIC_ID = "x-starts", "x-ends", "x-committed", "x-topic-id"
 COMPLETE = "range complete"
 """``msg`` of the eot after which the server ends the stream; a request sent after it is not read."""
 MAX_OFFSET = 2**63 - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +29,8 @@ IDLE_SECONDS = 30.0
 @dataclass(eq=False)
 class _PooledConsumer:
     consumer: Consumer
+    topic_id: str
+    """Topic that it reads; it may have fetched records or errors of it in advance."""
     at: tuple[int, int] | None = None
     """Partition and offset that it reads next; None if it has no position."""
     held: list[Message] = field(default_factory=list)
@@ -183,7 +185,10 @@ class ReplayPool:
     def trim(self) -> None:
         """Close consumers that were not used for ``IDLE_SECONDS``; call periodically."""
         now_s = time.monotonic()
-        for pooled in [p for p in self._idle if now_s - p.used_s > IDLE_SECONDS]:
+        self._close_idle([p for p in self._idle if now_s - p.used_s > IDLE_SECONDS])
+
+    def _close_idle(self, unused: Iterable[_PooledConsumer]) -> None:
+        for pooled in unused:
             self._idle.remove(pooled)
             self._threads.submit(pooled.consumer.close)
 
@@ -197,6 +202,8 @@ class ReplayPool:
 
     def _pick(self, span: OffsetRange) -> _PooledConsumer:
         """Return the best consumer: at the range's start, of the same partition or none, new, or longest unused."""
+        topic_id = self._monitor.state.topic_id
+        self._close_idle([p for p in self._idle if p.topic_id != topic_id])
 
         def rank(pooled: _PooledConsumer) -> int:
             if pooled.at == (span.partition, span.start):
@@ -205,7 +212,7 @@ class ReplayPool:
 
         best = min(self._idle, key=lambda p: (rank(p), p.used_s), default=None)
         if best is None or (rank(best) == 2 and self.active + len(self._idle) <= self._settings.replay_consumers):
-            return _PooledConsumer(Consumer(self._options()))
+            return _PooledConsumer(Consumer(self._options()), topic_id)
         self._idle.remove(best)
         return best
 

@@ -153,6 +153,7 @@ class SourceService:
                 (replay.STARTS, replay.format_offsets(state.starts)),
                 (replay.ENDS, replay.format_offsets(state.ends)),
                 (replay.COMMITTED, replay.format_offsets(state.replayed)),
+                (replay.TOPIC_ID, state.topic_id),
             )
         )
         return _pending(state.replay_lag() if replayed else self._topic.pending(state))

@@ -102,7 +102,10 @@ class SourceClient:
             raise NotImplementedError(
                 f"source {self._address} sends no x-ends metadata on PendingFn, so it cannot replay a range"
             )
-        return SourceState(*(parse_pairs(metadata.get(name, "")) for name in ("x-starts", "x-ends", "x-committed")))
+        starts, ends, committed = (
+            parse_pairs(metadata.get(f"x-{name}", "")) for name in ("starts", "ends", "committed")
+        )
+        return SourceState(starts, ends, committed, metadata.get("x-topic-id", ""))
 
     def read(self, part: OffsetRange, *, limit: int = 500, retry_seconds: float = 60.0) -> Iterator[list[Result]]:
         """Yield every record of the range that is still in the log, ascending, in lists of at most ``limit``.

@@ -2,7 +2,8 @@
 
 Spark's checkpoint has them as JSON objects, ``{"0": 17}``; gRPC metadata as ``0:17,1:20``. The end of a query's first
 batch also has the query's start, ``{"0": 17, "from": {"0": 3}}``: Spark does not keep that start, so without it a first
-batch that is repeated after a crash would begin wherever ``startingOffsets`` is by then.
+batch that is repeated after a crash would begin wherever ``startingOffsets`` is by then. A batch that does not begin
+where the one before ends, as the log went back, has its start as ``"restart"``. The id of the topic is ``"topic"``.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from services.common.model.errors import InvalidRequest
 from spark.source.options import Position
 
 Offsets = Mapping[int, int]
-_FROM = "from"
+_FROM, _RESTART, _TOPIC = "from", "restart", "topic"
 
 
 @dataclass(frozen=True)
 class SourceState:
-    """Answer of PendingFn for each partition: first offset, next offset, and the committed one if there is one."""
+    """Answer of PendingFn for each partition: first offset, next offset, and the committed one if there is one.
+
+    Attributes:
+        topic_id: Another one than before means another log; empty if the source does not tell it.
+    """
 
     starts: Offsets
     ends: Offsets
     committed: Offsets
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,19 +51,26 @@ def parse_pairs(text: str) -> dict[int, int]:
         raise InvalidRequest(f"offsets {text!r} are not of the form 0:17,1:20") from None
 
 
-def to_json(offsets: Offsets, start: Offsets | None = None) -> dict[str, Any]:
+def to_json(
+    offsets: Offsets, start: Offsets | None = None, *, restart: Offsets | None = None, topic_id: str = ""
+) -> dict[str, Any]:
     """Return the offsets as Spark writes them to its checkpoint; sorted, so that equal offsets are equal texts.
 
     Args:
         start: Start of the query, if the offsets are the end of its first batch.
+        restart: Start of the batch, if it is not the end of the one before.
     """
-    numbers = {str(partition): offsets[partition] for partition in sorted(offsets)}
-    return numbers if start is None else numbers | {_FROM: to_json(start)}
+    found: dict[str, Any] = {str(partition): offsets[partition] for partition in sorted(offsets)}
+    if start is not None:
+        found[_FROM] = to_json(start)
+    if restart is not None:
+        found[_RESTART] = to_json(restart)
+    return found | {_TOPIC: topic_id} if topic_id else found
 
 
 def from_json(offsets: Mapping[str, Any]) -> dict[int, int]:
-    """Invert ``to_json``, without the start."""
-    return {int(partition): int(offset) for partition, offset in offsets.items() if partition != _FROM}
+    """Invert ``to_json``: return only the offsets."""
+    return {int(partition): int(offset) for partition, offset in offsets.items() if partition.isdigit()}
 
 
 def start_json(start: Offsets) -> dict[str, Any]:
@@ -66,10 +79,22 @@ def start_json(start: Offsets) -> dict[str, Any]:
 
 
 def bounds(start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return start and end of a batch; the first batch of a query has its start in ``end``."""
+    """Return start and end of a batch; the first batch of a query, and one that restarts, has its start in ``end``."""
     if start.keys() == {_FROM}:
         start = end.get(_FROM, start[_FROM])
+    elif start != end:
+        start = end.get(_RESTART, start)
     return from_json(start), from_json(end)
+
+
+def log_that_went_back(last: Mapping[str, Any], state: SourceState) -> str:
+    """Return how the source shows that it has another log than the one read up to ``last``; empty if it does not."""
+    if (known := last.get(_TOPIC, "")) and state.topic_id and known != state.topic_id:
+        return f"its topic has id {state.topic_id} instead of {known}"
+    for partition, offset in sorted(from_json(last).items()):
+        if offset > (end := state.ends.get(partition, 0)):
+            return f"partition {partition} ends at offset {end}, before offset {offset}, up to which it was read"
+    return ""
 
 
 def initial(state: SourceState, starting: Position) -> dict[int, int]:
@@ -110,8 +135,7 @@ def resume(kept: Offsets, state: SourceState) -> dict[int, int]:
 def cap(start: Offsets, ends: Offsets, limit: int | None) -> dict[int, int]:
     """Return the end of the next batch: at most ``limit`` records after ``start``, shared evenly; None takes all.
 
-    A partition with fewer records leaves its share to the others. No end is before its start, even if the log's end
-    moved back: a batch at the old position fails and shows the loss, a position moved back would hide it.
+    A partition with fewer records leaves its share to the others. No end is before its start.
     """
     new = {p: ends.get(p, 0) for p in {*start, *ends}}
     lags = sorted((max(0, end - start.get(p, 0)), p) for p, end in new.items())

@@ -33,6 +33,7 @@ class SourceOptions:
     read_timeout_ms: int = 500
     min_partitions: int = 1
     ack: bool = True
+    fail_on_data_loss: bool = True
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -109,5 +110,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "readTimeoutMs": ("read_timeout_ms", _positive),
     "minPartitions": ("min_partitions", _positive),
     "ack": ("ack", _truth),
+    "failOnDataLoss": ("fail_on_data_loss", _truth),
 }
 """Field and parser of each option."""

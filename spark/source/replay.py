@@ -17,7 +17,7 @@ from pyspark.sql.datasource import InputPartition
 
 from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source import offsets as rules
-from spark.source.client import PendingUnknown, SourceClient, SourceRefuses
+from spark.source.client import PendingUnknown, SourceBroken, SourceClient, SourceRefuses
 from spark.source.options import SourceOptions
 from spark.source.records import to_batch
 
@@ -66,12 +66,15 @@ class ReplayPlanner:
         """Ack the committed batch and return the end of the next one, limited here as Spark 4.1 does not limit it.
 
         While the server cannot be reached there are no new records: a query survives a restart of its source.
-        SourceRefuses if the source denies access.
+        SourceRefuses if the source denies access, SourceBroken if the log went back and failOnDataLoss is true.
         """
         if self._last is None:
             self._last = rules.to_json(self._start(), self._start())
         try:
             state = self._client.state()
+            if rules.log_that_went_back(self._last, state):  # or this replica does not know the newest records yet
+                time.sleep(_IDLE_WAIT_S)
+                state = self._client.state()
         except SourceRefuses:
             raise
         except Unavailable as error:
@@ -79,11 +82,34 @@ class ReplayPlanner:
             time.sleep(_IDLE_WAIT_S)
             return self._last
         self._ack_planned(state)
-        before = rules.from_json(self._last)
+        restart = self._restart(state)
+        before = rules.from_json(self._last) if restart is None else restart
         end = rules.cap(before, state.ends, None if self._options.drain else self._options.max_records)
-        if end != before:
-            self._last = rules.to_json(end, self._start() if self._is_new else None)
+        if end != before or restart is not None:
+            start = self._start() if self._is_new else None
+            self._last = rules.to_json(end, start, restart=restart, topic_id=state.topic_id)
         return self._last
+
+    def _restart(self, state: rules.SourceState) -> dict[int, int] | None:
+        """Return where the next batch begins if records were lost, and the query may continue; else None."""
+        assert self._last is not None
+        lost, before = rules.log_that_went_back(self._last, state), rules.from_json(self._last)
+        if self._options.fail_on_data_loss:
+            if lost:
+                raise self._went_back(lost)
+            return None
+        kept = {} if lost else before
+        restart = {p: max(first, kept.get(p, first)) for p, first in state.starts.items()}
+        if not lost and all(restart.get(p) == offset for p, offset in before.items()):
+            return None
+        log.error("udsource: records were lost, continuing at %s: %s", restart, lost or "removed by retention")
+        return restart
+
+    def _went_back(self, lost: str) -> SourceBroken:
+        return SourceBroken(
+            f"source {self._options.address}: {lost}: the topic was created again or lost records; to continue at the"
+            " beginning of its log, set option failOnDataLoss=false or use a new checkpoint"
+        )
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch; for equal offsets one task without records.
@@ -98,6 +124,8 @@ class ReplayPlanner:
         try:
             parts = rules.plan(first, last, self._options.min_partitions)
         except InvalidRequest as error:
+            if lost := rules.log_that_went_back(start, self._client.state()):
+                raise self._went_back(lost) from error
             raise InvalidRequest(
                 f"{error}: a query that continues its checkpoint with Trigger.AvailableNow needs option drain=true"
             ) from error

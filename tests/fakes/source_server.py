@@ -29,6 +29,7 @@ class FakeSource(rpc.SourceServicer):
 
     Attributes:
         can_replay: False makes it behave like a server that ignores our metadata.
+        topic_id: Sent if it is not empty.
         kafka_is_available: False makes it behave like udsource without Kafka: the pending count is unknown.
         cut_after: Number of records after which the next streams end in the middle of a read; one entry per stream.
         on_ack: Called with each AckFn request before it takes effect.
@@ -37,9 +38,11 @@ class FakeSource(rpc.SourceServicer):
 
     def __init__(self, partitions: int = 2) -> None:
         self.logs: dict[int, list[FakeRecord]] = {p: [] for p in range(partitions)}
+        self.starts = dict.fromkeys(range(partitions), 0)
         self.ends = dict.fromkeys(range(partitions), 0)
         self.committed: dict[int, int] = {}
         self.can_replay = True
+        self.topic_id = ""
         self.kafka_is_available = True
         self.cut_after: list[int] = []
         self.ack_calls: list[list[tuple[int, int]]] = []
@@ -59,6 +62,13 @@ class FakeSource(rpc.SourceServicer):
         with self._lock:
             self.logs[partition] = [r for r in self.logs[partition] if r.offset != offset]
 
+    def create_again(self) -> None:
+        """Delete the topic and create it; Kafka then forgets the commits."""
+        with self._lock:
+            self.logs = {p: [] for p in self.logs}
+            self.starts, self.ends = dict.fromkeys(self.logs, 0), dict.fromkeys(self.logs, 0)
+            self.committed = {}
+
     # ---- RPCs ------------------------------------------------------------------------------------------------------
 
     def IsReady(self, request: Empty, context: grpc.ServicerContext) -> pb.ReadyResponse:
@@ -71,9 +81,10 @@ class FakeSource(rpc.SourceServicer):
             if self.can_replay:
                 context.send_initial_metadata(
                     (
-                        ("x-starts", _pairs(dict.fromkeys(self.logs, 0))),
+                        ("x-starts", _pairs(self.starts)),
                         ("x-ends", _pairs(self.ends)),
                         ("x-committed", _pairs(self.committed)),
+                        *([("x-topic-id", self.topic_id)] if self.topic_id else []),
                     )
                 )
             lag = sum(end - self.committed.get(p, 0) for p, end in self.ends.items())

@@ -9,8 +9,13 @@ import grpc
 import pytest
 
 from services.gen.source.v1 import source_pb2 as pb
+from services.udsource.server import serve
+from spark.source.client import SourceBroken
+from spark.source.options import SourceOptions
+from tests.integration.services.common.kafka.group_reader import create_again
 from tests.integration.services.udsource.client import REPLAY, offset_of, produce, range_of
-from tests.integration.services.udsource.conftest import StartSource
+from tests.integration.services.udsource.conftest import MakeSettings, StartSource
+from tests.unit.spark.source.engine import Checkpoint, Engine, Row
 
 pytestmark = pytest.mark.kafka
 MakeTopic = Callable[[int], str]
@@ -95,3 +100,27 @@ async def test_ack_beyond_the_log_is_refused(kafka: str, kafka_topic: MakeTopic,
             await acker.ack((0, 4), (0, 10))
         assert failed.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         assert (await source.pending(REPLAY))[1]["x-committed"] == ""
+
+
+@pytest.mark.parametrize("count", [4, 20], ids=["shorter", "longer"])
+async def test_topic_created_again_fails_a_query_of_spark_or_is_read_from_its_beginning(
+    kafka: str, kafka_topic: MakeTopic, make_settings: MakeSettings, count: int
+) -> None:
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"x")] * 10)
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+
+    def polled(address: str, **options: bool) -> None:
+        Engine(SourceOptions(address, retry_seconds=30, **options), checkpoint, rows.extend).run_to_idle()  # type: ignore[arg-type]
+
+    async with serve(make_settings(topic)) as running:
+        await asyncio.to_thread(polled, running.address)
+        await asyncio.to_thread(create_again, kafka, topic, 1)
+        produce(kafka, topic, [(0, b"x")] * count)
+        with pytest.raises(SourceBroken, match=r"its topic has id .* instead of .*failOnDataLoss=false"):
+            while True:  # the broker may still know the old topic
+                await asyncio.to_thread(polled, running.address)
+        rows.clear()
+        await asyncio.to_thread(polled, running.address, fail_on_data_loss=False)
+        assert [row["offset"] for row in rows] == list(range(count))

@@ -9,6 +9,7 @@ import pytest
 
 from services.common.model.errors import InvalidRequest, Unavailable
 from spark.source import replay
+from spark.source.client import SourceBroken
 from spark.source.options import Position, SourceOptions
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.unit.spark.source.engine import Checkpoint, Crash, Engine, Row
@@ -182,3 +183,49 @@ def test_a_start_is_only_that_of_the_first_batch(source: RunningSource) -> None:
     source.fake.committed = {0: 3}
     Engine(options(source), checkpoint, rows.extend).run_to_idle()
     assert offsets(rows) == list(range(12))
+
+
+@pytest.mark.parametrize(("count", "topic_id"), [(4, ""), (4, "b"), (20, "b")], ids=["shorter", "both", "longer"])
+def test_a_log_that_went_back_fails_the_query_or_is_read_from_its_beginning(
+    source: RunningSource, monkeypatch: pytest.MonkeyPatch, count: int, topic_id: str
+) -> None:
+    monkeypatch.setattr(replay, "_IDLE_WAIT_S", 0)
+    source.fake.topic_id = topic_id and "a"
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    query = Engine(options(source), checkpoint, rows.extend)
+    query.run_to_idle()
+    source.fake.create_again()
+    source.fake.topic_id = topic_id
+    add(source, count)
+    reason = "its topic has id b instead of a" if topic_id else "partition 0 ends at offset 4, before offset 10"
+    for each in (query, Engine(options(source), checkpoint, rows.extend)):
+        with pytest.raises(SourceBroken, match=f"{source.address}: {reason}.*failOnDataLoss=false"):
+            each.poll()
+    rows.clear()
+    allowed = options(source, fail_on_data_loss=False)
+    with pytest.raises(Crash):
+        Engine(allowed, checkpoint, rows.extend).poll("commit")
+    Engine(allowed, checkpoint, rows.extend).run_to_idle()
+    assert offsets(rows) == [0, 1, 2, 3, *range(count)], "the batch that was not committed is repeated"
+    assert not Engine(options(source), checkpoint, rows.extend).poll(), "it continues as before"
+    assert source.fake.committed == {0: count}
+
+
+def test_records_removed_by_retention_are_passed_where_that_is_allowed(source: RunningSource) -> None:
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    query = Engine(options(source, fail_on_data_loss=False), checkpoint, rows.extend)
+    query.poll()
+    source.fake.starts[0] = 7
+    assert query.run_to_idle() == 1
+    assert offsets(rows) == [0, 1, 2, 3, 7, 8, 9]
+
+
+def test_available_now_tells_a_log_that_went_back_from_a_missing_drain(source: RunningSource) -> None:
+    checkpoint = Checkpoint()
+    Engine(options(source, drain=True), checkpoint, len, available_now=True).run_to_idle()
+    source.fake.create_again()
+    add(source, 3)
+    with pytest.raises(SourceBroken, match="partition 0 ends at offset 3, before offset 10"):
+        Engine(options(source, drain=True), checkpoint, len, available_now=True).poll()
