@@ -3,12 +3,15 @@
 ReadFn   x-partition, x-start, x-end   read [x-start, x-end) of the partition, the same records each time
          (answer) the last eot has msg ``range complete``; then the stream ends with OK
 AckFn    x-replay: 1                   an acked offset n commits n + 1 to the replay group
+          x-group                      the replay group of this name, also for PendingFn
 PendingFn (answer) x-starts, x-ends, x-committed   ``0:17,1:20``, partition:offset
           (answer) x-topic-id             another one than before means another log
+          (answer) x-record-bytes         average size of the latest records
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +19,14 @@ from services.common.model.errors import Conflict, InvalidRequest
 
 PARTITION, START, END = "x-partition", "x-start", "x-end"
 REPLAY = "x-replay"
+GROUP = "x-group"
 STARTS, ENDS, COMMITTED, TOPIC_ID = "x-starts", "x-ends", "x-committed", "x-topic-id"
+RECORD_BYTES = "x-record-bytes"
 COMPLETE = "range complete"
 """``msg`` of the eot after which the server ends the stream; a request sent after it is not read."""
 MAX_OFFSET = 2**63 - 1
 
+_NAME = re.compile(r"[A-Za-z0-9._-]{0,200}")
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
@@ -72,6 +78,20 @@ def is_replay(metadata: Metadata | None) -> bool:
     if any(value != "1" for value in values):
         raise InvalidRequest(f"metadata {REPLAY} {values[-1]!r} is not 1")
     return bool(values)
+
+
+def group_of(metadata: Metadata | None) -> str:
+    """Return the name of the caller's replay group; empty if it has none of its own.
+
+    Raises:
+        InvalidRequest: It is not a name.
+    """
+    name = dict(metadata or ()).get(GROUP, "")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"metadata {GROUP} {name!r} is not up to 200 letters, digits, dots, dashes and underscores"
+        )
+    return name
 
 
 def parse_number(name: str, value: str | bytes) -> int:

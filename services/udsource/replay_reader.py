@@ -141,6 +141,8 @@ class ReplayPool:
         self._threads = ThreadPoolExecutor(settings.replay_consumers, thread_name_prefix="replay")
         self.active = 0
         """Ranges that are being read."""
+        self.record_bytes = 0
+        """Average size of the latest records; 0 before the first."""
 
     @asynccontextmanager
     async def open(self, span: OffsetRange) -> AsyncIterator[RangeReader]:
@@ -175,6 +177,9 @@ class ReplayPool:
         reader.running = loop.run_in_executor(self._threads, reader.read, limit, timeout_s)
         records = await asyncio.shield(reader.running)
         reader.running = None
+        if records:
+            latest = sum(map(len, records)) // len(records)
+            self.record_bytes = max(1, (self.record_bytes + latest) // 2 if self.record_bytes else latest)
         if not records and not reader.done:
             if self._monitor.failure is not None:
                 raise Unavailable(self._monitor.failure)

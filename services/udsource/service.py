@@ -114,14 +114,15 @@ class SourceService:
         messages = until(self._closing, request_iterator)
         if (state := await _greeted(messages)) is None:
             return
-        replayed = replay.is_replay(context.invocation_metadata())
+        metadata = context.invocation_metadata()
+        replayed, group = replay.is_replay(metadata), replay.group_of(metadata)
         self._acking += 1
         try:
             yield codec.ACK_GREETING
             async for message in messages:
                 pairs = codec.to_pairs(_request(state, message).request.offsets)
                 if replayed:
-                    self._metrics.replay_acked.inc(await self._monitor.ack_replayed(pairs))
+                    self._metrics.replay_acked.inc(await self._monitor.ack_replayed(pairs, group))
                 else:
                     self._topic.ack(pairs, await self._state_of(pairs))
                 yield codec.ACKED
@@ -141,9 +142,11 @@ class SourceService:
 
     async def PendingFn(self, request: Empty, context: CallContext) -> pb.PendingResponse:  # noqa: N802
         """Return how many records are not acked, negative if unknown; metadata has the topic's ends and commits."""
-        replayed = replay.is_replay(context.invocation_metadata())
+        metadata = context.invocation_metadata()
+        replayed, group = replay.is_replay(metadata), replay.group_of(metadata)
         try:
             state = await self._monitor.fresh(MAX_PENDING_AGE_S, within_s=ANSWER_SECONDS)
+            state = await self._monitor.with_group(state, group, within_s=ANSWER_SECONDS)
         except Unavailable:
             if replayed:  # a replay needs the metadata, which is unknown
                 raise
@@ -154,6 +157,7 @@ class SourceService:
                 (replay.ENDS, replay.format_offsets(state.ends)),
                 (replay.COMMITTED, replay.format_offsets(state.replayed)),
                 (replay.TOPIC_ID, state.topic_id),
+                (replay.RECORD_BYTES, str(self._ranges.record_bytes)),
             )
         )
         return _pending(state.replay_lag() if replayed else self._topic.pending(state))

@@ -26,6 +26,8 @@ from services.udsource.config import UdsourceSettings
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_S = 5.0
+MAX_REPLAY_GROUPS = 32
+"""Replay groups to which connections are kept; each needs some threads."""
 UNRESPONSIVE_S = 3.0
 """A Kafka that was available counts as unavailable after this time without an answer, however long a query may take."""
 
@@ -73,10 +75,9 @@ class TopicMonitor:
 
     def __init__(self, settings: UdsourceSettings) -> None:
         self._settings = settings
-        options = client_options(settings)
-        self._admin = AdminClient(options)
-        self._plain_group = GroupOffsets(options, settings.group, settings.topic)
-        self._replay_group = GroupOffsets(options, settings.replay_group, settings.topic)
+        self._admin = AdminClient(client_options(settings))
+        self._plain_group = GroupOffsets(settings, settings.group)
+        self._replay_groups: dict[str, GroupOffsets] = {}  # by name, the last one used is last
         self._fetching: asyncio.Task[TopicState] | None = None
         self._fetched_s = 0.0
         self._failed_s = 0.0
@@ -149,7 +150,7 @@ class TopicMonitor:
             self._watermarks(partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
             self._watermarks(partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
             self._plain_group.committed(partitions),
-            self._replay_group.committed(partitions),
+            self._replay_group("").committed(partitions),
             topic_ids(self._admin, [self._settings.topic], REQUEST_TIMEOUT_S),
         )
         return TopicState(starts, ends, committed, replayed, ids.get(self._settings.topic, ""))
@@ -176,8 +177,30 @@ class TopicMonitor:
         answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
         return {p.partition: a.offset for p, a in zip(futures, answers, strict=True)}
 
-    async def ack_replayed(self, acks: list[tuple[int, int]]) -> int:
-        """Commit acked (partition, offset) pairs to the replay group; return how many records the commits passed.
+    def _replay_group(self, name: str) -> GroupOffsets:
+        group = self._settings.replay_group + (f"-{name}" if name else "")
+        found = self._replay_groups.pop(name, None) or GroupOffsets(self._settings, group)
+        self._replay_groups[name] = found
+        if len(self._replay_groups) > MAX_REPLAY_GROUPS:
+            self._replay_groups.pop(next(iter(self._replay_groups))).discard()
+        return found
+
+    async def with_group(self, state: TopicState, group: str, *, within_s: float | None = None) -> TopicState:
+        """Return the state with the commits of one replay group; the state itself has those of the unnamed one.
+
+        Raises:
+            Unavailable: Kafka does not answer, in time where that is limited.
+        """
+        if not group:
+            return state
+        try:
+            replayed = await asyncio.wait_for(self._replay_group(group).committed(state.ends), within_s)
+        except (KafkaException, TimeoutError) as error:
+            raise Unavailable(f"replay group {group!r}: {error_text(error) or 'no answer in time'}") from error
+        return replace(state, replayed=replayed)
+
+    async def ack_replayed(self, acks: list[tuple[int, int]], group: str) -> int:
+        """Commit acked (partition, offset) pairs to a replay group; return how many records the commits passed.
 
         Returns once Kafka has the commits.
 
@@ -188,14 +211,15 @@ class TopicMonitor:
         if not acks:
             return 0
         async with self._commit_lock:  # or an older commit could arrive after a newer one
-            state = await self.fresh(0)
+            state = await self.with_group(await self.fresh(0), group)
             moves = replay.replay_commits(acks, state.replayed, state.starts, state.ends)
             if moves:
                 try:
-                    await self._replay_group.commit(moves)
+                    await self._replay_group(group).commit(moves)
                 except KafkaException as error:
-                    raise Unavailable(f"group {self._settings.replay_group}: {error_text(error)}") from error
-                self.state = replace(state, replayed={**state.replayed, **moves})
+                    raise Unavailable(f"replay group {group!r}: {error_text(error)}") from error
+                if not group:
+                    self.state = replace(state, replayed={**state.replayed, **moves})
             return sum(position - state.replay_position(p) for p, position in moves.items())
 
     async def check_range(self, span: replay.OffsetRange) -> None:
@@ -212,7 +236,8 @@ class TopicMonitor:
 
     async def close(self) -> None:
         """Close the connections; call last."""
-        await asyncio.gather(*(g.close(reachable=self.ready) for g in (self._plain_group, self._replay_group)))
+        groups = [self._plain_group, *self._replay_groups.values()]
+        await asyncio.gather(*(group.close(reachable=self.ready) for group in groups))
 
 
 class GroupOffsets:
@@ -223,12 +248,12 @@ class GroupOffsets:
     broker.
     """
 
-    def __init__(self, options: Mapping[str, Any], group: str, topic: str) -> None:
-        self._topic = topic
+    def __init__(self, settings: UdsourceSettings, group: str) -> None:
+        self._topic = settings.topic
         self._group = group
         # The session timeout also limits how long a commit waits for a coordinator.
         limits = {"enable.auto.commit": False, "session.timeout.ms": 6_000}
-        self._consumer = Consumer({**options, **limits, "group.id": group})
+        self._consumer = Consumer({**client_options(settings), **limits, "group.id": group})
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="group")
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
@@ -254,6 +279,11 @@ class GroupOffsets:
                 await self._in_thread(lambda: commit_now(self._consumer, wanted, REQUEST_TIMEOUT_S))
         except TimeoutError:
             raise Unavailable(f"group {self._group} was not committed in {REQUEST_TIMEOUT_S:g} s") from None
+
+    def discard(self) -> None:
+        """Close the connections after the calls that run; do not wait."""
+        self._thread.submit(self._consumer.close)
+        self._thread.shutdown(wait=False)
 
     async def close(self, *, reachable: bool) -> None:
         """Close the connections; without Kafka the consumer is not closed, as that would wait for Kafka."""

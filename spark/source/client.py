@@ -73,10 +73,15 @@ def _parse(message: bytes) -> pb.ReadResponse | DecodeError:
 
 
 class SourceClient:
-    """Calls of one server. It holds a channel, so it is created where it is used and never pickled."""
+    """Calls of one server. It holds a channel, so it is created where it is used and never pickled.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        group: Whose acks are read and written; empty for those of every reader without a group.
+    """
+
+    def __init__(self, address: str, group: str = "") -> None:
         self._address = address
+        self._metadata = (("x-replay", "1"), *([("x-group", group)] if group else []))
         self._stub = rpc.SourceStub(channel(address))
         self._read = read_method(address)
 
@@ -89,9 +94,7 @@ class SourceClient:
         """
         try:
             # With this metadata udsource answers with an error while it does not know; no ends means another server.
-            answer, call = self._stub.PendingFn.with_call(
-                Empty(), metadata=(("x-replay", "1"),), timeout=_CALL_TIMEOUT_S
-            )
+            answer, call = self._stub.PendingFn.with_call(Empty(), metadata=self._metadata, timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             kind = SourceRefuses if is_final(error) else Unavailable
             raise kind(f"source {self._address}: {error_text(error)}") from error
@@ -105,7 +108,8 @@ class SourceClient:
         starts, ends, committed = (
             parse_pairs(metadata.get(f"x-{name}", "")) for name in ("starts", "ends", "committed")
         )
-        return SourceState(starts, ends, committed, metadata.get("x-topic-id", ""))
+        record_bytes = int(metadata.get("x-record-bytes", 0))
+        return SourceState(starts, ends, committed, metadata.get("x-topic-id", ""), record_bytes)
 
     def read(self, part: OffsetRange, *, limit: int = 500, retry_seconds: float = 60.0) -> Iterator[list[Result]]:
         """Yield every record of the range that is still in the log, ascending, in lists of at most ``limit``.
@@ -191,7 +195,7 @@ class SourceClient:
             pb.AckRequest(request=pb.AckRequest.Request(offsets=acks)),
         ]
         try:
-            answers = list(self._stub.AckFn(iter(requests), metadata=(("x-replay", "1"),), timeout=_CALL_TIMEOUT_S))
+            answers = list(self._stub.AckFn(iter(requests), metadata=self._metadata, timeout=_CALL_TIMEOUT_S))
         except grpc.RpcError as error:
             raise Unavailable(f"source {self._address}: {error_text(error)}") from error
         if not any(answer.HasField("result") for answer in answers):

@@ -17,6 +17,7 @@ from services.common.model.errors import InvalidRequest
 from spark.source.options import Position
 
 Offsets = Mapping[int, int]
+_RECORDS_OF_UNKNOWN_SIZE = 1_000
 _FROM, _RESTART, _TOPIC = "from", "restart", "topic"
 
 
@@ -26,12 +27,14 @@ class SourceState:
 
     Attributes:
         topic_id: Another one than before means another log; empty if the source does not tell it.
+        record_bytes: Size of its latest records on average; 0 if the source does not tell it.
     """
 
     starts: Offsets
     ends: Offsets
     committed: Offsets
     topic_id: str = ""
+    record_bytes: int = 0
 
 
 @dataclass(frozen=True, order=True)
@@ -145,6 +148,12 @@ def cap(start: Offsets, ends: Offsets, limit: int | None) -> dict[int, int]:
         left = left if left is None else left - take
         planned[partition] = start.get(partition, 0) + take
     return planned
+
+
+def batch_limit(max_records: int | None, max_bytes: int, record_bytes: int) -> int:
+    """Return the largest number of records in a batch; 0 ``record_bytes`` means that their size is unknown."""
+    fitting = max(1, max_bytes // record_bytes) if record_bytes else _RECORDS_OF_UNKNOWN_SIZE
+    return fitting if max_records is None else min(max_records, fitting) if record_bytes else max_records
 
 
 def plan(start: Offsets, end: Offsets, min_ranges: int = 1) -> list[OffsetRange]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +24,8 @@ class SourceOptions:
     """Validated options."""
 
     address: str
-    max_records: int = 600
-    starting: Position = "committed"
+    max_records: int | None = None
+    starting: Position | None = None
     ending: Position = "latest"
     drain: bool = False
     retry_seconds: float = 60.0
@@ -32,8 +33,9 @@ class SourceOptions:
     max_bytes: int = 256 * 1024 * 1024
     read_timeout_ms: int = 500
     min_partitions: int = 1
-    ack: bool = True
+    ack: bool = False
     fail_on_data_loss: bool = True
+    group: str = ""
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -46,7 +48,12 @@ class SourceOptions:
             for name, (field, parse) in _OPTIONS.items()
             if name.lower() in given
         }
-        return SourceOptions(given["address"], **values)
+        return SourceOptions(given["address"], **{"ack": "group" in values, **values})
+
+    @property
+    def start(self) -> Position:
+        """Position at which a new query starts."""
+        return self.starting or ("committed" if self.ack else "earliest")
 
     def check_plain(self) -> None:
         """Check that no option needs replay; InvalidRequest if one names a position in the log."""
@@ -56,10 +63,11 @@ class SourceOptions:
                 " with a processing-time trigger run until it is idle"
             )
         for name, value, usual in (
-            ("startingOffsets", self.starting, "committed"),
-            ("endingOffsets", self.ending, "latest"),
+            ("startingOffsets", self.starting, (None, "committed")),
+            ("endingOffsets", self.ending, ("latest",)),
+            ("group", self.group, ("",)),
         ):
-            if value != usual:
+            if value not in usual:
                 raise InvalidRequest(
                     f"option {name} needs a source that can replay; {self.address} is read without replay"
                 )
@@ -69,6 +77,12 @@ def _positive(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise InvalidRequest(f"option {name} {text!r} is not a whole number above 0")
     return int(text)
+
+
+def _group(name: str, text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", text):
+        raise InvalidRequest(f"option {name} {text!r} is not 1 to 200 letters, digits, dots, dashes and underscores")
+    return text
 
 
 def _truth(name: str, text: str) -> bool:
@@ -111,5 +125,6 @@ _OPTIONS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "minPartitions": ("min_partitions", _positive),
     "ack": ("ack", _truth),
     "failOnDataLoss": ("fail_on_data_loss", _truth),
+    "group": ("group", _group),
 }
 """Field and parser of each option."""

@@ -37,6 +37,8 @@ from spark.source.streams import AckRefused, PlainStreams
 
 log = logging.getLogger(__name__)
 _IDLE_WAIT_S = 0.5
+_FIRST_RECORDS, _MOST_RECORDS = 600, 10_000
+"""Largest number of records in a read, before their size is known and after; also of a batch, unless an option says."""
 _MORE_TIMEOUT_MS = 50
 """Timeout of every read of a batch but the first: a batch does not wait for further records."""
 _RECORD_BYTES = 100
@@ -196,10 +198,13 @@ class Reader:
 
     def _room(self, drain: bool) -> int:
         left_bytes = self._options.max_bytes - self._in_flight.open_bytes
-        left = self._options.max_records - (0 if drain else self._in_flight.open_records)
+        limit = self._options.max_records or _MOST_RECORDS
+        left = limit - (0 if drain else self._in_flight.open_records)
         if left_bytes <= 0 or left <= 0:
             return 0
-        return records_to_request(left, left_bytes, self._bytes / self._records if self._records else 0)
+        if not self._records:
+            return min(left, _FIRST_RECORDS)
+        return records_to_request(left, left_bytes, self._bytes / self._records)
 
     def _add(self, results: Sequence[Result]) -> int:
         ids: list[RecordId] = [(r.offset.partition_id, r.offset.offset) for r in results]

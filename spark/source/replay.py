@@ -51,7 +51,7 @@ class ReplayPlanner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._client = SourceClient(options.address)
+        self._client = SourceClient(options.address, options.group)
         self._initial: dict[int, int] | None = None
         self._last: dict[str, Any] | None = None  # end of the last batch, from which the next one is limited
         self._is_new = True  # no batch is planned yet
@@ -84,7 +84,8 @@ class ReplayPlanner:
         self._ack_planned(state)
         restart = self._restart(state)
         before = rules.from_json(self._last) if restart is None else restart
-        end = rules.cap(before, state.ends, None if self._options.drain else self._options.max_records)
+        limit = rules.batch_limit(self._options.max_records, self._options.max_bytes, state.record_bytes)
+        end = rules.cap(before, state.ends, None if self._options.drain else limit)
         if end != before or restart is not None:
             start = self._start() if self._is_new else None
             self._last = rules.to_json(end, start, restart=restart, topic_id=state.topic_id)
@@ -147,7 +148,7 @@ class ReplayPlanner:
     def _start(self) -> dict[int, int]:
         if self._initial is None:
             state = first_state(self._client, self._options.retry_seconds)
-            self._initial = rules.initial(state, self._options.starting)
+            self._initial = rules.initial(state, self._options.start)
         return self._initial
 
     def _ack_planned(self, state: rules.SourceState) -> None:
@@ -189,7 +190,7 @@ def ranges_now(options: SourceOptions, state: rules.SourceState) -> list[RangePa
     beyond = {p: offset for p, offset in end.items() if offset > state.ends.get(p, 0)}
     if beyond:
         raise InvalidRequest(f"endingOffsets {beyond} are after the ends {dict(state.ends)}")
-    parts = rules.plan(rules.initial(state, options.starting), end, options.min_partitions)
+    parts = rules.plan(rules.initial(state, options.start), end, options.min_partitions)
     return [RangePartition(part) for part in parts] or [RangePartition(None)]
 
 

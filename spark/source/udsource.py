@@ -207,7 +207,7 @@ def replayed_from(options: SourceOptions, seconds: float) -> SourceState | None:
         return None
     must_replay = options.replay == "always"
     try:
-        return first_state(SourceClient(options.address), seconds, wait_unknown=must_replay)
+        return first_state(SourceClient(options.address, options.group), seconds, wait_unknown=must_replay)
     except NotImplementedError as error:
         if must_replay:
             raise InvalidRequest(f"option replay=always: {error}") from error

@@ -29,7 +29,9 @@ class FakeSource(rpc.SourceServicer):
 
     Attributes:
         can_replay: False makes it behave like a server that ignores our metadata.
-        topic_id: Sent if it is not empty.
+        committed: Offsets acked without a group.
+        groups: Offsets acked by each group.
+        topic_id, record_bytes: Sent if they are not empty.
         kafka_is_available: False makes it behave like udsource without Kafka: the pending count is unknown.
         cut_after: Number of records after which the next streams end in the middle of a read; one entry per stream.
         on_ack: Called with each AckFn request before it takes effect.
@@ -41,8 +43,10 @@ class FakeSource(rpc.SourceServicer):
         self.starts = dict.fromkeys(range(partitions), 0)
         self.ends = dict.fromkeys(range(partitions), 0)
         self.committed: dict[int, int] = {}
+        self.groups: dict[str, dict[int, int]] = {}
         self.can_replay = True
         self.topic_id = ""
+        self.record_bytes = 0
         self.kafka_is_available = True
         self.cut_after: list[int] = []
         self.ack_calls: list[list[tuple[int, int]]] = []
@@ -61,6 +65,10 @@ class FakeSource(rpc.SourceServicer):
     def drop(self, partition: int, offset: int) -> None:
         with self._lock:
             self.logs[partition] = [r for r in self.logs[partition] if r.offset != offset]
+
+    def _committed(self, context: grpc.ServicerContext) -> dict[int, int]:
+        group = dict(context.invocation_metadata()).get("x-group", "")
+        return self.groups.setdefault(str(group), {}) if group else self.committed
 
     def create_again(self) -> None:
         """Delete the topic and create it; Kafka then forgets the commits."""
@@ -83,8 +91,9 @@ class FakeSource(rpc.SourceServicer):
                     (
                         ("x-starts", _pairs(self.starts)),
                         ("x-ends", _pairs(self.ends)),
-                        ("x-committed", _pairs(self.committed)),
+                        ("x-committed", _pairs(self._committed(context))),
                         *([("x-topic-id", self.topic_id)] if self.topic_id else []),
+                        *([("x-record-bytes", str(self.record_bytes))] if self.record_bytes else []),
                     )
                 )
             lag = sum(end - self.committed.get(p, 0) for p, end in self.ends.items())
@@ -141,6 +150,7 @@ class FakeSource(rpc.SourceServicer):
         assert next(requests).handshake.sot
         yield pb.AckResponse(handshake=pb.Handshake(sot=True))
         assert not self.can_replay or ("x-replay", "1") in context.invocation_metadata()
+        committed = self._committed(context)
         for request in requests:
             acks = [(o.partition_id, int(o.offset)) for o in request.request.offsets]
             self.on_ack(acks)
@@ -149,7 +159,7 @@ class FakeSource(rpc.SourceServicer):
                 for partition, offset in acks:
                     if offset >= self.ends[partition]:
                         context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"offset {offset} was never issued")
-                    self.committed[partition] = max(self.committed.get(partition, 0), offset + 1)
+                    committed[partition] = max(committed.get(partition, 0), offset + 1)
             yield pb.AckResponse(result=pb.AckResponse.Result(success=Empty()))
 
 

@@ -9,11 +9,12 @@ import grpc
 import pytest
 
 from services.gen.source.v1 import source_pb2 as pb
+from services.udsource import topic_monitor
 from services.udsource.server import serve
 from spark.source.client import SourceBroken
 from spark.source.options import SourceOptions
 from tests.integration.services.common.kafka.group_reader import create_again
-from tests.integration.services.udsource.client import REPLAY, offset_of, produce, range_of
+from tests.integration.services.udsource.client import REPLAY, Metadata, offset_of, produce, range_of
 from tests.integration.services.udsource.conftest import MakeSettings, StartSource
 from tests.unit.spark.source.engine import Checkpoint, Engine, Row
 
@@ -60,6 +61,26 @@ async def test_pending_reports_ends_and_commits(kafka: str, kafka_topic: MakeTop
         count, told = await source.pending(REPLAY)
         assert (count, told["x-committed"]) == (22, "0:10,1:5")
         assert (await source.pending())[0] == 37  # the plain group has acked nothing
+
+
+async def test_every_replay_group_has_its_own_commits(
+    kafka: str, kafka_topic: MakeTopic, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_monitor, "MAX_REPLAY_GROUPS", 2)  # connections come and go
+    topic = kafka_topic(1)
+    produce(kafka, topic, [(0, b"x")] * 10)
+
+    def group(name: str) -> Metadata:
+        return (*REPLAY, ("x-group", name))
+
+    async with start_source(topic) as source:
+        for name, offset in (("a", 1), ("b", 3), ("c", 5)):
+            await (await source.ack(group(name))).ack((0, offset))
+        for name, count in (("a", 8), ("b", 6), ("c", 4), ("d", 10)):
+            assert (await source.pending(group(name)))[0] == count
+        assert (await source.pending(REPLAY))[0] == (await source.pending())[0] == 10
+        with pytest.raises(grpc.aio.AioRpcError, match="x-group 'a b' is not"):
+            await source.pending(group("a b"))
 
 
 @pytest.mark.parametrize(

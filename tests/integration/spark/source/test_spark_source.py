@@ -160,7 +160,7 @@ def test_a_source_with_replay_is_acked_while_idle_after_the_commit_log(
     folder = str(tmp_path / "checkpoint")
     replayed.fake.on_ack = lambda acks: early.extend(ack for ack in acks if ack not in settled(folder))
     sink = Sink()
-    query = start(replayed.address, sink, maxRecordsPerBatch="20")
+    query = start(replayed.address, sink, maxRecordsPerBatch="20", ack="true")
     wait_until(lambda: replayed.fake.committed == replayed.fake.ends or not query.isActive)
     assert query.exception() is None
     assert sorted(sink.numbers) == list(range(50))
@@ -174,7 +174,7 @@ def test_available_now_reads_ten_times_the_cap_of_a_source_that_can_replay(
     for first in (0, 100):
         for number in range(first, first + 100):
             replayed.fake.add(number % 2, b"%d" % number)
-        query = start(replayed.address, sink, now=True, drain="true", maxRecordsPerBatch="10")
+        query = start(replayed.address, sink, now=True, drain="true", maxRecordsPerBatch="10", ack="true")
         assert query.awaitTermination(240)
         assert sorted(sink.numbers) == list(range(first + 100))
         assert sum(replayed.fake.committed.values()) == first, "the next run acks the last batch"

@@ -6,8 +6,24 @@ from spark.source.options import SourceOptions
 
 def test_defaults_need_only_the_address() -> None:
     assert SourceOptions.parse({"address": "h:1"}) == SourceOptions(
-        "h:1", 600, "committed", "latest", False, 60, "auto", 256 * 1024 * 1024, 500
+        "h:1", None, None, "latest", False, 60, "auto", 256 * 1024 * 1024, 500
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "ack", "start"),
+    [
+        ({}, False, "earliest"),
+        ({"group": "a"}, True, "committed"),
+        ({"group": "a", "ack": "false"}, False, "earliest"),
+        ({"ack": "true"}, True, "committed"),
+        ({"startingOffsets": "committed"}, False, "committed"),
+        ({"group": "a", "startingOffsets": "latest"}, True, "latest"),
+    ],
+)
+def test_a_group_is_acked_and_continued(given: dict[str, str], ack: bool, start: str) -> None:
+    options = SourceOptions.parse({"address": "h:1"} | given)
+    assert (options.ack, options.start) == (ack, start)
 
 
 def test_names_are_read_in_any_case() -> None:
@@ -43,6 +59,9 @@ def test_names_are_read_in_any_case() -> None:
         ("replay", "perhaps"),
         ("maxBytesPerBatch", "0"),
         ("readTimeoutMs", "1.5"),
+        ("group", ""),
+        ("group", "a b"),
+        ("failOnDataLoss", "maybe"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(option: str, value: str) -> None:

@@ -29,7 +29,7 @@ def add(source: RunningSource, count: int) -> None:
 
 
 def options(source: RunningSource, **changes: Any) -> SourceOptions:
-    usual: dict[str, Any] = {"retry_seconds": 5, "max_records": 4}
+    usual: dict[str, Any] = {"retry_seconds": 5, "max_records": 4, "ack": True}
     return SourceOptions(source.address, **(usual | changes))
 
 
@@ -229,3 +229,29 @@ def test_available_now_tells_a_log_that_went_back_from_a_missing_drain(source: R
     add(source, 3)
     with pytest.raises(SourceBroken, match="partition 0 ends at offset 3, before offset 10"):
         Engine(options(source, drain=True), checkpoint, len, available_now=True).poll()
+
+
+def test_every_group_has_its_own_acks_and_without_one_nothing_is_acked(source: RunningSource) -> None:
+    rows: list[Row] = []
+    Engine(SourceOptions(source.address, max_records=4), Checkpoint(), rows.extend).run_to_idle()
+    assert offsets(rows) == list(range(10))
+    assert (source.fake.committed, source.fake.groups) == ({}, {})
+    for group, count in (("a", 1), ("b", 2)):
+        query = Engine(options(source, group=group), Checkpoint(), rows.extend)
+        for _ in range(count + 1):  # the next one acks
+            query.poll()
+    assert (source.fake.committed, source.fake.groups) == ({}, {"a": {0: 4}, "b": {0: 8}})
+    rows.clear()
+    Engine(options(source, group="b"), Checkpoint(), rows.extend).run_to_idle()
+    assert offsets(rows) == [8, 9], "a new query continues at the acks of its group"
+
+
+def test_a_batch_is_limited_by_bytes_where_their_number_is_known(source: RunningSource) -> None:
+    rows: list[Row] = []
+    add(source, 1_500)
+    query = Engine(options(source, max_records=None, max_bytes=5_000), Checkpoint(), rows.extend)
+    for count, record_bytes in ((1_000, 0), (50, 100), (1, 6_000), (459, 10)):
+        source.fake.record_bytes = record_bytes
+        rows.clear()
+        query.poll()
+        assert len(rows) == count
