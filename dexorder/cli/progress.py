@@ -13,6 +13,7 @@ from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, Tim
 from dexorder.aio import OnProgress
 from services.common.model.history import HistoryRequest, Progress, RequestState
 from services.common.model.periods import PERIODS
+from services.common.model.times import SECOND_NS
 
 Write = Callable[[str], None]
 
@@ -31,7 +32,8 @@ def phase(now: Progress) -> str:
         return "writing to Iceberg"
     if now.state is RequestState.QUEUED:
         return "queued"
-    return f"{now.settled_pages:,} of {now.expected_pages:,} pages, {now.running_jobs} of {now.jobs} jobs running"
+    pages = f"{now.settled_pages:,} of {now.expected_pages:,} pages, {now.running_jobs} of {now.jobs} jobs running"
+    return f"{pages}; {now.delay}" if now.delay else pages
 
 
 @contextmanager
@@ -55,13 +57,15 @@ class _TenPercentLines:
         self._write = write
         self._name = name
         self._tenth = -1
-        self._waiting = ""
+        self._waiting: object = ("", "", 0)
 
     def __call__(self, now: Progress) -> None:
         tenth = now.settled_periods * 10 // now.expected_periods if now.expected_periods else 0
-        if tenth > self._tenth or now.state is RequestState.FINISHED or now.waiting != self._waiting:
+        delay = (now.delay.reason, now.delay.banned_until_ns // SECOND_NS) if now.delay else ("", 0)
+        waiting = (now.waiting, *delay)
+        if tenth > self._tenth or now.state is RequestState.FINISHED or waiting != self._waiting:
             self._tenth = 11 if now.state is RequestState.FINISHED else tenth
-            self._waiting = now.waiting
+            self._waiting = waiting
             self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} candles, {phase(now)}")
 
 

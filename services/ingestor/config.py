@@ -47,7 +47,8 @@ class IngestorSettings(ServiceSettings):
     """Time, in seconds, between two reports of an exchange's instruments to the relay."""
 
     heartbeat_seconds: float = Field(default=5.0, gt=0)
-    """Time between two heartbeats of a running dispatch, in seconds; the relay's lease is 15."""
+    """Time between two heartbeats of a running dispatch, or reports of what holds it up, in seconds; the relay's lease
+    is 15."""
     dispatch_deadline_seconds: float = Field(default=3600.0, gt=0)
     """Longest time, in seconds, that a dispatch may take before it is returned to the relay."""
     publish_timeout_seconds: float = Field(default=60.0, gt=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TypeVar
 
 import grpc
@@ -11,10 +12,11 @@ import structlog
 import tenacity
 
 from services.common.model.errors import Unavailable
+from services.common.model.history import Delay
 from services.common.model.instrument import ListedInstrument
 from services.common.model.page import OHLC_TOPIC, PageHeaders
 from services.common.rpc.client_retry import Failure, code_of, error_text, is_failure
-from services.common.rpc.history_messages import encode_ranges
+from services.common.rpc.history_messages import encode_delay, encode_ranges
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
@@ -78,6 +80,12 @@ class Publisher:
             "ReportPage", lambda: self._relay.ReportPage(request, timeout=self._settings.rpc_timeout_seconds)
         )
         return answer.current
+
+    async def report_delay(self, dispatch_id: str, delay: Delay | None) -> None:
+        """Tell the relay what holds up a dispatch, in one attempt; a failure is ignored, as the next report follows."""
+        request = relay_pb.ReportDelayRequest(job_id=dispatch_id, delay=encode_delay(delay))
+        with suppress(grpc.aio.AioRpcError):
+            await self._relay.ReportDelay(request, timeout=self._settings.rpc_timeout_seconds)
 
     async def report_instruments(self, exchange: str, instruments: Iterable[ListedInstrument], fetched_ns: int) -> None:
         """Report the instruments of an exchange to the relay, in one attempt.

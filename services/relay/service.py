@@ -213,6 +213,16 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
         current = await self._engine.dispatcher.report_page(request.job_id, span, empty)
         return ingestor_service_pb2.ReportPageResponse(current=current)
 
+    async def ReportDelay(  # noqa: N802
+        self, request: ingestor_service_pb2.ReportDelayRequest, context: Context
+    ) -> ingestor_service_pb2.ReportDelayResponse:
+        """Keep what holds up a dispatch."""
+        if not request.job_id:
+            raise InvalidRequest("job_id is missing")
+        delay = messages.decode_delay(request.delay) if request.HasField("delay") else None
+        current = self._engine.dispatcher.report_delay(request.job_id, delay)
+        return ingestor_service_pb2.ReportDelayResponse(current=current)
+
     async def ReportMarkets(  # noqa: N802
         self, request: ingestor_service_pb2.ReportMarketsRequest, context: Context
     ) -> ingestor_service_pb2.ReportMarketsResponse:

@@ -60,6 +60,12 @@ METHODS: dict[str, tuple[str, Any]] = {
         "relay",
         ingestor_service_pb2.ReportPageRequest(job_id="j", candles=10, empty=[RANGE], **TIME),
     ),
+    RELAY + "IngestorService/ReportDelay": (
+        "relay",
+        ingestor_service_pb2.ReportDelayRequest(
+            job_id="j", delay=relay_service_pb2.Delay(reason="no answer", retries=2, next_attempt=1, banned_until=2)
+        ),
+    ),
     RELAY + "IngestorService/ReportMarkets": (
         "relay",
         ingestor_service_pb2.ReportMarketsRequest(

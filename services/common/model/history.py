@@ -102,11 +102,35 @@ class HistoryRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Delay:
+    """What an ingestor waits for before the next page.
+
+    Attributes:
+        reason: What the exchange did or did not do last.
+        retries: Failed attempts of the current query.
+        next_attempt_ns: Wall clock time of the next attempt; 0 while one is under way.
+        banned_until_ns: Wall clock end of the exchange's ban; 0 without one.
+    """
+
+    reason: str
+    retries: int = 0
+    next_attempt_ns: int = 0
+    banned_until_ns: int = 0
+
+    def __str__(self) -> str:
+        retries = f" ({self.retries} retries)" if self.retries else ""
+        ban = f", banned until {iso(self.banned_until_ns)}" if self.banned_until_ns else ""
+        attempt = f", next try {iso(self.next_attempt_ns)}" if self.next_attempt_ns else ""
+        return f"{self.reason}{retries}{ban}{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a request. A period is settled by a candle or by the proof that there is none, and counts once.
 
     Attributes:
         waiting: Reason why it makes no progress, for example a table that can't be read; empty if none is known.
+        delay: What holds up one of its jobs at the exchange; None while pages arrive.
     """
 
     state: RequestState
@@ -119,6 +143,7 @@ class Progress:
     finished_jobs: int
     running_jobs: int
     waiting: str = ""
+    delay: Delay | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from services.common.model.coverage import (
 from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import (
+    Delay,
     FinalResult,
     FinalStatus,
     HistoryRequest,
@@ -34,12 +35,18 @@ from services.common.model.history import (
 from services.common.model.instrument import Instrument, InstrumentList, ListedInstrument, Series
 from services.common.model.periods import check_span
 from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 MAX_UINT32 = 2**32 - 1
-_PROGRESS, _WINDOWS, _LISTED = (tuple(m.DESCRIPTOR.fields_by_name) for m in (pb.Progress, pb.VerifyProgress, pb.Market))
+MAX_REASON = 500
+"""Characters of a delay's reason that are kept."""
+_PROGRESS, _WINDOWS, _LISTED = (
+    tuple(field for field in m.DESCRIPTOR.fields_by_name if field != "delay")
+    for m in (pb.Progress, pb.VerifyProgress, pb.Market)
+)
 _RANGES = ("lost", "unexpected", "duplicates", "off_grid")
 _COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES}
 
@@ -75,12 +82,33 @@ def decode_request(
 
 def encode_progress(progress: Progress) -> pb.Progress:
     """Return the progress without its state, which has a field of its own beside it."""
-    return pb.Progress(**_fields(progress, _PROGRESS))
+    return pb.Progress(**_fields(progress, _PROGRESS), delay=encode_delay(progress.delay))
 
 
 def decode_progress(state: pb.RequestState.ValueType, message: pb.Progress) -> Progress:
     """Return the progress in a record or in a message of a stream."""
-    return Progress(RequestState.from_number(state), **_fields(message, _PROGRESS))
+    delay = decode_delay(message.delay) if message.HasField("delay") else None
+    return Progress(RequestState.from_number(state), **_fields(message, _PROGRESS), delay=delay)
+
+
+def encode_delay(delay: Delay | None) -> pb.Delay | None:
+    """Return what holds up a dispatch."""
+    if delay is None:
+        return None
+    return pb.Delay(
+        reason=delay.reason,
+        retries=delay.retries,
+        next_attempt=delay.next_attempt_ns,
+        banned_until=delay.banned_until_ns,
+    )
+
+
+def decode_delay(message: pb.Delay) -> Delay:
+    """Return what holds up a dispatch; InvalidRequest if a time is too large."""
+    for field in ("next_attempt", "banned_until"):
+        if (time_ns := getattr(message, field)) > MAX_TIME_NS:
+            raise InvalidRequest(f"delay.{field} {time_ns} is larger than {MAX_TIME_NS}")
+    return Delay(message.reason[:MAX_REASON], message.retries, message.next_attempt, message.banned_until)
 
 
 def encode_state(state: RequestState) -> pb.RequestState.ValueType:

@@ -21,11 +21,13 @@ import tenacity
 
 from services.common.clock import Clock
 from services.common.exchanges import Exchange, override_urls
+from services.common.model.history import Delay
 from services.common.model.page import Candle
 from services.common.model.periods import PERIODS
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, iso
 from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.attempts import Attempts
 from services.ingestor.exchange.dialects.table import CCXT_COLUMNS, CallLimits, at, dialect_of
 from services.ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
 from services.ingestor.exchange.failures import (
@@ -34,6 +36,7 @@ from services.ingestor.exchange.failures import (
     Failures,
     announced_pause,
     as_bad_answer,
+    brief,
     is_slow_down,
     kind_of,
 )
@@ -166,6 +169,7 @@ class Session:
         self._venue = venue
         self._paused = False
         self._worst_status = 0
+        self._attempts = Attempts()
         self.client = venue.new_client()
         self.client.throttler = venue.rate_limiter
         self._parse_ohlcvs = self.client.parse_ohlcvs
@@ -205,6 +209,16 @@ class Session:
         if pause is not None:
             self._paused = True
             self._venue.rate_limiter.ban(pause)
+
+    def delay(self) -> Delay | None:
+        """Return what the query under way waits for; None if it goes well."""
+        venue = self._venue
+        return self._attempts.delay(
+            venue.name,
+            ban_ns=venue.rate_limiter.bucket.ban_ns(),
+            now_ns=venue.clock.monotonic_ns(),
+            wall_ns=venue.clock.wall_ns(),
+        )
 
     async def load_markets(self) -> None:
         """Fetch the exchange's markets.
@@ -297,6 +311,8 @@ class Session:
             error = state.outcome.exception() if state.outcome else None
             assert error is not None, "tenacity sleeps only after a failure"
             log.info("query repeated", exchange=name, query=text, reason=kind_of(error), detail=str(error)[:200])
+            next_ns = self._venue.clock.monotonic_ns() + int(state.upcoming_sleep * SECOND_NS)
+            self._attempts.fail(brief(error), next_ns=next_ns)
 
         retrying = tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception(failures.is_retriable),
@@ -306,14 +322,18 @@ class Session:
             sleep=self._venue.sleep,
             reraise=True,
         )
+        self._attempts.begin(text)
         try:
             return await retrying(self._attempt, call)
         except (ccxt.BaseError, BadAnswer) as error:
             raise failures.final(error, retrying.statistics.get("attempt_number", 1)) from error
+        finally:
+            self._attempts.end()
 
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make one call and count it; note a ban that the exchange announces by its own code instead of HTTP's."""
         metrics, name, dialect = self._venue.metrics, self._venue.name, self._venue.dialect
+        self._attempts.attempt(now_ns=self._venue.clock.monotonic_ns())
         self._paused = False
         self._worst_status = 0
         self.client.last_json_response = None

@@ -16,12 +16,13 @@ import structlog
 from services.common.clock import Clock
 from services.common.kafka.page_record import final_value, page_value
 from services.common.model.errors import Unavailable
+from services.common.model.history import Delay
 from services.common.model.page import Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.slots import Completion, Dispatch
 from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.venue import Venue
+from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.fetch import Fetcher, Missing
 from services.ingestor.history.paging import Page
@@ -88,9 +89,21 @@ class _Run:
 
     async def _fetch(self, queue: asyncio.Queue[Page | list[Missing]]) -> None:
         venue = self._runner.venues[self._venue]
-        async with venue.session() as session:
+        async with venue.session() as session, asyncio.TaskGroup() as group:
+            reporting = group.create_task(self._report_delays(session))
             fetcher = Fetcher(self._dispatch, venue, session, self._runner.agreements[self._venue])
             await queue.put(await fetcher.run(queue.put))
+            reporting.cancel()
+
+    async def _report_delays(self, session: Session) -> None:
+        """Report what the session waits for, and once that it waits no longer, with each heartbeat's interval."""
+        last: Delay | None = None
+        while True:
+            await asyncio.sleep(self._runner.settings.heartbeat_seconds)
+            delay = session.delay()
+            if delay or last:
+                await self._runner.publisher.report_delay(self._dispatch.id, delay)
+            last = delay
 
     async def _publish(self, queue: asyncio.Queue[Page | list[Missing]]) -> Completion | None:
         try:

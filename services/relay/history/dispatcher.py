@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from services.common.model.history import Dispatch, FinalResult, PageResult
+from services.common.model.history import Delay, Dispatch, FinalResult, PageResult
 from services.common.model.time_range import TimeRange
 from services.relay.broker.leases import Assignment, Slot
 from services.relay.history import dispatches
@@ -125,6 +125,16 @@ class Dispatcher:
             return False
         context.changed(job.requests)
         await context.store.commit(batch)
+        return True
+
+    def report_delay(self, dispatch_id: str, delay: Delay | None) -> bool:
+        """Keep what holds up a dispatch, for those who watch; return whether the dispatch is current."""
+        job = self._context.state.current_job(dispatch_id)
+        if job is None:
+            return False
+        if job.delay != delay:
+            job.delay = delay
+            self._context.changed(job.requests)
         return True
 
     async def report_jobs(self, pages: Sequence[PageResult], finals: Sequence[FinalResult]) -> None:

@@ -94,6 +94,7 @@ def page(
         batch.ranges(job_owner(job.id), "acked", job.acked.add(part))
         for hole in intersect(empty, part):
             batch.ranges(job_owner(job.id), "acked_empty", job.acked_empty.add(hole))
+    job.delay = None
     for live in state.requests_of(job):
         live.progress_ns = now_ns
     return job

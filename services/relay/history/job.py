@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from services.common.model.history import Dispatch, FinalResult, FinalStatus
+from services.common.model.history import Delay, Dispatch, FinalResult, FinalStatus
 from services.common.model.instrument import Series
 from services.common.model.time_range import RangeSet, TimeRange, subtract
 
@@ -82,6 +82,7 @@ class Job:
         refused: Ranges of pages that the pipeline could not use.
         handled: Ranges that no later dispatch fetches: those of dispatches whose final record was reported, and those
             whose coverage was retracted while a dispatch had them.
+        delay: What holds up the current dispatch at the exchange, as its ingestor said since the last page.
         requests: Ids of the requests that wait for it.
         dispatch_ids: Every dispatch so far. Late pages arrive under old ids.
     """
@@ -101,6 +102,7 @@ class Job:
     acked_empty: RangeSet = field(default_factory=RangeSet)
     refused: RangeSet = field(default_factory=RangeSet)
     handled: RangeSet = field(default_factory=RangeSet)
+    delay: Delay | None = None
     requests: set[str] = field(default_factory=set)
     dispatch_ids: set[str] = field(default_factory=set)
 
@@ -116,6 +118,7 @@ class Job:
         self.dispatch_id = None
         self.produced = False
         self.sent = None
+        self.delay = None
 
     def lose(self, reason: str, covered: RangeSet, policy: RetryPolicy) -> None:
         """Count a dispatch that ended without a final record, as a failure unless it made progress."""

@@ -131,6 +131,9 @@ class FakeRelay(relay_rpc.IngestorServiceServicer):
         self.reports.append(request)
         return relay_pb.ReportPageResponse(current=request.job_id not in self.fenced)
 
+    async def ReportDelay(self, request: relay_pb.ReportDelayRequest, context: Any) -> relay_pb.ReportDelayResponse:
+        return relay_pb.ReportDelayResponse(current=request.job_id not in self.fenced)
+
 
 @asynccontextmanager
 async def grpc_peer(register: Callable[[grpc.aio.Server], None], address: str = "127.0.0.1:0") -> AsyncIterator[str]:

@@ -133,6 +133,7 @@ MATRIX = {
     "RelayService/VerifyCoverage": CLIENTS,
     "RelayService/RefreshHistorical": CLIENTS,
     "IngestorService/ReportPage": INGESTORS,
+    "IngestorService/ReportDelay": INGESTORS,
     "IngestorService/ReportMarkets": INGESTORS,
     "PipelineService/ReportJobs": PIPELINES,
     "PipelineService/DescribeDispatches": PIPELINES,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/ingestor_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a%dexorder/relay/v1/relay_service.proto\"\x87\x01\n\x11ReportPageRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nstart_time\x18\x02 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x03 \x01(\x04\x12\x0f\n\x07\x63\x61ndles\x18\x04 \x01(\r\x12+\n\x05\x65mpty\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\"%\n\x12ReportPageResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"h\n\x14ReportMarketsRequest\x12\x10\n\x08\x65xchange\x18\x01 \x01(\t\x12*\n\x07markets\x18\x02 \x03(\x0b\x32\x19.dexorder.relay.v1.Market\x12\x12\n\nfetched_at\x18\x03 \x01(\x04\"\x17\n\x15ReportMarketsResponse2\xd0\x01\n\x0fIngestorService\x12Y\n\nReportPage\x12$.dexorder.relay.v1.ReportPageRequest\x1a%.dexorder.relay.v1.ReportPageResponse\x12\x62\n\rReportMarkets\x12\'.dexorder.relay.v1.ReportMarketsRequest\x1a(.dexorder.relay.v1.ReportMarketsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/ingestor_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a%dexorder/relay/v1/relay_service.proto\"\x87\x01\n\x11ReportPageRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nstart_time\x18\x02 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x03 \x01(\x04\x12\x0f\n\x07\x63\x61ndles\x18\x04 \x01(\r\x12+\n\x05\x65mpty\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\"%\n\x12ReportPageResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"M\n\x12ReportDelayRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\'\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x18.dexorder.relay.v1.Delay\"&\n\x13ReportDelayResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"h\n\x14ReportMarketsRequest\x12\x10\n\x08\x65xchange\x18\x01 \x01(\t\x12*\n\x07markets\x18\x02 \x03(\x0b\x32\x19.dexorder.relay.v1.Market\x12\x12\n\nfetched_at\x18\x03 \x01(\x04\"\x17\n\x15ReportMarketsResponse2\xae\x02\n\x0fIngestorService\x12Y\n\nReportPage\x12$.dexorder.relay.v1.ReportPageRequest\x1a%.dexorder.relay.v1.ReportPageResponse\x12\\\n\x0bReportDelay\x12%.dexorder.relay.v1.ReportDelayRequest\x1a&.dexorder.relay.v1.ReportDelayResponse\x12\x62\n\rReportMarkets\x12\'.dexorder.relay.v1.ReportMarketsRequest\x1a(.dexorder.relay.v1.ReportMarketsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,10 +36,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTPAGEREQUEST']._serialized_end=238
   _globals['_REPORTPAGERESPONSE']._serialized_start=240
   _globals['_REPORTPAGERESPONSE']._serialized_end=277
-  _globals['_REPORTMARKETSREQUEST']._serialized_start=279
-  _globals['_REPORTMARKETSREQUEST']._serialized_end=383
-  _globals['_REPORTMARKETSRESPONSE']._serialized_start=385
-  _globals['_REPORTMARKETSRESPONSE']._serialized_end=408
-  _globals['_INGESTORSERVICE']._serialized_start=411
-  _globals['_INGESTORSERVICE']._serialized_end=619
+  _globals['_REPORTDELAYREQUEST']._serialized_start=279
+  _globals['_REPORTDELAYREQUEST']._serialized_end=356
+  _globals['_REPORTDELAYRESPONSE']._serialized_start=358
+  _globals['_REPORTDELAYRESPONSE']._serialized_end=396
+  _globals['_REPORTMARKETSREQUEST']._serialized_start=398
+  _globals['_REPORTMARKETSREQUEST']._serialized_end=502
+  _globals['_REPORTMARKETSRESPONSE']._serialized_start=504
+  _globals['_REPORTMARKETSRESPONSE']._serialized_end=527
+  _globals['_INGESTORSERVICE']._serialized_start=530
+  _globals['_INGESTORSERVICE']._serialized_end=832
 # @@protoc_insertion_point(module_scope)

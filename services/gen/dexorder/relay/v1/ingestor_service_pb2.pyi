@@ -82,6 +82,56 @@ class ReportPageResponse(_message.Message):
 Global___ReportPageResponse: _TypeAlias = ReportPageResponse  # noqa: Y015
 
 @_typing.final
+class ReportDelayRequest(_message.Message):
+    """What holds up one dispatch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The dispatch."""
+    @_builtins.property
+    def delay(self) -> _relay_service_pb2.Delay:
+        """What it waits for; absent if it waits no longer."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        delay: _relay_service_pb2.Delay | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportDelayRequest: _TypeAlias = ReportDelayRequest  # noqa: Y015
+
+@_typing.final
+class ReportDelayResponse(_message.Message):
+    """Answer to the report of a delay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURRENT_FIELD_NUMBER: _builtins.int
+    current: _builtins.bool
+    """False if the job_id is fenced, finished or unknown."""
+    def __init__(
+        self,
+        *,
+        current: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["current", b"current"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportDelayResponse: _TypeAlias = ReportDelayResponse  # noqa: Y015
+
+@_typing.final
 class ReportMarketsRequest(_message.Message):
     """The markets of one exchange."""
 

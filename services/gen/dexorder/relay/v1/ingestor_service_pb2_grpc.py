@@ -40,6 +40,11 @@ class IngestorServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageResponse.FromString,
                 _registered_method=True)
+        self.ReportDelay = channel.unary_unary(
+                '/dexorder.relay.v1.IngestorService/ReportDelay',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayResponse.FromString,
+                _registered_method=True)
         self.ReportMarkets = channel.unary_unary(
                 '/dexorder.relay.v1.IngestorService/ReportMarkets',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.SerializeToString,
@@ -59,6 +64,13 @@ class IngestorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportDelay(self, request, context):
+        """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReportMarkets(self, request, context):
         """Report the markets of an exchange. Replaces the earlier report.
         """
@@ -73,6 +85,11 @@ def add_IngestorServiceServicer_to_server(servicer, server):
                     servicer.ReportPage,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageResponse.SerializeToString,
+            ),
+            'ReportDelay': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportDelay,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayResponse.SerializeToString,
             ),
             'ReportMarkets': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportMarkets,
@@ -108,6 +125,33 @@ class IngestorService:
             '/dexorder.relay.v1.IngestorService/ReportPage',
             dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportPageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportDelay(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.IngestorService/ReportDelay',
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportDelayResponse.FromString,
             options,
             channel_credentials,
             insecure,

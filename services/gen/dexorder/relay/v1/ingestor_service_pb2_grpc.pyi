@@ -37,6 +37,8 @@ class IngestorServiceStub:
     """Report that Kafka has acknowledged a page, and renew the job's lease. If the answer says that the job_id is no
     longer current, the ingestor drops the job without a final record and offers the slot again.
     """
+    ReportDelay: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]
+    """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
     ReportMarkets: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]
     """Report the markets of an exchange. Replaces the earlier report."""
 
@@ -49,6 +51,8 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     """Report that Kafka has acknowledged a page, and renew the job's lease. If the answer says that the job_id is no
     longer current, the ingestor drops the job without a final record and offers the slot again.
     """
+    ReportDelay: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportDelayRequest, _ingestor_service_pb2.ReportDelayResponse]  # type: ignore[assignment]
+    """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
     ReportMarkets: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]  # type: ignore[assignment]
     """Report the markets of an exchange. Replaces the earlier report."""
 
@@ -64,6 +68,14 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Report that Kafka has acknowledged a page, and renew the job's lease. If the answer says that the job_id is no
         longer current, the ingestor drops the job without a final record and offers the slot again.
         """
+
+    @_abc_1.abstractmethod
+    def ReportDelay(
+        self,
+        request: _ingestor_service_pb2.ReportDelayRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestor_service_pb2.ReportDelayResponse, _abc.Awaitable[_ingestor_service_pb2.ReportDelayResponse]]:
+        """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
 
     @_abc_1.abstractmethod
     def ReportMarkets(

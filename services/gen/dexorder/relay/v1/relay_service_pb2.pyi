@@ -113,6 +113,7 @@ class Progress(_message.Message):
     FINISHED_JOBS_FIELD_NUMBER: _builtins.int
     RUNNING_JOBS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    DELAY_FIELD_NUMBER: _builtins.int
     expected_periods: _builtins.int
     """Periods in the request's range."""
     settled_periods: _builtins.int
@@ -131,6 +132,10 @@ class Progress(_message.Message):
     """Those of them that an ingestor works on now."""
     waiting: _builtins.str
     """Reason why the request makes no progress, for example a table that can't be read; empty if none is known."""
+    @_builtins.property
+    def delay(self) -> Global___Delay:
+        """What holds up one of its jobs at the exchange; absent while pages arrive."""
+
     def __init__(
         self,
         *,
@@ -143,14 +148,49 @@ class Progress(_message.Message):
         finished_jobs: _builtins.int = ...,
         running_jobs: _builtins.int = ...,
         waiting: _builtins.str = ...,
+        delay: Global___Delay | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "expected_pages", b"expected_pages", "expected_periods", b"expected_periods", "finished_jobs", b"finished_jobs", "jobs", b"jobs", "running_jobs", b"running_jobs", "settled_pages", b"settled_pages", "settled_periods", b"settled_periods", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "delay", b"delay", "expected_pages", b"expected_pages", "expected_periods", b"expected_periods", "finished_jobs", b"finished_jobs", "jobs", b"jobs", "running_jobs", b"running_jobs", "settled_pages", b"settled_pages", "settled_periods", b"settled_periods", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
+
+@_typing.final
+class Delay(_message.Message):
+    """What an ingestor waits for before the next page of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
+    NEXT_ATTEMPT_FIELD_NUMBER: _builtins.int
+    BANNED_UNTIL_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """What the exchange did or did not do last."""
+    retries: _builtins.int
+    """Failed attempts of the current query."""
+    next_attempt: _builtins.int
+    """Time of the next attempt, nanoseconds since the epoch; 0 while one is under way."""
+    banned_until: _builtins.int
+    """End of the exchange's ban, nanoseconds since the epoch; 0 without one."""
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        retries: _builtins.int = ...,
+        next_attempt: _builtins.int = ...,
+        banned_until: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["banned_until", b"banned_until", "next_attempt", b"next_attempt", "reason", b"reason", "retries", b"retries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Delay: _TypeAlias = Delay  # noqa: Y015
 
 @_typing.final
 class RequestRecord(_message.Message):
