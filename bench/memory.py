@@ -35,7 +35,7 @@ NAMED = 200
 
 
 def memory(suite: Suite) -> dict[str, float]:
-    """Return the private MiB of each part; those of Spark's driver, Java and workers apart."""
+    """Return the private, modified MiB of each part; those of Spark's driver, Java and workers apart."""
     found: dict[str, float] = defaultdict(float)
     for part in PARTS:
         for pid, is_first in family(suite.pid(part)):
@@ -57,9 +57,9 @@ def comm(pid: int) -> str:
 
 
 def private_mib(pid: int) -> float:
-    """Return the memory that the end of this process would release."""
+    """Return the memory that only the end of this process would release; clean pages of files are the system's."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) / 1024
 
 
 def run(suite: Suite, total_minutes: int) -> str:
