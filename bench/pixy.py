@@ -1,9 +1,10 @@
 """Throughput of KafkaPixy, each figure with its limit measured in the same run.
 
-    .venv/bin/python -m bench.pixy [--small]
+    .venv/bin/python -m bench.pixy [--small | --idle]
 
 One broker, topics of 4 partitions, values of 1 KiB, one connection. Client, gateway and the empty servers are separate
-processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts work.
+processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts work. ``--idle`` only measures
+the cost of callers that wait.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.parts import pixy_processes, pixy_raw, pixy_rounds
+from bench.parts import pixy_idle, pixy_processes, pixy_raw, pixy_rounds
 from bench.parts.pixy_rounds import FULL, READ, SMALL, WRITE, Plan, Results, Samples
 from dexorder.testing import report
 from dexorder.testing.kafka import RunningKafka
 from dexorder.testing.report import Row
 
 UNARY_TARGET = 0.85
+IDLE_CORES, IDLE_THREADS = 0.08, 50
 
 
 def measure(folder: Path, plan: Plan) -> Iterator[str]:
@@ -41,6 +43,21 @@ def measure(folder: Path, plan: Plan) -> Iterator[str]:
             results = pixy_rounds.unary(plan, load, sides, broker.bootstrap)
         yield unary_table(results)
         yield cpu_table(results)
+    finally:
+        broker.stop()
+
+
+def measure_idle(folder: Path) -> Iterator[str]:
+    """Yield the table of callers that wait."""
+    broker = RunningKafka(folder)
+    try:
+        rows = []
+        for found in (pixy_idle.measure(broker.bootstrap, groups) for groups in pixy_idle.GROUPS):
+            cost = f"{found.threads} threads, {found.cores:.1%} of a core, {found.megabytes:.0f} MB"
+            good = found.threads <= IDLE_THREADS and found.cores <= IDLE_CORES
+            aim = f"at most {IDLE_THREADS} threads, {IDLE_CORES:.0%}: {'ok' if good else 'short'}"
+            rows.append(Row(f"{found.groups} groups of {pixy_idle.PAIRS // found.groups} topics", cost, "", "", aim))
+        yield report.table(f"{pixy_idle.PAIRS} pairs of group and topic, each with a caller in a long poll", rows)
     finally:
         broker.stop()
 
@@ -90,12 +107,13 @@ def main() -> int:
     """Run the measurements and print them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--idle", action="store_true")
     options = parser.parse_args()
     plan = SMALL if options.small else FULL
     print(report.heading("KafkaPixy and its limits"), flush=True)
     print(f"Medians of {plan.rounds} rounds in which every side runs once; 1 KiB, 4 partitions, one connection.\n")
     with tempfile.TemporaryDirectory() as folder:
-        for text in measure(Path(folder), plan):
+        for text in measure_idle(Path(folder)) if options.idle else measure(Path(folder), plan):
             print(text, flush=True)
     return 0
 

@@ -47,13 +47,14 @@ class TwoBrokers:
     SETTINGS = "offsets.topic.replication.factor=2\n"
 
     def __init__(self, folder: Path) -> None:
+        self.second_data = folder / "2/kafka/data"
         self._folder = folder
         first, controller, second, unused = free_ports(4)
         self._second_ports = second, unused
         self._voters = f"1@{HOST}:{controller}"
         self.first = RunningKafka(folder / "1", (first, controller), properties=lambda *_: self.SETTINGS)
         meta = (folder / "1/kafka/data/meta.properties").read_text()
-        data = folder / "2/kafka/data"
+        data = self.second_data
         data.mkdir(parents=True)
         lines = [line for line in meta.splitlines() if not line.startswith(("node.id", "directory.id"))]
         (data / "meta.properties").write_text("\n".join([*lines, "node.id=2", f"directory.id={new_cluster_id()}", ""]))

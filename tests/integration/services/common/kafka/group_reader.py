@@ -113,11 +113,11 @@ class GroupReader:
         until(committed)
 
 
-def write(bootstrap: str, topic: str, partition: int, count: int) -> None:
-    """Write records to a partition."""
+def write(bootstrap: str, topic: str, partition: int, count: int, value: bytes = b"%d") -> None:
+    """Write numbered records to a partition."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2, "linger.ms": 5})
     for number in range(count):
-        producer.produce(topic, b"%d" % number, partition=partition)
+        producer.produce(topic, value % number, partition=partition)
     assert producer.flush(WAIT_SECONDS) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -83,3 +84,28 @@ def test_coordinator_that_moves_stops_nothing(brokers: TwoBrokers) -> None:
     with GroupReader(bootstrap, topic, group=group) as again:
         write(bootstrap, topic, 0, 1)
         assert again.take(1) == {0: [20]}
+
+
+@pytest.mark.parametrize("count", [20, 1_000], ids=["shorter", "longer"])
+def test_lost_log_of_the_same_topic_is_noticed_and_its_new_records_are_read(brokers: TwoBrokers, count: int) -> None:
+    """As after an unclean election, the topic keeps its id, and the leader has another log."""
+    topic = create_placed(brokers.bootstrap, f"lost-log-{count}", [2])
+    with GroupReader(brokers.bootstrap, topic) as reader:
+        write(brokers.bootstrap, topic, 0, 500)
+        reader.take(500)
+        reader.wait_committed()
+        brokers.kill_second()
+        shutil.rmtree(brokers.second_data / f"{topic}-0")
+        brokers.start_second()
+        write(brokers.bootstrap, topic, 0, count, b"new-%d")
+        seen: set[bytes] = set()
+
+        def all_seen() -> bool:
+            for each in reader.take_some():
+                seen.add(each.record.value())
+                reader.ack(each.partition, each.offset)
+            return {b"new-%d" % number for number in range(count)} <= seen
+
+        until(all_seen, explain=lambda: f"{len(seen)} seen, {reader.progress()}")
+        reader.wait_committed()
+        assert (reader.queue.gone_back, reader.progress()[0].lowest_unacked) == (1, count)
