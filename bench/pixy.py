@@ -56,7 +56,9 @@ def measure_idle(folder: Path) -> Iterator[str]:
             cost = f"{found.threads} threads, {found.cores:.1%} of a core, {found.megabytes:.0f} MB"
             good = found.threads <= IDLE_THREADS and found.cores <= IDLE_CORES
             aim = f"at most {IDLE_THREADS} threads, {IDLE_CORES:.0%}: {'ok' if good else 'short'}"
-            rows.append(Row(f"{found.groups} groups of {pixy_idle.PAIRS // found.groups} topics", cost, "", "", aim))
+            rows.append(
+                Row(f"groups: {found.groups}, topics in each: {pixy_idle.PAIRS // found.groups}", cost, "", "", aim)
+            )
         yield report.table(f"{pixy_idle.PAIRS} pairs of group and topic, each with a caller in a long poll", rows)
     finally:
         broker.stop()

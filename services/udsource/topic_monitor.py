@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from services.common.kafka.client_errors import error_text
-from services.common.kafka.client_options import LIBRDKAFKA_LOG
+from services.common.kafka.client_options import LIBRDKAFKA_LOG, client_id
 from services.common.kafka.group_commits import commit_now, committed, topic_ids
 from services.common.model.errors import InvalidRequest, Unavailable
 from services.udsource import replay
@@ -36,7 +36,7 @@ def client_options(settings: UdsourceSettings) -> dict[str, Any]:
     """Return the librdkafka properties of every client of this service."""
     return {
         "bootstrap.servers": settings.kafka,
-        "client.id": "dexorder-udsource",
+        "client.id": client_id("udsource"),
         "reconnect.backoff.max.ms": 1_000,
         "logger": LIBRDKAFKA_LOG,
         **settings.kafka_options,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from functools import lru_cache
 from operator import methodcaller
 from typing import Any, Protocol
@@ -20,6 +22,11 @@ unavailable.
 LIBRDKAFKA_LOG.addFilter(lambda record: not record.getMessage().startswith("FAIL "))
 
 RecordHeaders = list[tuple[str, bytes | None]]
+
+
+def client_id(service: str) -> str:
+    """Return the name of this process at the brokers."""
+    return f"dexorder-{service}_{socket.gethostname()}_{os.getpid()}"
 
 
 class WithHeaders(Protocol):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Any
 
-from services.common.kafka.client_options import LIBRDKAFKA_LOG
+from services.common.kafka.client_options import LIBRDKAFKA_LOG, client_id
 from services.gateway.kafkapixy.cluster_config import ClusterConfig
 
-CLIENT_ID = f"dexorder-gateway_{socket.gethostname()}_{os.getpid()}"
+CLIENT_ID = client_id("gateway")
 """Name of this process at the brokers and in ListConsumers."""
 _ACKS = {"all": "all", "leader": "1", "none": "0"}
 _FETCH_OVERHEAD_BYTES = 1_048_576

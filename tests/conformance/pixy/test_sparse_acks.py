@@ -7,6 +7,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.processes import until
+from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers
 from tests.gateway_process import StartProcess
 
@@ -53,7 +54,14 @@ def test_committed_acks_survive_a_kill(
     first.ack(topic, 1, 3)
     until(lambda: committed(kafka, topic) == (0, "BBBB."))
     first.kill()
-    assert start_gateway().offsets(topic, 3) == [0, 2, 4]
+    second = start_gateway(offsets_commit_interval_ms=20)
+    assert second.offsets(topic, 3) == [0, 2, 4]
+    second.ack(topic, 0, 2)
+    until(lambda: committed(kafka, topic) == (4, ""))
+    second.ack(topic, 4)
+    until(lambda: committed(kafka, topic) == (5, ""))
+    (found,) = second.stub.GetOffsets(pb.GetOffsetsRq(topic=topic, group=topic)).offsets
+    assert (found.offset, found.lag, found.sparse_acks) == (5, 0, "")
 
 
 def test_commit_before_the_logs_beginning_starts_there_and_keeps_the_acks(
