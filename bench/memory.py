@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -39,8 +40,9 @@ def memory(suite: Suite) -> dict[str, float]:
     found: dict[str, float] = defaultdict(float)
     for part in PARTS:
         for pid, is_first in family(suite.pid(part)):
-            name = part if is_first else f"{part}: {'Java' if comm(pid) == 'java' else 'workers'}"
-            found[name] += private_mib(pid)
+            with suppress(ProcessLookupError, FileNotFoundError):  # it may have ended since it was listed
+                name = part if is_first else f"{part}: {'Java' if comm(pid) == 'java' else 'workers'}"
+                found[name] += private_mib(pid)
     return found
 
 
@@ -48,8 +50,9 @@ def family(pid: int) -> Iterator[tuple[int, bool]]:
     """Yield a process and all its descendants."""
     yield pid, True
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            yield from ((each, False) for each, _ in family(int(child)))
+        with suppress(ProcessLookupError, FileNotFoundError):
+            for child in children.read_text().split():
+                yield from ((each, False) for each, _ in family(int(child)))
 
 
 def comm(pid: int) -> str:

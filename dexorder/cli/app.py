@@ -205,15 +205,26 @@ def markets(
 def coverage(
     ticker: Ticker,
     period: Period,
+    time: Annotated[str | None, typer.Argument(help="With --why: a time of the candle", show_default=False)] = None,
     since: Since = None,
     until: Until = None,
     detail: Annotated[bool, typer.Option("--detail", help="Also print the pages behind the ranges")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show what is known of the candle at TIME, and from where")
+    ] = False,
     as_json: JsonLines = False,
     relay: Relay = None,
 ) -> None:
     """Show which ranges of a series the table covers, and the holes between them."""
     from dexorder.cli import queries as command
 
+    if why != (time is not None) or (why and (since or until or detail)):
+        raise typer.BadParameter("--why and TIME go together, without --since, --until and --detail")
+    if time is not None:
+        from dexorder.cli.why import why as explain
+
+        explain(ticker, period, time, as_json, relay)
+        return
     command.coverage(ticker, period, since, until, detail, as_json, relay)
 
 

@@ -1,0 +1,93 @@
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dexorder.cli.app import app
+from services.common.model.proof import Proof, ProofKind, encode_proofs
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from tests.fakes.candle_table import HOUR_NS, START, TICKER
+from tests.fakes.relay_server import FakeRelay
+
+MINUTE_NS = 60_000_000_000
+
+
+def hours(start: int, end: int) -> dict[str, Any]:
+    return {"start_time": START + start * HOUR_NS, "end_time": START + end * HOUR_NS}
+
+
+def proof(start: int, end: int, kind: ProofKind, minutes: int) -> Proof:
+    span = TimeRange(START + start * HOUR_NS, START + end * HOUR_NS)
+    return Proof(span, kind, 20, START, START + minutes * MINUTE_NS)
+
+
+@pytest.fixture
+def covered(fake: FakeRelay) -> FakeRelay:
+    page = pb.CoveragePage(
+        **hours(0, 8),
+        rows=5,
+        empty=[pb.TimeRange(**hours(4, 7))],
+        evidence=encode_proofs(
+            [
+                proof(0, 4, ProofKind.CHECKSUM, 0),
+                proof(4, 5, ProofKind.ODDS, 9),
+                proof(5, 6, ProofKind.ODDS, 10),
+                proof(6, 7, ProofKind.TRADE_IDS, 0),
+            ]
+        ),
+        fetched_at=START,
+        committed_at=START + 10**9,
+        retracted=[pb.TimeRange(**hours(7, 8))],
+    )
+    ranges = [
+        pb.CoverageRange(**hours(0, 4), kind=pb.COVERAGE_KIND_ROWS),
+        pb.CoverageRange(**hours(4, 7), kind=pb.COVERAGE_KIND_EMPTY),
+    ]
+    fake.coverage = [pb.GetCoverageResponse(ranges=ranges), pb.GetCoverageResponse(pages=[page])]
+    return fake
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["coverage", "--why", TICKER, "1h", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("hour", "known", "said"),
+    [
+        (1, "the table has this candle", ["a candle; proven by checksum"]),
+        (4, "the exchange has no such candle", ["no candle; 20 equal answers", "; provisional"]),
+        (5, "the exchange has no such candle", ["no candle; 20 equal answers"]),
+        (6, "the exchange has no such candle", ["no candle; proven by trade ids"]),
+        (7, "not known: no page that counts covers it", ["a candle; without a proof; retracted later"]),
+    ],
+)
+def test_one_candle_is_explained(covered: FakeRelay, hour: int, known: str, said: list[str]) -> None:
+    result = run(f"2024-01-01T{hour:02}:20")
+    assert result.exit_code == 0, result.stderr
+    first, page = result.stdout.splitlines()
+    assert first.startswith(f"{TICKER} 1h 2024-01-01T{hour:02}:00:00Z: {known}")
+    assert all(text in page for text in said)
+    assert ("provisional" in page) == (hour == 4)
+    assert covered.asked == [
+        pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True, **hours(hour, hour + 1))
+    ]
+
+
+def test_as_json(covered: FakeRelay) -> None:
+    found = json.loads(run("2024-01-01T04:00", "--json").stdout)
+    assert (found["kind"], found["open"]) == ("empty", "2024-01-01T04:00:00Z")
+    assert found["pages"][0]["proof"] == {
+        "kind": "odds",
+        "answers": 20,
+        "first_asked": "2024-01-01T00:00:00Z",
+        "last_asked": "2024-01-01T00:09:00Z",
+        "provisional": True,
+    }
+
+
+@pytest.mark.parametrize("arguments", [(), ("2024-01-01", "--detail"), ("2024-01-01", "--since", "-1d")])
+def test_contradicting_arguments(covered: FakeRelay, arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == 2
+    assert not covered.asked
