@@ -95,19 +95,22 @@ class Pipeline:
         self._clock = clock or SystemClock()
         self._fault = fault
         self._begun_anew: set[int] = set()
+        self._topic_id = ""
         self.position: dict[int, int] = {}
         """Next offset of each partition; the records before it are committed and reported."""
 
     def resume(self, log_state: SourceState) -> dict[int, int]:
         """Return the offsets at which a query starts: those of the table; the group's where the table has none.
 
-        A table that is ahead of the log has read another log, which was deleted since: the log is read from its start.
+        If the table has read another log, which was deleted since, the log is read from its start.
         """
         state = state_of(self._catalog.load_table(self._table.name).metadata)
-        self._begun_anew = begun_anew(state.offsets.get(self._source, {}), log_state)
+        kept, topic_id = state.offsets.get(self._source, {}), state.topics.get(self._source, "")
+        self._topic_id = log_state.topic_id
+        self._begun_anew = begun_anew(kept, log_state, topic_id)
         if self._begun_anew:
             partitions = sorted(self._begun_anew)
-            log.error("the table is ahead of the log, which is read from its start", partitions=partitions)
+            log.error("the table has read another log; this one is read from its start", partitions=partitions)
         self.position = resume(state.without(self._source, self._begun_anew).position(self._source), log_state)
         return self.position
 
@@ -231,7 +234,12 @@ class Pipeline:
                 self._fault.commit_begins(target.location())
             numbers = [number_of(page.dispatch_id) for page in new]
             after = state.after(
-                self._source, ends, dispatch=max(numbers, default=0), claims=claims if new else "", resume=self.position
+                self._source,
+                ends,
+                dispatch=max(numbers, default=0),
+                claims=claims if new else "",
+                resume=self.position,
+                topic_id=self._topic_id,
             )
             try:
                 path, snapshot_id = upsert.write(

@@ -122,12 +122,13 @@ def initial(state: SourceState, starting: Position) -> dict[int, int]:
     return {p: max(first, starting[p]) for p, first in state.starts.items()}
 
 
-def begun_anew(kept: Offsets, state: SourceState) -> set[int]:
-    """Return the partitions to read from their start: all that a reader has kept, if one is ahead of the log.
+def begun_anew(kept: Offsets, state: SourceState, topic_id: str = "") -> set[int]:
+    """Return the partitions to read from their start: all that a reader has kept, if they belong to another log.
 
-    That one belongs to another log, and so, as topics are deleted as a whole, may the others.
+    That is so if the topic has another id than ``topic_id``, or if one is ahead of the log: then, as topics are deleted
+    as a whole, the others may belong to another one as well.
     """
-    return {*kept} if any(offset > state.ends.get(p, 0) for p, offset in kept.items()) else set()
+    return {*kept} if log_that_went_back(to_json(kept, topic_id=topic_id), state) else set()
 
 
 def resume(kept: Offsets, state: SourceState) -> dict[int, int]:

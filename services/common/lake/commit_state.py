@@ -17,9 +17,10 @@ from pyiceberg.table.snapshots import Snapshot
 Offsets = Mapping[int, int]
 """Next offset to read, by partition."""
 
-_OFFSETS, _RESUME, _DISPATCH, _CLAIMS = (
+_OFFSETS, _RESUME, _TOPICS, _DISPATCH, _CLAIMS = (
     "dexorder.offsets",
     "dexorder.resume",
+    "dexorder.topics",
     "dexorder.dispatch",
     "dexorder.claims",
 )
@@ -35,16 +36,20 @@ class CommitState:
         claims: Path of the file with the claims of this commit alone; empty if it made none.
         resume: By address of a source, the records that are reported too: whoever continues starts there, so that a
             batch is reported of which only the commit succeeded.
+        topics: By address of a source, the id of the topic to which its offsets belong.
     """
 
     offsets: Mapping[str, Offsets] = field(default_factory=dict)
     dispatch: int = 0
     claims: str = ""
     resume: Mapping[str, Offsets] = field(default_factory=dict)
+    topics: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> dict[str, str]:
         """Return the properties of a snapshot's summary."""
         found = {_OFFSETS: _encode(self.offsets), _RESUME: _encode(self.resume), _DISPATCH: str(self.dispatch)}
+        if self.topics:
+            found[_TOPICS] = json.dumps(self.topics, separators=(",", ":"), sort_keys=True)
         return found | {_CLAIMS: self.claims} if self.claims else found
 
     @classmethod
@@ -52,7 +57,8 @@ class CommitState:
         """Parse a snapshot's summary; return None if it has no state, or one that is not ours."""
         try:
             offsets, resume = _decode(summary[_OFFSETS]), _decode(summary.get(_RESUME, "{}"))
-            return cls(offsets, int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), resume)
+            topics = {str(source): str(topic) for source, topic in json.loads(summary.get(_TOPICS, "{}")).items()}
+            return cls(offsets, int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), resume, topics)
         except (KeyError, ValueError, AttributeError, TypeError):
             return None
 
@@ -62,14 +68,22 @@ class CommitState:
         return offset < self.offsets.get(source, {}).get(partition, 0)
 
     def after(
-        self, source: str, ends: Offsets, *, resume: Offsets | None = None, dispatch: int = 0, claims: str = ""
+        self,
+        source: str,
+        ends: Offsets,
+        *,
+        resume: Offsets | None = None,
+        dispatch: int = 0,
+        claims: str = "",
+        topic_id: str = "",
     ) -> Self:
         """Return the state after a commit of a batch of ``source``; no offset and no number moves back."""
         done = dict(self.offsets.get(source, {}))
         for partition, end in ends.items():
             done[partition] = max(end, done.get(partition, 0))
         starts = {**self.resume, source: dict(resume)} if resume is not None else self.resume
-        return type(self)({**self.offsets, source: done}, max(dispatch, self.dispatch), claims, starts)
+        topics = {**self.topics, source: topic_id} if topic_id else self.topics
+        return type(self)({**self.offsets, source: done}, max(dispatch, self.dispatch), claims, starts, topics)
 
     def without(self, source: str, partitions: Collection[int]) -> Self:
         """Return the state without the offsets of partitions whose log has begun anew."""

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,6 +98,10 @@ def test_a_reader_continues_at_its_own_offsets() -> None:
     state = SourceState({0: 0, 1: 3, 2: 0, 3: 0}, {0: 9, 1: 9, 2: 9, 3: 2}, {0: 8, 2: 4})
     assert resume({0: 5, 1: 1}, state) == {0: 5, 1: 3, 2: 4, 3: 0}
     assert begun_anew({0: 9, 1: 1}, state) == set()
+    other = replace(state, topic_id="b")
+    assert (
+        begun_anew({0: 9}, other, "a") == {0} and begun_anew({0: 9}, other, "b") == begun_anew({0: 9}, other) == set()
+    )
     assert begun_anew({0: 9, 1: 10}, state) == begun_anew({0: 1, 1: 1, 4: 1}, state) - {4} == {0, 1}
 
 

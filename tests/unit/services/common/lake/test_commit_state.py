@@ -11,14 +11,16 @@ from tests.fakes.staged import files_of_pages
 
 offsets = st.dictionaries(st.integers(0, 40), st.integers(0, 2**62), max_size=5)
 by_source = st.dictionaries(st.text(max_size=20), offsets, max_size=3)
-states = st.builds(CommitState, by_source, st.integers(0, 2**62), resume=by_source)
+topics = st.dictionaries(st.text(max_size=20), st.text(max_size=5), max_size=3)
+states = st.builds(CommitState, by_source, st.integers(0, 2**62), resume=by_source, topics=topics)
 
 
 def test_properties_of_the_summary() -> None:
-    state = CommitState({"b:1": {1: 20, 0: 10}, "a:1": {}}, 7, "file:///claims.parquet", {"b:1": {0: 9}})
+    state = CommitState({"b:1": {1: 20, 0: 10}, "a:1": {}}, 7, "file:///claims.parquet", {"b:1": {0: 9}}, {"b:1": "x"})
     assert state.encode() == {
         "dexorder.offsets": '{"a:1":{},"b:1":{"0":10,"1":20}}',
         "dexorder.resume": '{"b:1":{"0":9}}',
+        "dexorder.topics": '{"b:1":"x"}',
         "dexorder.dispatch": "7",
         "dexorder.claims": "file:///claims.parquet",
     }
@@ -53,6 +55,8 @@ def test_no_offset_and_no_number_moves_back(state: CommitState, ends: dict[int, 
             assert not end or after.has(source, (partition, end - 1))
     assert after.dispatch == max(dispatch, state.dispatch)
     assert not after.claims
+    assert state.after("s", ends, topic_id="x").topics == {**state.topics, "s": "x"}
+    assert after.topics == state.topics
 
 
 def test_a_batch_that_is_committed_but_not_reported_is_repeated() -> None:
