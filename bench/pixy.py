@@ -2,9 +2,9 @@
 
     .venv/bin/python -m bench.pixy [--small | --idle]
 
-One broker, topics of 4 partitions, values of 1 KiB, one connection. Client, gateway and the empty servers are separate
-processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts work. ``--idle`` only measures
-the cost of callers that wait.
+One broker, topics of 4 partitions, values of 1 KiB, one connection. Client (in Go, ``bench/pixy_load``), gateway and
+the empty servers are separate processes that run in turn. Prints Markdown. ``--small`` only shows that the scripts
+work. ``--idle`` only measures the cost of callers that wait.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from bench.parts.pixy_load import Job, Measured
 from dexorder.testing.processes import free_ports
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy
 from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
@@ -30,6 +30,33 @@ MeasuredT = TypeVar("MeasuredT")
 _START_SECONDS = 60.0
 _MAX_POLLS = 20
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Measurement that the client runs, as ``bench/pixy_load`` reads it.
+
+    Attributes:
+        kind: One of ``pixy_rounds.KINDS``.
+        warm_seconds: Time of calls before the measurement begins.
+        seconds: Time during which calls are counted.
+    """
+
+    kind: str
+    address: str
+    topic: str
+    group: str = ""
+    callers: int = 1
+    warm_seconds: float = 0.3
+    seconds: float = 2.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Result: ``rate`` per second; ``calls`` include those before the measurement."""
+
+    rate: float
+    calls: int
 
 
 @dataclass(frozen=True)
@@ -122,16 +149,26 @@ Load = Client[Job, Measured]
 
 @contextmanager
 def load() -> Iterator[Load]:
-    """Start a client that waits for jobs."""
-    with running("-m", "bench.parts.pixy_load") as process:
-        yield Client(process, Measured)
+    """Build the client, which is in Go, and start it; it waits for jobs."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(Path(folder) / "pixy_load")
+        subprocess.run(["go", "build", "-o", program, "."], cwd=ROOT / "bench" / "pixy_load", check=True)
+        with started([program]) as process:
+            yield Client(process, Measured)
 
 
 @contextmanager
 def running(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """Run a Python process with pipes for its stdin and stdout until the block ends."""
+    with started([sys.executable, *arguments], **environment) as process:
+        yield process
+
+
+@contextmanager
+def started(command: list[str], **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program likewise."""
     process = subprocess.Popen(
-        [sys.executable, *arguments],
+        command,
         cwd=ROOT,
         env=os.environ | environment,
         text=True,

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bench.parts import pixy_raw as raw
-from bench.parts.pixy_load import UNARY, Job
-from bench.parts.pixy_processes import Load, Server, join
+from bench.parts.pixy_processes import Job, Load, Server, join
 
+KINDS = ("produce sync", "produce async", "consume auto", "consume chained")
 CALLERS = (1, 16, 64)
 MAX_CALLS_PER_SECOND = 10_000
 """More than a unary reader takes; sizes the topic that is read."""
@@ -60,11 +60,11 @@ Results = dict[tuple[str, int], Samples]
 def unary(plan: Plan, load: Load, sides: Mapping[str, Server], bootstrap: str) -> Results:
     """Run every kind at every concurrency on each side; single records also without gRPC."""
     results: Results = defaultdict(Samples)
-    for kind in UNARY:
+    for kind in KINDS:
         if kind.startswith("consume"):
             join(sides["gateway"], READ, group_of(kind))
     for number in range(plan.rounds):
-        for kind in UNARY:
+        for kind in KINDS:
             for callers in CALLERS:
                 for side in order_of(sides, number):
                     unary_run(plan, load, results[kind, callers], side, sides[side], kind, callers)
