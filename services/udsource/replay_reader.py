@@ -22,6 +22,7 @@ from services.udsource.topic_monitor import TopicMonitor, client_options
 from services.udsource.topic_reader import MAX_RECORDS
 
 WAIT_SLICE_S = 0.1
+_GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)
 IDLE_SECONDS = 30.0
 """An unused consumer is closed after this time."""
 
@@ -46,6 +47,7 @@ class RangeReader:
         self._span = span
         self._pooled = pooled
         self._stopped = False
+        self._again = False
         self.position = span.start
         """Offset after the last record that was returned."""
         self.done = span.start >= span.end
@@ -124,7 +126,11 @@ class RangeReader:
             # Offsets without a record (compaction, transaction markers) may follow the last record.
             self.done = self.done or offset >= self._span.end
             self.short = not self.done
-        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+        elif code in _GONE:
+            if offset != self.position and not self._again:  # the consumer met it before this range
+                self._again = True
+                self._pooled.consumer.assign([TopicPartition(self._topic, partition, self.position)])
+                return
             raise OffsetsGone(f"offset {self.position} of partition {partition} is gone: {error.str()}")
         elif code != KafkaError._TRANSPORT and code != KafkaError._ALL_BROKERS_DOWN:
             raise Unavailable(f"partition {partition} can't be read at offset {self.position}: {error.str()}")
