@@ -221,7 +221,7 @@ class AsyncClient:
     ) -> pa.Table:
         """Return the rows of a series that the table has now, all of them or between two times; nothing is fetched.
 
-        The rows are ascending by ``open_time``. Whether the range is complete, ``coverage`` says.
+        The rows are ascending by ``open_time``; ``coverage`` says whether the range is complete.
         """
         found = await self.find_stored(ticker, period, since, until)
         return await asyncio.to_thread(lambda: pa.Table.from_batches(found.batches()))

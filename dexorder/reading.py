@@ -107,7 +107,7 @@ class Answer:
             if not left:
                 break
         if not self.record.row_count:
-            yield pa.RecordBatch.from_pylist([], schema=self.table.schema().as_arrow())
+            yield _no_rows(self.table)
 
     def note(self, on_note: Callable[[str], None]) -> None:
         """Call ``on_note`` with a sentence if the announced snapshot has expired."""
@@ -155,7 +155,7 @@ class StoredRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
         if not self.row_count:
-            yield pa.RecordBatch.from_pylist([], schema=self.table.schema().as_arrow())
+            yield _no_rows(self.table)
             return
         with _readable():
             for span in split_by_periods(self.span, self.series.period_seconds, PIECE_PERIODS):
@@ -232,6 +232,10 @@ def read_batches(
             if not number:
                 answer.note(on_note)
             yield batch
+
+
+def _no_rows(table: Table) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=table.schema().as_arrow())
 
 
 @contextmanager

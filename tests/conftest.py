@@ -1,5 +1,7 @@
 """Fixtures for every test, the profiles of hypothesis, and the assignment of tests to xdist workers."""
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 
@@ -25,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: object, ids: list[str]) -> None:
-    """End the run if xdist does not see the groups: it distributes by the group that it appends to each id."""
-    if not all("@" in item_id.rpartition("]")[2] for item_id in ids):
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """End a run by groups if xdist does not see them: it distributes by the group that it appends to each id."""
+    if node.config.getoption("dist") == "loadgroup" and not all("@" in item_id.rpartition("]")[2] for item_id in ids):
         raise pytest.UsageError("xdist does not group the tests; this version of pytest needs another version of it")

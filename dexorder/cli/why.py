@@ -9,7 +9,7 @@ from dexorder.client import Client
 from dexorder.request import read_part
 from services.common.model.coverage import Coverage, CoverageKind, CoveragePage
 from services.common.model.periods import PERIODS, next_open
-from services.common.model.proof import Proof, ProofKind, parse_proofs
+from services.common.model.proof import Proof, ProofKind, proofs_of
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
 
@@ -46,9 +46,7 @@ def kind_of(found: Coverage, span: TimeRange) -> CoverageKind:
 
 def proof_of(page: CoveragePage, span: TimeRange) -> Proof | None:
     """Return the proof of a page that speaks about a candle; None if the page is of an older ingestor."""
-    if not page.evidence.startswith("["):
-        return None
-    return next((proof for proof in parse_proofs(page.evidence) if proof.span.overlaps(span)), None)
+    return next((proof for proof in proofs_of(page.evidence) if proof.span.overlaps(span)), None)
 
 
 def page_text(page: CoveragePage, span: TimeRange) -> str:

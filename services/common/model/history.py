@@ -103,7 +103,7 @@ class HistoryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """What an ingestor waits for before the next page.
+    """Reason for which an ingestor has no next page yet, and the time of its next attempt.
 
     Attributes:
         reason: What the exchange did or did not do last.

@@ -87,6 +87,11 @@ def parse_proofs(text: str) -> tuple[Proof, ...]:
     return tuple(map(_parse_proof, found))
 
 
+def proofs_of(evidence: str) -> tuple[Proof, ...]:
+    """Return the proofs in a text of evidence; none in texts of older ingestors."""
+    return parse_proofs(evidence) if evidence.startswith("[") else ()
+
+
 def join_evidence(one: str, other: str) -> str:
     """Return the evidence of two adjacent ranges as one text."""
     known = [text for text in (one, other) if text != NO_PROOF]

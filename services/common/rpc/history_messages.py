@@ -43,10 +43,8 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 MAX_UINT32 = 2**32 - 1
 MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
-_PROGRESS, _WINDOWS, _LISTED = (
-    tuple(field for field in m.DESCRIPTOR.fields_by_name if field != "delay")
-    for m in (pb.Progress, pb.VerifyProgress, pb.Market)
-)
+_PROGRESS = set(pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
+_WINDOWS, _LISTED = (tuple(m.DESCRIPTOR.fields_by_name) for m in (pb.VerifyProgress, pb.Market))
 _RANGES = ("lost", "unexpected", "duplicates", "off_grid")
 _COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES}
 

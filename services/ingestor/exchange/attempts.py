@@ -1,4 +1,4 @@
-"""What a session waits for: its query, the failed attempts, the next one. Pure; times are of the monotonic clock."""
+"""Attempts of a session's current query, and the delay that they show. Pure; times are of the monotonic clock."""
 
 from __future__ import annotations
 
