@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
+from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
@@ -26,9 +30,12 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import iso_microseconds
 from services.relay.history.compare import Times
 
+KEY = OHLC.key
+READING_THREADS = 4
 CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
 RETRY_SECONDS = 5.0
 """Time after which a caller may ask again for a table that can't be read."""
+_NONE = np.empty(0, np.int64)
 
 
 @contextmanager
@@ -59,8 +66,17 @@ class Rows:
 
     def times(self, series: Series, span: TimeRange) -> Times:
         """Return the open times of the rows in ``span``, nanoseconds, in any order."""
-        parts = [_open_times(batch) for batch in self._batches(series, span, ("open_time",))]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        if self.table is None or self.snapshot_id is None:
+            return _NONE
+        with accessible(OHLC):
+            scan = self.table.scan(opens_in(series, span), selected_fields=KEY, snapshot_id=self.snapshot_id)
+            files = list(scan.plan_files())
+            if any(file.delete_files for file in files):  # a row in them was replaced
+                return np.concatenate([_NONE, *map(_open_times, scan.to_arrow_batch_reader())])
+            # pyiceberg's own reader spends three times as long, most of it between the files
+            with ThreadPoolExecutor(READING_THREADS) as pool:
+                keys = pool.map(partial(_read_keys, self.table.io), (file.file.file_path for file in files))
+                return np.concatenate([_NONE, *(_open_times_in(rows, series, span) for rows in keys)])
 
     def extent(self, series: Series, span: TimeRange) -> tuple[int, int] | None:
         """Return open times of the first and the last row in ``span``; None without rows."""
@@ -143,5 +159,17 @@ class TableReader:
         return Rows(rows.table, snapshot_id) if kept else rows
 
 
-def _open_times(batch: pa.RecordBatch) -> Times:
+def _read_keys(io: FileIO, path: str) -> pa.Table:
+    with io.new_input(path).open() as file:
+        return pq.ParquetFile(cast(pa.NativeFile, file)).read(columns=list(KEY), use_threads=False)
+
+
+def _open_times_in(rows: pa.Table, series: Series, span: TimeRange) -> Times:
+    """Return the open times of those rows of a file that belong to a series and open in ``span``."""
+    of_series = (pc.field("ticker") == series.ticker) & (pc.field("period_seconds") == series.period_seconds)
+    times = _open_times(rows.filter(of_series))
+    return times[(times >= span.start_ns) & (times < span.end_ns)]
+
+
+def _open_times(batch: pa.RecordBatch | pa.Table) -> Times:
     return pc.cast(pc.cast(batch.column("open_time"), MICROSECONDS), pa.int64()).to_numpy() * 1_000

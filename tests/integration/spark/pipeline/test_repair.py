@@ -9,6 +9,7 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.lake.tables import OHLC
 from services.common.model.instrument import Series
 from services.relay.history.mending import TableMender
+from services.relay.history.table_reader import TableReader
 from spark.pipeline.batch import Pipeline
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import TICKER, control, page, span
@@ -33,6 +34,7 @@ def test_deleted_rows_stay_deleted_and_the_pipeline_goes_on(spark: SparkSession,
     spark.sql(f"DELETE FROM {name} WHERE minute(open_time) = 35 AND hour(open_time) = 23")
     table = trading.load().load_table(OHLC.name)
     assert any(task.delete_files for task in table.scan().plan_files()), "Spark deletes by merge-on-read"
+    assert len(TableReader(trading.load()).current().times(SERIES, span(0, 60))) == 59
     table.append(table.scan().to_arrow())
     assert rows(spark, trading) == (118, 59, 11_800.0)
     mender = TableMender(trading.load())
