@@ -82,6 +82,7 @@ class Venue:
         self._markets_lock = asyncio.Lock()
         client = self.new_client()
         self.dialect = dialect_of(exchange.ccxt, client.features)
+        self._offered = [seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {})]
         self.limits = self.dialect.limits
         limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
@@ -142,6 +143,12 @@ class Venue:
         if reason := refusal(self.name, symbol, client):
             raise ExchangeFailure(reason)
         return timeframe
+
+    def cell_seconds(self, period_seconds: int) -> int | None:
+        """Return the period of the candles that are checksums of candles of this one; None if there is none."""
+        if self.dialect.volume_tolerance is None:
+            return None
+        return cell_seconds(period_seconds, self._offered, self.limits.candles)
 
     def limits_of(self, symbol: str) -> CallLimits:
         """Return the limits of one call for a symbol that `timeframe` has checked."""

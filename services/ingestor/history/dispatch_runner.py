@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -18,6 +19,7 @@ from services.common.kafka.page_record import final_value, page_value
 from services.common.model.errors import Unavailable
 from services.common.model.history import Delay
 from services.common.model.page import Kind, PageHeaders
+from services.common.model.proof import join_proofs
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.slots import Completion, Dispatch
@@ -116,7 +118,9 @@ class _Run:
 
     async def _publish_page(self, page: Page) -> bool:
         publisher, metrics = self._runner.publisher, self._runner.metrics
-        headers = self._headers(Kind.PAGE, page.span, page.fetched_ns, page.empty)
+        headers = replace(
+            self._headers(Kind.PAGE, page.span, page.fetched_ns), empty=page.empty, proofs=tuple(join_proofs(page.proofs))
+        )
         await publisher.produce(headers, page_value(self._dispatch.request_id, page.candles))
         self._pages += 1
         self._candles += len(page.candles)
@@ -138,7 +142,7 @@ class _Run:
         log.info("dispatch ended", outcome=outcome, pages=self._pages, candles=self._candles, message=text)
         return Completion(self._dispatch.id, success=True)
 
-    def _headers(self, kind: Kind, span: TimeRange, fetched_ns: int, empty: tuple[TimeRange, ...] = ()) -> PageHeaders:
+    def _headers(self, kind: Kind, span: TimeRange, fetched_ns: int) -> PageHeaders:
         return PageHeaders(
             kind=kind,
             ticker=str(self._dispatch.instrument),
@@ -147,6 +151,5 @@ class _Run:
             page=self._pages,
             span=span,
             fetched_ns=fetched_ns,
-            empty=empty,
             trace=self._trace,
         )

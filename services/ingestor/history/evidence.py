@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from services.common.model.page import Candle
 from services.common.model.periods import count_periods, open_times
+from services.common.model.proof import Proof, ProofKind
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 from services.ingestor.exchange.dialects.table import CallLimits
@@ -188,12 +189,13 @@ class Evidence:
         known = lead.known if lead else {}
         candles = tuple(known[t] for t in open_times(span, self._period) if t in known)
         empty = tuple(self._windows.ranges(self._holes(span)))
-        fetched_ns = max(a.fetched_ns for a in self._candidates.answers(span))
+        times_ns = [a.fetched_ns for a in self._candidates.answers(span)]
+        proof = Proof(span, ProofKind.ODDS, len(times_ns), min(times_ns), max(times_ns))
         self._final = TimeRange(self._span.start_ns, span.end_ns)
         if lead and candles:
             lead.published = True
         self._forget(span.end_ns, keep_ns=self._windows.before(span.end_ns, self._limits.candles))
-        return Page(span, candles, empty, fetched_ns)
+        return Page(span, candles, empty, proof.last_ns, (proof,))
 
     def _is_empty(self, open_ns: int, counting: Iterable[Answer], anchored: int, alone: int) -> bool:
         """Return whether a hole is proven: by ``anchored`` answers with candles around it, or by ``alone`` others."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from services.common.model.page import Candle
 from services.common.model.periods import count_periods, next_open, split_by_periods
+from services.common.model.proof import Proof
 from services.common.model.time_range import TimeRange, merge
 from services.ingestor.exchange.dialects.table import CallLimits
 
@@ -23,6 +24,7 @@ class Page:
     candles: tuple[Candle, ...]
     empty: tuple[TimeRange, ...]
     fetched_ns: int
+    proofs: tuple[Proof, ...] = ()
 
 
 def link_periods(candles: int) -> int:

@@ -57,6 +57,8 @@ class Dialect:
         linear_columns: The same for linear derivatives.
         symbol_at: Path of the market's name in an answer, if it is not a part of ``rows_at``.
         running: Index and value of the mark in a raw row that its candle is still open.
+        volume_tolerance: Relative difference between a coarser candle's volume and the sum of the finer ones that rounding
+            explains; None if coarser candles are no checksums: not known, or candles are built from trades.
         codes_at: Paths where an answer may hold an error code; every answer has one if ``always_coded``.
         remedies: Error codes that heal although ccxt's class of them does not say so, or does not say how.
         dark_pool_suffix: End of the ids of dark-pool markets, which share their symbol with a lit one; empty for none.
@@ -71,6 +73,7 @@ class Dialect:
     linear_columns: Columns | None = None
     symbol_at: Path | None = None
     running: tuple[int, str] | None = None
+    volume_tolerance: float | None = None
     codes_at: tuple[Path, ...] = ()
     always_coded: bool = False
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
@@ -119,6 +122,7 @@ _BINANCE = Dialect(
     rows_at=(),
     columns=(0, 1, 2, 3, 4, 5, 7, 8),
     linear_columns=(0, 1, 2, 3, 4, 5, 7, 8),
+    volume_tolerance=1e-9,
     codes_at=(("code",),),
     remedies={"-1008": Remedy.SLOW_DOWN, "-1016": Remedy.REPEAT},
 )
@@ -131,6 +135,7 @@ _ROWS = (
         rows_at=("result", "list"),
         columns=(0, 1, 2, 3, 4, 5, 6, None),
         linear_columns=(0, 1, 2, 3, 4, 5, 6, None),
+        volume_tolerance=1e-9,
         symbol_at=("result", "symbol"),
         codes_at=(("retCode",), ("ret_code",)),
         always_coded=True,
@@ -140,6 +145,7 @@ _ROWS = (
         "coinbase",
         candles=300,
         rows_at=("candles",),
+        volume_tolerance=1e-6,
         codes_at=(("errors", 0, "id"), ("error",)),
         remedies={"internal_server_error": Remedy.REPEAT},
     ),
@@ -159,6 +165,7 @@ _ROWS = (
         rows_at=("data",),
         columns=(0, 1, 2, 3, 4, 5, 7, None),
         linear_columns=(0, 1, 2, 3, 4, 6, 7, None),
+        volume_tolerance=1e-6,
         running=(8, "0"),
         codes_at=(("code",),),
         always_coded=True,
