@@ -86,6 +86,8 @@ class IngestorSettings(ServiceSettings):
     """Time between two such answers, in seconds."""
     evidence_queries: int = Field(default=100, ge=1)
     """Largest number of queries without progress in one page before its unverified part is given up as missing."""
+    recheck_seconds: float = Field(default=30.0, ge=0)
+    """Longest time, in seconds, that a dispatch waits in all for candles to agree with their coarser candles."""
     close_wait_seconds: float = Field(default=10.0, ge=0)
     """Longest wait, in seconds, for the last candle of a range to close."""
     closing_lag_seconds: float = Field(default=1.0, ge=0)

@@ -82,7 +82,7 @@ class Venue:
         self._markets_lock = asyncio.Lock()
         client = self.new_client()
         self.dialect = dialect_of(exchange.ccxt, client.features)
-        self._offered = [seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {})]
+        self.offered = tuple(seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {}))
         self.limits = self.dialect.limits
         limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
@@ -92,6 +92,7 @@ class Venue:
     async def session(self) -> AsyncIterator[Session]:
         """Lend a session to one dispatch."""
         session = self._idle.pop() if self._idle else Session(self)
+        session.keep_connection()
         try:
             yield session
         finally:
@@ -143,12 +144,6 @@ class Venue:
         if reason := refusal(self.name, symbol, client):
             raise ExchangeFailure(reason)
         return timeframe
-
-    def cell_seconds(self, period_seconds: int) -> int | None:
-        """Return the period of the candles that are checksums of candles of this one; None if there is none."""
-        if self.dialect.volume_tolerance is None:
-            return None
-        return cell_seconds(period_seconds, self._offered, self.limits.candles)
 
     def limits_of(self, symbol: str) -> CallLimits:
         """Return the limits of one call for a symbol that `timeframe` has checked."""
@@ -240,6 +235,14 @@ class Session:
             keep_main_markets(self.client)
 
         await self._query("its markets", load)
+
+    def keep_connection(self) -> None:
+        """Let calls share a connection."""
+        self.client.headers = {name: value for name, value in self.client.headers.items() if name != "Connection"}
+
+    def renew_connection(self) -> None:
+        """Let each call have a connection of its own from now on, as an exchange's replicas may differ."""
+        self.client.headers = {**self.client.headers, "Connection": "close"}
 
     async def now_ns(self) -> int:
         """Return the exchange's time or ours, whichever is earlier, as both may be wrong; ours if it has none.

@@ -1,43 +1,34 @@
 """Coarser candles as checksums of finer ones. Pure.
 
 A coarser candle, here a *cell*, has the first open, the highest high, the lowest low, the last close and the sum of the
-volumes of the finer candles in it. Where a cell and the finer candles of an answer tally, the answer is complete and its
-values are right, unless both are untrue in the same way. docs/completeness.md states what follows from that.
+volumes of the finer candles in it. docs/completeness.md states under "Checksums" what follows if they agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from math import fsum
 
 from services.common.model.page import Candle
-from services.common.model.periods import split_by_periods
+from services.common.model.periods import count_periods, open_times, split_by_periods
 from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.ingestor.history.paging import Windows
 
+SETTLED_AFTER_SECONDS = 600
+"""Age at which a cell counts as closed: a replica may be behind by that much."""
 _DAY_SECONDS = 86_400
-_CELLS_PER_CALL = 4
-"""Least number of cells that one call for finer candles covers."""
-SHORTFALL = 1e-3
-"""Share of a cell's volume that late trades and rounding explain; more means that candles are missing."""
+_LEAST_CELLS = 4
+_EQUAL_COUNTS = 3
+"""Answers with the same, largest number of candles, that show a limit."""
 
 
-class Tally(StrEnum):
-    """Result of comparing a cell with finer candles."""
+def cell_seconds(period_seconds: int, offered: Collection[int], periods: int) -> int | None:
+    """Return the largest period for cells: it divides evenly, and ``periods`` are several of them; None if none.
 
-    EQUAL = "equal"
-    """All five values agree."""
-    ROUNDED = "rounded"
-    """Prices agree, and volumes up to `SHORTFALL`: no proof, and no contradiction."""
-    DIFFERENT = "different"
-    """The finer candles are not all that the cell is made of."""
-
-
-def cell_seconds(period_seconds: int, offered: Collection[int], candles: int) -> int | None:
-    """Return the largest period for cells: it divides evenly, and a call for ``candles`` covers several; None if none.
-
-    >>> [cell_seconds(60, [60, 300, 900, 3600, 14400], candles) for candles in (1000, 300, 100, 10)]
+    >>> [cell_seconds(60, [60, 300, 900, 3600, 14400], periods) for periods in (1000, 300, 100, 10)]
     [14400, 3600, 900, None]
     """
     fitting = [
@@ -46,63 +37,145 @@ def cell_seconds(period_seconds: int, offered: Collection[int], candles: int) ->
         if period_seconds < each <= _DAY_SECONDS
         and each % period_seconds == 0
         and _DAY_SECONDS % each == 0
-        and each // period_seconds * _CELLS_PER_CALL <= candles
+        and each // period_seconds * _LEAST_CELLS <= periods
     ]
     return max(fitting, default=None)
 
 
-def compare(cell: Candle, finer: Sequence[Candle], volume_tolerance: float) -> Tally:
-    """Compare a cell with the finer candles in it."""
-    if not finer:
-        return Tally.DIFFERENT
+def tallies(cell: Candle | None, finer: Sequence[Candle], periods: int, volume_tolerance: float) -> bool:
+    """Return whether the finer candles are all that a cell is made of.
+
+    Args:
+        cell: None if the exchange has no such candle, as nothing was traded.
+        periods: Number of finer candles of a cell without holes.
+        volume_tolerance: Relative difference of volumes that rounding explains. Where a candle may be missing, it must
+            be less than the smallest candle's volume.
+    """
+    if cell is None or not finer:
+        return cell is None and not finer
     prices = finer[0].open, max(c.high for c in finer), min(c.low for c in finer), finer[-1].close
     if prices != (cell.open, cell.high, cell.low, cell.close):
-        return Tally.DIFFERENT
-    volume = fsum(c.volume for c in finer)
-    off = abs(volume - cell.volume)
-    if off <= volume_tolerance * max(volume, cell.volume):
-        return Tally.EQUAL
-    return Tally.ROUNDED if off <= SHORTFALL * cell.volume else Tally.DIFFERENT
+        return False
+    rounding = volume_tolerance * cell.volume
+    is_exact = len(finer) == periods or rounding < min(c.volume for c in finer)
+    return is_exact and abs(fsum(c.volume for c in finer) - cell.volume) <= rounding
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CheckedCell:
-    """A cell and what answers have said about it so far.
-
-    Attributes:
-        versions: Its candle in answers about the coarser period; several if these differ.
-        candles: The finer candles that tally, or else those of the last answer.
-        tally: The best result so far.
-        times_ns: Times of the answers.
-    """
+    """Cell whose finer candles tally."""
 
     span: TimeRange
-    versions: list[Candle]
-    candles: tuple[Candle, ...] = ()
-    tally: Tally = Tally.DIFFERENT
-    times_ns: list[int] = field(default_factory=list)
-
-    def add(self, finer: Sequence[Candle], *, volume_tolerance: float, fetched_ns: int) -> None:
-        """Compare finer candles with all versions, unless others have tallied."""
-        self.times_ns.append(fetched_ns)
-        if self.tally is Tally.EQUAL:
-            return
-        results = {compare(version, finer, volume_tolerance) for version in self.versions}
-        self.tally = next(tally for tally in Tally if tally in results)
-        self.candles = tuple(finer)
-
-    def add_version(self, cell: Candle, *, volume_tolerance: float, fetched_ns: int) -> None:
-        """Add another answer about the coarser period."""
-        if cell not in self.versions:
-            self.versions.append(cell)
-        self.add(self.candles, volume_tolerance=volume_tolerance, fetched_ns=fetched_ns)
+    candles: tuple[Candle, ...]
 
 
-def cells_of(span: TimeRange, seconds: int, coarse: Mapping[int, Candle]) -> list[CheckedCell]:
-    """Return the cells of a span, all of which are known."""
-    return [CheckedCell(part, [coarse[part.start_ns]]) for part in split_by_periods(span, seconds, 1)]
+class CellStream:
+    """Finer candles of adjacent cells, queried and checked in time order.
 
+    Queries follow each other from the last candle on, so answers may be shorter than expected. Each reaches one period
+    further on both sides, as some exchanges exclude the ends. About a cell that does not tally it queries again: from
+    its start on, then in turn its largest hole and all of it.
+    """
 
-def within(candles: Iterable[Candle], span: TimeRange) -> list[Candle]:
-    """Return the candles that open inside a range."""
-    return [c for c in candles if span.start_ns <= c.open_ns < span.end_ns]
+    def __init__(
+        self, span: TimeRange, seconds: int, cells: Mapping[int, Candle], windows: Windows, volume_tolerance: float
+    ) -> None:
+        """Start before the first cell of ``span``; absent from ``cells`` are those without trades."""
+        self._todo = split_by_periods(span, seconds, 1)[::-1]
+        self._cells = cells
+        self._windows = windows
+        self._end_ns = span.end_ns
+        self._tolerance = volume_tolerance
+        self._candles: dict[int, Candle] = {}
+        self._next_ns = span.start_ns
+        self._cell_candles = count_periods(TimeRange(0, seconds * SECOND_NS), windows.period)
+        self._counts: Counter[int] = Counter()
+        self._checked: list[CheckedCell] = []
+        self.retries = 0
+        """Queries about the first cell since it did not tally."""
+
+    @property
+    def cell(self) -> TimeRange | None:
+        """The first cell that is not settled; None if all are."""
+        return self._todo[-1] if self._todo else None
+
+    @property
+    def limit(self) -> int:
+        """Candles of a call: as expected, or fewer if several answers end at the same number."""
+        largest = max(self._counts, default=0)
+        return largest if self._counts[largest] >= _EQUAL_COUNTS else self._windows.limits.candles
+
+    def next_window(self) -> TimeRange:
+        """Return the window of the next query."""
+        assert self.cell, "there is a cell left"
+        if self._next_ns < self.cell.end_ns:
+            return self._reach(TimeRange(self._next_ns, self._full_call_ns()))
+        self.retries += 1
+        if self.retries == 1:
+            self._next_ns = self.cell.start_ns
+            self._candles = {}
+            return self._reach(TimeRange(self._next_ns, self._full_call_ns()))
+        if self.retries % 2:
+            self._candles = {t: c for t, c in self._candles.items() if t >= self.cell.end_ns}
+            return self._reach(self.cell)
+        holes = self._windows.ranges(t for t in open_times(self.cell, self._windows.period) if t not in self._candles)
+        return self._reach(max(holes, key=lambda hole: hole.end_ns - hole.start_ns, default=self.cell))
+
+    def add(self, window: TimeRange, candles: Sequence[Candle]) -> None:
+        """Add the answer about `next_window`."""
+        assert self.cell, "there is a cell left"
+        self._counts[len(candles)] += 1
+        inside = [c for c in candles if self.cell.start_ns <= c.open_ns < self._end_ns]
+        self._candles.update((c.open_ns, c) for c in inside)
+        ahead_ns = self._windows.after(inside[-1].open_ns) if inside else 0
+        # an answer without a further candle covers its window, and any other ends with its last candle
+        self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else min(window.end_ns, self._end_ns))
+        self._check()
+
+    def take(self) -> list[CheckedCell]:
+        """Return the cells that tally and were not returned yet."""
+        checked, self._checked = self._checked, []
+        return checked
+
+    def give_up(self, until_ns: int = 0) -> TimeRange:
+        """Leave out the first cell, and all that open before ``until_ns``; return their range."""
+        start_ns = end_ns = self._todo[-1].start_ns
+        while self._todo and (end_ns == start_ns or self._todo[-1].start_ns < until_ns):
+            end_ns = self._todo[-1].end_ns
+            self._end_cell()
+        self._check()
+        return TimeRange(start_ns, end_ns)
+
+    def _check(self) -> None:
+        while self.cell and self._next_ns >= self.cell.end_ns:
+            times = open_times(self.cell, self._windows.period)
+            candles = tuple(self._candles[t] for t in times if t in self._candles)
+            if not tallies(self._cells.get(self.cell.start_ns), candles, len(times), self._tolerance):
+                return
+            self._checked.append(CheckedCell(self.cell, candles))
+            self._cell_candles = len(candles) or self._cell_candles
+            self._end_cell()
+
+    def _end_cell(self) -> None:
+        span = self._todo.pop()
+        for open_ns in open_times(span, self._windows.period):
+            self._candles.pop(open_ns, None)
+        self._next_ns = max(self._next_ns, span.end_ns)
+        self.retries = 0
+
+    def _full_call_ns(self) -> int:
+        """Return a time until which there are more candles than a call returns, as thin as the last cells were."""
+        left = self._windows.limits.candles
+        for cell in reversed(self._todo):
+            if left <= 0 and cell.start_ns > self._next_ns:
+                return cell.start_ns
+            left -= self._cell_candles if cell.start_ns in self._cells else 0
+        return self._end_ns
+
+    def _reach(self, span: TimeRange) -> TimeRange:
+        """Return the span and a period on both sides of it, as far as a call may reach."""
+        windows = self._windows
+        start_ns, end_ns = windows.before(span.start_ns, 1), min(windows.after(span.end_ns), windows.closed_end_ns)
+        if not windows.limits.wide:
+            end_ns = min(end_ns, windows.after(start_ns, self.limit))
+        return TimeRange(start_ns, end_ns)

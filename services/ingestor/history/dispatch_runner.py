@@ -19,14 +19,14 @@ from services.common.kafka.page_record import final_value, page_value
 from services.common.model.errors import Unavailable
 from services.common.model.history import Delay
 from services.common.model.page import Kind, PageHeaders
-from services.common.model.proof import join_proofs
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.slots import Completion, Dispatch
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.fetch import Fetcher, Missing
+from services.ingestor.history.fetch import Fetcher
+from services.ingestor.history.job import Missing
 from services.ingestor.history.paging import Page
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher
@@ -119,7 +119,9 @@ class _Run:
     async def _publish_page(self, page: Page) -> bool:
         publisher, metrics = self._runner.publisher, self._runner.metrics
         headers = replace(
-            self._headers(Kind.PAGE, page.span, page.fetched_ns), empty=page.empty, proofs=tuple(join_proofs(page.proofs))
+            self._headers(Kind.PAGE, page.span, page.fetched_ns),
+            empty=page.empty,
+            proofs=page.proofs,
         )
         await publisher.produce(headers, page_value(self._dispatch.request_id, page.candles))
         self._pages += 1

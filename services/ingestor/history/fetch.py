@@ -1,48 +1,27 @@
-"""Pages of one dispatch: fetched, verified and handed on in time order; parts that stay unverified are listed."""
+"""Fetch of one dispatch: where the exchange has coarser candles, these are checksums; elsewhere answers must agree."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-
-import structlog
-
 from services.common.model.page import Candle
-from services.common.model.periods import count_periods, floor_to_grid, next_open, split_by_periods
-from services.common.model.time_range import TimeRange, intersect, subtract
+from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, open_times, split_by_periods
+from services.common.model.proof import Proof, ProofKind, join_proofs
+from services.common.model.time_range import TimeRange, subtract
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
-from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from services.ingestor.exchange.failures import ExchangeFailure
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.evidence import Evidence, Query
-from services.ingestor.history.paging import Page, page_periods
+from services.ingestor.history.checksum import SETTLED_AFTER_SECONDS, CellStream, CheckedCell, cell_seconds
+from services.ingestor.history.evidence import Query
+from services.ingestor.history.job import Job, Missing, Put, Unproven
+from services.ingestor.history.paging import Page, Windows, page_periods
 
-log = structlog.get_logger(__name__)
-_MAX_IMPOSSIBLE = 100
-"""Impossible candles from which on the rest of their page is given up."""
-_MAX_FAILED_PAGES = 3
-"""Pages in a row without a verified candle or hole from which on the rest of the range is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Part of a dispatch that stays unverified, and the reason."""
-
-    span: TimeRange
-    reason: str
-
-    def __str__(self) -> str:
-        return f"missing {self.span}: {self.reason}"
-
-
-Put = Callable[[Page], Awaitable[None]]
-
-
-class _Unproven(Exception):
-    def __init__(self, parts: list[TimeRange], reason: str) -> None:
-        super().__init__(reason)
-        self.parts = parts
+_MAX_RETRIES = 7
+"""Queries about a cell that does not tally before agreeing answers decide about it."""
+_MAX_UNCHECKED = 4
+"""Cells in a row that never tally from which on the exchange's coarser candles count as no checksums."""
+_LONG_CALLS = 2
+"""Calls that a range without coarser candles is worth; of longer ones only the ends are queried."""
 
 
 class Fetcher:
@@ -53,152 +32,161 @@ class Fetcher:
         self._venue = venue
         self._session = session
         self._agreement = agreement
-        self._timeframe = ""
-        self._limits = venue.limits
-        self._missing: list[Missing] = []
-        self._impossible: set[int] = set()
-        self._found = 0
 
     async def run(self, put: Put) -> list[Missing]:
         """Hand every verified page to ``put`` in time order; return the missing parts in time order."""
-        dispatch, span = self._dispatch, self._dispatch.span
-        symbol, period_seconds = dispatch.instrument.symbol, dispatch.period_seconds
+        job = Job(self._dispatch, self._venue, self._session, self._agreement, put)
+        span, period_seconds = self._dispatch.span, self._dispatch.period_seconds
         try:
-            self._timeframe = await self._venue.timeframe(self._session, symbol, period_seconds)
-            self._limits = self._venue.limits_of(symbol)
-            closed_end_ns = await self._closed_end_ns()
+            await job.start()
         except ExchangeFailure as error:
             return [Missing(span, str(error))]
-        closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, closed_end_ns)))
-        evidence = Evidence(
-            closed,
-            period_seconds,
-            self._limits,
-            self._agreement,
-            closed_end_ns=closed_end_ns,
-            hole_answers=self._venue.settings.hole_answers,
-            empty_job_answers=self._venue.settings.empty_job_answers,
-        )
+        closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, job.closed_end_ns)))
+        end_ns = closed.start_ns
+        if self._venue.dialect.volume_tolerance is not None:
+            periods = min(count_periods(closed, period_seconds), job.limits.candles)
+            if seconds := cell_seconds(period_seconds, self._venue.offered, periods):
+                end_ns = await _CheckedFetch(job, closed, seconds).run()
+        await job.settle(TimeRange(end_ns, closed.end_ns))
+        job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
+        return sorted(job.missing, key=lambda m: m.span)
+
+
+class _CheckedFetch:
+    """Fetches the part of a range that whole coarser candles, the cells, cover."""
+
+    def __init__(self, job: Job, span: TimeRange, seconds: int) -> None:
+        self._job = job
+        self._span = span
+        self._cell_seconds = seconds
+        self._period = job.dispatch.period_seconds
+        self._windows = Windows(self._period, job.limits, closed_end_ns=job.closed_end_ns)
+        self._pending: list[CheckedCell] = []
+        self._proofs: list[Proof] = []
+        self._done_ns = span.start_ns
+        self._unchecked = 0
+        self._left_seconds = job.venue.settings.recheck_seconds
+
+    async def run(self) -> int:
+        """Settle the range from its start on; return the end of the settled part."""
+        seconds, job = self._cell_seconds, self._job
+        settled_ns = floor_to_grid(max(0, job.closed_end_ns - SETTLED_AFTER_SECONDS * SECOND_NS), seconds)
+        start_ns = floor_to_grid(self._span.start_ns, seconds)
+        whole = TimeRange(start_ns, max(start_ns, min(ceil_to_grid(self._span.end_ns, seconds), settled_ns)))
+        evidence = job.evidence(whole, seconds, settled_ns)
         try:
-            await self._fetch(closed, evidence, put)
+            for page in split_by_periods(whole, seconds, page_periods(job.venue.settings.page_candles, job.limits)):
+                if job.is_over or self._unchecked == _MAX_UNCHECKED:
+                    break
+                try:
+                    await job.prove(page, evidence, seconds)
+                except (ExchangeFailure, Unproven):
+                    await self._settle_unchecked(page)
+                    evidence.start_anew(page.end_ns)
+                else:
+                    await self._check(evidence.settle(page))
         finally:
             evidence.close()
-        if closed.end_ns < span.end_ns and not self._is_limit_reached():
-            self._missing.append(Missing(TimeRange(closed.end_ns, span.end_ns), "not closed yet"))
-        return sorted(self._missing, key=lambda m: m.span)
+        return self._done_ns
 
-    async def _closed_end_ns(self) -> int:
-        """Return the end of the last closed candle; wait for the range's last one if it closes within seconds."""
-        settings, dispatch = self._venue.settings, self._dispatch
-        lag_ns = int(settings.closing_lag_seconds * SECOND_NS)
-        now_ns = await self._session.now_ns() - lag_ns
-        wait_ns = dispatch.span.end_ns - now_ns
-        if 0 < wait_ns <= settings.close_wait_seconds * SECOND_NS:
-            await self._venue.sleep(wait_ns / SECOND_NS)
-            now_ns = await self._session.now_ns() - lag_ns
-        return floor_to_grid(max(0, now_ns), dispatch.period_seconds)
-
-    async def _fetch(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
-        period_seconds = self._dispatch.period_seconds
-        periods = self._venue.settings.page_candles
-        # What one call returns is one page, as each page may cost a batch of Spark.
-        if count_periods(span, period_seconds) > self._limits.candles:
-            periods = page_periods(periods, self._limits)
-        todo = split_by_periods(span, period_seconds, periods)
-        failed = 0
-        while todo and not self._is_limit_reached():
-            page = todo[0]
-            if failed == _MAX_FAILED_PAGES:
-                self._add_missing(TimeRange(page.start_ns, span.end_ns), "not queried")
+    async def _check(self, coarse: Page) -> None:
+        """Settle the range of a page of cells."""
+        longest = _LONG_CALLS * self._job.limits.candles
+        absent = [] if self._job.limits.wide else [e for e in coarse.empty if count_periods(e, self._period) > longest]
+        for part in sorted([*absent, *subtract([coarse.span], absent)]):
+            if self._job.is_over:
                 return
-            try:
-                await self._settle(page, evidence, put)
-                todo, failed = todo[1:], 0
-            except ImpossibleCandle as error:
-                bad = [TimeRange(t, next_open(t, period_seconds)) for t in error.opens]
-                if len(self._impossible | set(error.opens)) > _MAX_IMPOSSIBLE:
-                    bad, failed = [page], failed + 1
-                for open_ns in error.opens:
-                    evidence.avoid(open_ns)
-                self._impossible.update(error.opens)
-                self._missing += [Missing(part, str(error)) for each in bad for part in intersect(todo, each)]
-                todo = [part for p in todo for part in subtract([p], bad)]
-            except _Unproven as error:
-                proven = _proven_start(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
-                if proven:
-                    await self._hand_on(proven, evidence, put)
-                todo, failed = todo[1:], 0 if proven else failed + 1
-                if not self._is_limit_reached():
-                    self._add_missing(TimeRange(proven.end_ns, page.end_ns), str(error))
-            except ExchangeFailure as error:
-                self._add_missing(page, str(error))
-                evidence.start_anew(page.end_ns)
-                todo, failed = todo[1:], failed + 1
+            if part in absent and await self._has_empty_ends(part):
+                cells = split_by_periods(part, self._cell_seconds, 1)
+                self._pending += [CheckedCell(cell, ()) for cell in cells]
+                self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
+            elif part in absent:
+                await self._settle_unchecked(part)
+            else:
+                await self._stream(part, coarse)
+            await self._hand_on(all_pages=True)
 
-    def _add_missing(self, part: TimeRange, reason: str) -> None:
-        """Note the part of a page that failed; pages in a row that fail are one part, with the reason of the first."""
-        last = self._missing[-1] if self._missing else None
-        if last and last.span.end_ns == part.start_ns:
-            self._missing[-1] = Missing(TimeRange(last.span.start_ns, part.end_ns), last.reason)
-        else:
-            self._missing.append(Missing(part, reason))
+    async def _has_empty_ends(self, part: TimeRange) -> bool:
+        """Return whether queries about the start and the end of a range have no candle."""
+        windows, size = self._windows, self._job.limits.candles
+        first = TimeRange(part.start_ns, windows.after(part.start_ns, size))
+        last = TimeRange(windows.before(part.end_ns, size), part.end_ns)
+        try:
+            return not any([(await self._job.query(Query(window), self._period))[0] for window in (last, first)])
+        except ExchangeFailure:
+            return False
 
-    async def _settle(self, page: TimeRange, evidence: Evidence, put: Put) -> None:
-        """Query until the page is proven, then hand it on.
-
-        Raises:
-            ExchangeFailure: A query had no valid answer.
-            _Unproven: The answers do not agree in the allowed number of queries.
-        """
-        settings, name = self._venue.settings, self._venue.name
-        chunks = count_periods(page, self._dispatch.period_seconds) // self._limits.candles + 1
-        queries, reason = 0, f"{name}'s answers do not agree on which candles exist"
-        while query := evidence.next_query(page):
-            queries += 1
-            spent = max(evidence.queries_without_progress, queries // chunks)
-            if spent > settings.evidence_queries or not query.window:
-                raise _Unproven(evidence.unproven(page) or [page], reason)
-            try:
-                candles, fetched_ns = await self._query(query)
-            except ExchangeFailure as error:
-                if isinstance(error, ImpossibleCandle) or not query.ahead:
-                    raise
-                evidence.stop_early_queries()
+    async def _stream(self, span: TimeRange, coarse: Page) -> None:
+        """Settle a range cell by cell; cells that never tally are settled without them."""
+        cells = {c.open_ns: c for c in coarse.candles}
+        tolerance = self._job.venue.dialect.volume_tolerance or 0.0
+        stream = CellStream(span, self._cell_seconds, cells, self._windows, tolerance)
+        while (cell := stream.cell) and not self._job.is_over:
+            if self._unchecked == _MAX_UNCHECKED:
+                await self._settle_unchecked(TimeRange(cell.start_ns, span.end_ns))
+                return
+            window = stream.next_window()
+            if not await self._wait(stream.retries):
+                await self._settle_unchecked(stream.give_up())
+                self._unchecked += 1
                 continue
-            contradiction = evidence.add(query.window, candles, fetched_ns=fetched_ns)
-            if contradiction:
-                self._venue.metrics.contradictions.labels(name).inc()
-                reason = f"{name}'s answers contradict each other: {contradiction}"
-                log.warning("answers contradict each other", exchange=name, detail=contradiction)
-        await self._hand_on(page, evidence, put)
+            try:
+                candles, fetched_ns = await self._job.query(Query(window, shifted=stream.retries > 0), self._period)
+            except ExchangeFailure:
+                await self._settle_unchecked(
+                    stream.give_up(min(window.end_ns, self._windows.after(cell.start_ns, self._job.limits.candles)))
+                )
+                continue
+            stream.add(window, candles)
+            self._take(stream.take(), cells, coarse, fetched_ns)
+            await self._hand_on()
 
-    async def _query(self, query: Query) -> tuple[list[Candle], int]:
-        if query.spaced:
-            await self._venue.sleep(self._venue.settings.hole_spacing_seconds)
-        if query.shifted:
-            self._venue.metrics.evidence_calls.labels(self._venue.name).inc()
-        symbol, period_seconds = self._dispatch.instrument.symbol, self._dispatch.period_seconds
-        return await self._session.candles(symbol, self._timeframe, period_seconds, query.window, self._impossible)
+    async def _wait(self, retries: int) -> bool:
+        """Wait before a retry, longer each time; return False if no more waiting is worth it."""
+        seconds = self._job.venue.settings.hole_spacing_seconds * 2 ** (retries - 1) if retries > 2 else 0.0
+        if retries > _MAX_RETRIES or seconds > self._left_seconds:
+            return False
+        self._left_seconds -= seconds
+        if seconds:
+            await self._job.venue.sleep(seconds)
+        return True
 
-    async def _hand_on(self, span: TimeRange, evidence: Evidence, put: Put) -> None:
-        page = evidence.settle(span)
-        if self._dispatch.limit and self._found + len(page.candles) >= self._dispatch.limit:
-            page = self._cut(page, self._dispatch.limit - self._found)
-        self._found += len(page.candles)
-        await put(page)
+    def _take(self, checked: list[CheckedCell], cells: dict[int, Candle], coarse: Page, fetched_ns: int) -> None:
+        for each in checked:
+            self._unchecked = 0
+            self._pending.append(each)
+            if each.span.start_ns in cells:
+                times_ns = sorted([coarse.fetched_ns, fetched_ns])
+                self._proofs.append(Proof(each.span, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
+            else:
+                self._proofs += [proof._replace(span=each.span) for proof in coarse.proofs]
 
-    def _cut(self, page: Page, candles: int) -> Page:
-        """Return the page up to and including its n-th candle."""
-        kept = page.candles[:candles]
-        span = TimeRange(page.span.start_ns, next_open(kept[-1].open_ns, self._dispatch.period_seconds))
-        return replace(page, span=span, candles=kept, empty=tuple(intersect(page.empty, span)))
+    async def _hand_on(self, *, all_pages: bool = False) -> None:
+        """Hand on the full pages of what is checked, or all of it."""
+        while self._pending and not self._job.is_over:
+            span = TimeRange(self._pending[0].span.start_ns, self._pending[-1].span.end_ns)
+            rest = span.intersect(TimeRange(self._done_ns, self._span.end_ns))
+            if rest is None:
+                break
+            part = split_by_periods(rest, self._period, self._job.venue.settings.page_candles)[0]
+            if part.end_ns == rest.end_ns and not all_pages:
+                return
+            await self._job.hand_on(self._page(part))
+            self._done_ns = part.end_ns
+            self._pending = [cell for cell in self._pending if cell.span.end_ns > part.end_ns]
+            self._proofs = [proof for proof in self._proofs if proof.span.end_ns > part.end_ns]
 
-    def _is_limit_reached(self) -> bool:
-        return bool(self._dispatch.limit) and self._found >= self._dispatch.limit
+    def _page(self, span: TimeRange) -> Page:
+        inside = (c for cell in self._pending for c in cell.candles)
+        candles = tuple(c for c in inside if span.start_ns <= c.open_ns < span.end_ns)
+        present = {c.open_ns for c in candles}
+        empty = tuple(self._windows.ranges(t for t in open_times(span, self._period) if t not in present))
+        proofs = [p._replace(span=part) for p in self._proofs if (part := p.span.intersect(span))]
+        return Page(span, candles, empty, max(p.last_ns for p in proofs), tuple(join_proofs(proofs)))
 
-
-def _proven_start(evidence: Evidence, span: TimeRange) -> TimeRange:
-    """Return the part from the start of ``span`` that is proven by itself; fewer answers cover it than the page."""
-    while span and (parts := evidence.unproven(span)):
-        span = TimeRange(span.start_ns, parts[0].start_ns)
-    return span
+    async def _settle_unchecked(self, part: TimeRange) -> None:
+        """Settle a part by agreeing answers, after what is checked."""
+        await self._hand_on(all_pages=True)
+        if inside := part.intersect(self._span):
+            await self._job.settle(inside)
+            self._done_ns = inside.end_ns

@@ -57,8 +57,8 @@ class Dialect:
         linear_columns: The same for linear derivatives.
         symbol_at: Path of the market's name in an answer, if it is not a part of ``rows_at``.
         running: Index and value of the mark in a raw row that its candle is still open.
-        volume_tolerance: Relative difference between a coarser candle's volume and the sum of the finer ones that rounding
-            explains; None if coarser candles are no checksums: not known, or candles are built from trades.
+        volume_tolerance: Relative difference between the volume of a coarser candle and the sum of the finer ones that
+            rounding explains; None if coarser candles are no checksums: not known, or candles are built from trades.
         codes_at: Paths where an answer may hold an error code; every answer has one if ``always_coded``.
         remedies: Error codes that heal although ccxt's class of them does not say so, or does not say how.
         dark_pool_suffix: End of the ids of dark-pool markets, which share their symbol with a lit one; empty for none.

@@ -15,9 +15,10 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
 from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.dialects.table import CallLimits
+from services.ingestor.exchange.dialects.table import CallLimits, Dialect
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.fetch import Fetcher, Missing
+from services.ingestor.history.fetch import Fetcher
+from services.ingestor.history.job import Missing
 from services.ingestor.history.paging import Page
 from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
@@ -32,6 +33,7 @@ class Exchange:
 
     name = "SIM"
     limits = CallLimits(100, wide=True)
+    dialect = Dialect("sim", 100, wide=True)
 
     def __init__(self, answer: Answer, *, now_ns: int, settings: dict[str, Any]) -> None:
         self.answer = answer
@@ -43,6 +45,9 @@ class Exchange:
 
     async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
         return "1m"
+
+    def renew_connection(self) -> None:
+        return
 
     def limits_of(self, symbol: str) -> CallLimits:
         return self.limits

@@ -17,7 +17,7 @@ from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.dialects.table import CallLimits
+from services.ingestor.exchange.dialects.table import CallLimits, Dialect
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.metrics import IngestorMetrics
@@ -25,6 +25,8 @@ from tests.unit.services.ingestor.conftest import FAST
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
 
 Rows = list[Candle]
+CALL_NS = SECOND_NS // 10
+"""Time of a call in worlds where time matters."""
 FAILURE = "no sound answer, says the test"
 _METRICS = IngestorMetrics(CollectorRegistry())
 _SETTINGS = IngestorSettings(**FAST)
@@ -68,16 +70,27 @@ class Exchange:
     def __init__(self, world: World) -> None:
         self.world = world
         self.limits = world.call
-        self.settings = _SETTINGS.model_copy(update={"page_candles": world.page, "closing_lag_seconds": 0.0})
+        self.settings = _SETTINGS.model_copy(
+            update={
+                "page_candles": world.page,
+                "closing_lag_seconds": 0.0,
+                "hole_spacing_seconds": 0.2 if world.untruth else 0.0,
+            }
+        )
         self.metrics = _METRICS
         self.agreement = Agreement()
         self.calls = self.lies = self.failed = 0
         self.log: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
         self._dice = random.Random(f"{world.seed}/lies")
+        self.dialect = Dialect("sim", world.call.candles, volume_tolerance=1e-9 if world.cells else None)
+        self.offered = (world.period_seconds, *world.cells)
+        self._connection = 0
         self._kinds = world.kinds or tuple(LIES)
         self._lied_about: set[int] = set()
         self._clock_ns = world.closed_end_ns + SECOND_NS // 2
+        self._began_ns = self._clock_ns
+        self._coarse: dict[tuple[str, int], tuple[list[int], Rows]] = {}
         self._impossible = {world.open_ns(number) for number in world.impossible}
         self._rows = {"asked": list(world.market.values()), "other": list(world.other.values())}
         self._opens = {symbol: [c.open_ns for c in rows] for symbol, rows in self._rows.items()}
@@ -90,6 +103,9 @@ class Exchange:
     async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
         assert (symbol, period_seconds) == (SYMBOL, self.world.period_seconds)
         return "a timeframe"
+
+    def renew_connection(self) -> None:
+        self._connection += 1
 
     async def sleep(self, seconds: float) -> None:
         self._clock_ns += round(seconds * SECOND_NS)
@@ -106,16 +122,16 @@ class Exchange:
         assert self.limits.wide or count_periods(window, period_seconds) <= self.limits.candles, str(window)
         self.on_call()
         self.calls += 1
-        self._clock_ns += 1
+        self._clock_ns += CALL_NS if self.world.untruth else 1
         if self._dice.random() < self.world.failures:
             self.failed += 1
             self._note(window, "fails")
             raise ExchangeFailure(FAILURE)
-        honest = self._answer("asked", window)
+        honest = self._answer("asked", window, period_seconds)
         if self._impossible:
             self._refuse_impossible(honest, window, skip)
             honest = [c for c in honest if c.open_ns not in skip]
-        return self._perhaps_a_lie(honest, window), self._clock_ns
+        return self._perhaps_a_lie(honest, window, period_seconds), self._clock_ns
 
     def number(self, open_ns: int) -> int:
         """Return the number of the period of a time."""
@@ -126,10 +142,10 @@ class Exchange:
 
     # ---- honest and not
 
-    def _answer(self, whose: str, window: TimeRange) -> Rows:
-        opens = self._opens[whose]
+    def _answer(self, whose: str, window: TimeRange, period_seconds: int) -> Rows:
+        opens, rows = self._table(whose, period_seconds)
         first, end = bisect_left(opens, window.start_ns), bisect_left(opens, window.end_ns)
-        rows = self._rows[whose][first : min(end, first + self.limits.candles)]
+        rows = [c for c in rows[first:end] if not self._is_absent(c.open_ns)][: self.limits.candles]
         if returned := self.world.returned:
             rows = rows[:returned] if returned > 0 else rows[returned:]
         if rows and rows[-1].open_ns >= self.world.closed_end_ns:  # such a candle still runs, so it changes
@@ -138,6 +154,32 @@ class Exchange:
             ]
         return rows
 
+    def _table(self, whose: str, period_seconds: int) -> tuple[list[int], Rows]:
+        """Return open times and candles of a period, as far as the exchange has them by now."""
+        rows = self._rows[whose]
+        coarse = period_seconds != self.world.period_seconds
+        if self.world.untruth and (lag_ns := self.world.untruth.lag_s * SECOND_NS):
+            late_ns = self._clock_ns - lag_ns - self.world.period_seconds * SECOND_NS
+            rows = [c for c in rows if c.open_ns <= late_ns]
+        elif not coarse:
+            return self._opens[whose], rows
+        elif (whose, period_seconds) in self._coarse:
+            return self._coarse[whose, period_seconds]
+        rows = self.world.coarse(rows, period_seconds) if coarse else rows
+        table = [c.open_ns for c in rows], rows
+        if not (self.world.untruth and self.world.untruth.lag_s):
+            self._coarse[whose, period_seconds] = table
+        return table
+
+    def _is_absent(self, open_ns: int) -> bool:
+        """Return whether an untruth hides a candle now."""
+        untruth = self.world.untruth
+        if untruth is None or not untruth.count or self._connection % untruth.replicas:
+            return False
+        began_ns = self._began_ns + untruth.calls * CALL_NS
+        lasts = began_ns <= self._clock_ns < began_ns + untruth.lasts_s * SECOND_NS
+        return lasts and untruth.first <= self.number(open_ns) < untruth.first + untruth.count
+
     def _refuse_impossible(self, rows: Rows, window: TimeRange, skip: Collection[int]) -> None:
         """Raise as `Session.candles` does after too many equal impossible candles."""
         bad = [c.open_ns for c in rows if c.open_ns in self._impossible and c.open_ns not in skip]
@@ -145,11 +187,11 @@ class Exchange:
             self._note(window, f"has impossible candles, periods {list(map(self.number, bad))}")
             raise ImpossibleCandle(f"SIM keeps answering candle {bad[0]} with low > high", bad)
 
-    def _perhaps_a_lie(self, honest: Rows, window: TimeRange) -> Rows:
+    def _perhaps_a_lie(self, honest: Rows, window: TimeRange, period_seconds: int) -> Rows:
         if self._dice.random() >= self.world.lies:
             return honest
         kind = self._dice.choice(self._kinds)
-        told = LIES[kind](honest, self._answer("other", window), self._dice)
+        told = LIES[kind](honest, self._answer("other", window, period_seconds), self._dice)
         about = {c.open_ns for c in set(honest) ^ set(told)}
         if not about or (self.world.once and about & self._lied_about):
             return honest

@@ -14,7 +14,9 @@ from services.common.model.page import Candle
 from services.common.model.periods import next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge, subtract
 from services.ingestor.broker.slots import Dispatch
-from services.ingestor.history.fetch import Fetcher, Missing
+from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.fetch import Fetcher
+from services.ingestor.history.job import Missing
 from services.ingestor.history.paging import Page, page_periods
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.history.simulated.world import World
@@ -53,9 +55,10 @@ class Outcome:
         return "\n".join(["", repr(self.world), told, *exchange.log, *map(str, self.missing)])
 
 
-def fetch(world: World) -> Outcome:
-    """Run the world's job to its end and return the outcome."""
+def fetch(world: World, agreement: Agreement | None = None) -> Outcome:
+    """Run the world's job to its end and return the outcome; without an agreement the exchange is new."""
     outcome = Outcome(world, Exchange(world))
+    outcome.exchange.agreement = agreement or outcome.exchange.agreement
 
     async def put(page: Page) -> None:
         outcome.pages.append(page)
@@ -67,10 +70,12 @@ def fetch(world: World) -> Outcome:
 def most_calls(world: World) -> int:
     """Return the largest allowed number of calls of a job: for each page its chunks and the evidence of the settings.
 
-    An impossible candle restarts its page twice, as the page is also split there.
+    An impossible candle restarts its page twice, as the page is also split there. Coarser candles have pages of their
+    own, and each of them may be settled by itself.
     """
     page = page_periods(world.page, world.call)
     begun = len(split_by_periods(world.span, world.period_seconds, page)) + 2 * len(world.impossible)
+    begun += sum(2 * world.periods * world.period_seconds // seconds + 2 for seconds in world.cells[:1])
     chunks = min(page, world.periods) // world.call.candles + 1
     return begun * chunks * (Exchange(world).settings.evidence_queries + 1)
 
@@ -105,6 +110,19 @@ def check_no_wrong_row(outcome: Outcome) -> None:
     wrong = wrong_opens(outcome)
     numbers = [outcome.exchange.number(open_ns) for open_ns in wrong]
     assert not wrong, f"wrong in {len(wrong)} periods, {numbers[0]} to {numbers[-1]}{outcome.explain()}"
+
+
+def check_never_silently_wrong(outcome: Outcome) -> None:
+    """Check that every candle is the market's, and that a claim of absence which is wrong is provisional."""
+    check_account(outcome)
+    market = outcome.world.market
+    assert all(market.get(t) == candle for t, candle in outcome.candles.items()), outcome.explain()
+    proofs = [proof for page in outcome.pages for proof in page.proofs]
+    provisional = merge(proof.span for proof in proofs if proof.is_provisional)
+    final = [
+        t for t in sorted(outcome.empty & market.keys()) if not any(p.start_ns <= t < p.end_ns for p in provisional)
+    ]
+    assert not final, f"periods {list(map(outcome.exchange.number, final))} are called empty{outcome.explain()}"
 
 
 def check_whole(outcome: Outcome) -> None:

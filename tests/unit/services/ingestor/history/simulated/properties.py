@@ -12,6 +12,7 @@ from tests.unit.services.ingestor.history.simulated.exchange import DROPPING
 from tests.unit.services.ingestor.history.simulated.jobs import (
     check_account,
     check_failed,
+    check_never_silently_wrong,
     check_no_wrong_row,
     check_table,
     check_whole,
@@ -19,7 +20,7 @@ from tests.unit.services.ingestor.history.simulated.jobs import (
     fetch_with_deaths,
 )
 from tests.unit.services.ingestor.history.simulated.world import World
-from tests.unit.services.ingestor.history.simulated.worlds import LONGEST, impossible_worlds, worlds
+from tests.unit.services.ingestor.history.simulated.worlds import LONGEST, impossible_worlds, untrue_worlds, worlds
 
 SHARES = st.sampled_from([0.05, 0.2])
 
@@ -65,6 +66,14 @@ def an_exchange_that_returns_too_little_is_never_believed(world: World) -> None:
     check_no_wrong_row(outcome)
 
 
+def what_is_untrue_for_a_while_is_never_final(world: World) -> None:
+    """Candles that all answers lack for a while are found, missing, or absent only provisionally."""
+    check_never_silently_wrong(fetch(world))
+
+
+CELLS = (300, 900)
+LARGE_CALL = st.integers(20, 80)
+LARGE = st.builds(CallLimits, LARGE_CALL, wide=st.booleans())
 PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] = {
     "honest": (an_honest_exchange_is_believed, worlds()),
     "a limit": (an_honest_exchange_is_believed, worlds(limit=st.integers(1, LONGEST))),
@@ -89,5 +98,26 @@ PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] =
         an_exchange_that_returns_too_little_is_never_believed,
         worlds(call=st.builds(CallLimits, st.integers(5, 50)), returned=st.integers(-40, 40)),
     ),
+    "cells": (an_honest_exchange_is_believed, worlds(period_seconds=60, cells=CELLS, call=LARGE)),
+    "cells and a limit": (
+        an_honest_exchange_is_believed,
+        worlds(period_seconds=60, cells=CELLS, call=LARGE, limit=st.integers(1, LONGEST)),
+    ),
+    "cells and lies": (lies_are_outvoted, worlds(period_seconds=60, cells=CELLS, call=LARGE, lies=SHARES, once=True)),
+    "cells and any lies": (
+        every_period_is_accounted_for,
+        worlds(period_seconds=60, cells=CELLS, call=LARGE, lies=st.sampled_from([0.5, 1.0])),
+    ),
+    "cells and impossible candles": (only_what_cannot_be_had_is_missing, impossible_worlds(cells=CELLS)),
+    "cells and failures": (
+        a_failure_ends_behind_good_pages,
+        worlds(period_seconds=60, cells=CELLS, call=LARGE, failures=st.sampled_from([0.005, 0.05])),
+    ),
+    "cells of short answers": (
+        an_exchange_that_returns_too_little_is_never_believed,
+        worlds(period_seconds=60, cells=CELLS, call=st.builds(CallLimits, LARGE_CALL), returned=st.integers(-60, 60)),
+    ),
+    "untrue for a while": (what_is_untrue_for_a_while_is_never_final, untrue_worlds(cells=CELLS)),
+    "untrue for a while, without cells": (what_is_untrue_for_a_while_is_never_final, untrue_worlds()),
 }
 """Name -> the property and the worlds it holds for."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import cached_property
+from math import fsum
 
 from services.common.model.instrument import Instrument
 from services.common.model.page import Candle
@@ -48,6 +49,27 @@ class History:
 
 
 @dataclass(frozen=True)
+class Untruth:
+    """Candles that are absent from all answers for a while.
+
+    Attributes:
+        first: First of these periods.
+        count: Number of them.
+        lasts_s: They are there so many seconds after the first call.
+        replicas: Number of replicas; one of them has the fault, and a connection stays at its replica.
+        calls: True answers before the fault begins.
+        lag_s: Every candle is absent until so many seconds after its close, and coarser ones lack it.
+    """
+
+    first: int = 0
+    count: int = 0
+    lasts_s: float = 0.0
+    replicas: int = 1
+    calls: int = 0
+    lag_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class World:
     """One job against one exchange; equal worlds behave alike.
 
@@ -65,6 +87,8 @@ class World:
         limit: Limit of the job; 0 for none.
         returned: Largest number of candles that an answer really has: the oldest of the window, or the newest if
             negative; 0 for as many as ``call`` says.
+        cells: Coarser periods that the exchange has, seconds; they are checksums.
+        untruth: What is untrue for a while, in candles of all periods; None if nothing is.
     """
 
     seed: int
@@ -81,6 +105,8 @@ class World:
     closed: int | None = None
     limit: int = 0
     returned: int = 0
+    cells: tuple[int, ...] = ()
+    untruth: Untruth | None = None
 
     def open_ns(self, number: int) -> int:
         """Return the open time of a period."""
@@ -103,6 +129,23 @@ class World:
     def market(self) -> dict[int, Candle]:
         """Every candle of the queried symbol by its open time, in time order."""
         return self._candles(self.history, "asked")
+
+    def coarse(self, rows: list[Candle], seconds: int) -> list[Candle]:
+        """Return the candles of a coarser period that these fill."""
+        found: dict[int, list[Candle]] = {}
+        for c in rows:
+            found.setdefault(floor_to_grid(c.open_ns, seconds), []).append(c)
+        return [
+            Candle(
+                t,
+                inside[0].open,
+                max(c.high for c in inside),
+                min(c.low for c in inside),
+                inside[-1].close,
+                fsum(c.volume for c in inside),
+            )
+            for t, inside in found.items()
+        ]
 
     @cached_property
     def other(self) -> dict[int, Candle]:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from services.ingestor.exchange.dialects.table import CallLimits
-from tests.unit.services.ingestor.history.simulated.world import PERIODS, History, World
+from tests.unit.services.ingestor.history.simulated.world import PERIODS, History, Untruth, World
 
 LONGEST = 200
 """Periods of a job's span."""
@@ -41,12 +41,29 @@ def worlds(**fixed: Any) -> st.SearchStrategy[World]:
 
 
 @st.composite
-def impossible_worlds(draw: st.DrawFn) -> World:
+def impossible_worlds(draw: st.DrawFn, cells: tuple[int, ...] = ()) -> World:
     """Return worlds with impossible candles, no more than a job tolerates."""
-    world = draw(worlds(lies=st.sampled_from([0.0, 0.2]), once=True))
+    world = draw(worlds(lies=st.sampled_from([0.0, 0.2]), once=True, cells=cells))
     numbers = [n for n in range(world.periods) if world.open_ns(n) in world.market]
     chosen = draw(st.sets(st.sampled_from(numbers), max_size=12)) if numbers else set()
     return replace(world, impossible=frozenset(chosen))
+
+
+def untrue_worlds(**fixed: Any) -> st.SearchStrategy[World]:
+    """Return worlds in which candles are absent for 0.2 s to 10 minutes, at all replicas or one, or always late."""
+    absent = st.builds(
+        Untruth,
+        first=st.integers(0, LONGEST),
+        count=st.integers(1, LONGEST),
+        lasts_s=st.sampled_from([0.2, 1.0, 5.0, 30.0, 60.0, 600.0]),
+        replicas=st.integers(1, 3),
+        calls=st.integers(0, 30),
+    )
+    late = st.builds(Untruth, lag_s=st.sampled_from([1.0, 30.0, 180.0, 590.0]))
+    calls = st.builds(CallLimits, st.integers(20, 80), wide=st.booleans())
+    return worlds(
+        untruth=absent | late, period_seconds=60, call=calls, closed=st.none() | st.integers(1, LONGEST), **fixed
+    )
 
 
 def seeded(seed: int, *, lies: float) -> World:

@@ -1,0 +1,238 @@
+"""Job of one dispatch: its queries, verified pages and missing parts; pages are proven by agreeing answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from services.common.model.page import Candle
+from services.common.model.periods import PERIODS, count_periods, floor_to_grid, next_open, split_by_periods
+from services.common.model.time_range import TimeRange, intersect, subtract
+from services.common.model.times import SECOND_NS
+from services.ingestor.broker.slots import Dispatch
+from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from services.ingestor.exchange.venue import Session, Venue
+from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.evidence import Evidence, Query
+from services.ingestor.history.paging import Page, page_periods
+
+log = structlog.get_logger(__name__)
+_MAX_IMPOSSIBLE = 100
+"""Impossible candles from which on the rest of their page is given up."""
+_MAX_FAILED_PAGES = 3
+"""Pages in a row without a verified candle or hole from which on the rest of the range is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Part of a dispatch that stays unverified, and the reason."""
+
+    span: TimeRange
+    reason: str
+
+    def __str__(self) -> str:
+        return f"missing {self.span}: {self.reason}"
+
+
+Put = Callable[[Page], Awaitable[None]]
+
+
+class Unproven(Exception):
+    """The answers about a page do not agree in the allowed number of queries."""
+
+    def __init__(self, parts: list[TimeRange], reason: str) -> None:
+        super().__init__(reason)
+        self.parts = parts
+
+
+class Job:
+    """Progress of one dispatch through one session. Pages are handed on in time order."""
+
+    def __init__(self, dispatch: Dispatch, venue: Venue, session: Session, agreement: Agreement, put: Put) -> None:
+        self.dispatch = dispatch
+        self.venue = venue
+        self.limits = venue.limits
+        self.missing: list[Missing] = []
+        self.closed_end_ns = 0
+        self._session = session
+        self._agreement = agreement
+        self._put = put
+        self._impossible: dict[int, str] = {}
+        self._found = 0
+        self._failed = 0
+
+    async def start(self) -> None:
+        """Check that the exchange has the symbol and the period, and learn which candles are closed.
+
+        Raises:
+            ExchangeFailure: It does not have them, or does not answer.
+        """
+        symbol, period_seconds = self.dispatch.instrument.symbol, self.dispatch.period_seconds
+        await self.venue.timeframe(self._session, symbol, period_seconds)
+        self.limits = self.venue.limits_of(symbol)
+        self.closed_end_ns = await self._closed_end_ns()
+
+    def evidence(self, span: TimeRange, period_seconds: int, closed_end_ns: int) -> Evidence:
+        """Return the evidence for a range of candles of a period, of which those up to ``closed_end_ns`` are closed."""
+        settings = self.venue.settings
+        return Evidence(
+            span,
+            period_seconds,
+            self.limits,
+            self._agreement,
+            closed_end_ns=closed_end_ns,
+            hole_answers=settings.hole_answers,
+            empty_job_answers=settings.empty_job_answers,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the limit is reached, or so many pages failed that the rest is given up."""
+        return self._is_limit_reached() or self._failed >= _MAX_FAILED_PAGES
+
+    def add_rest(self, part: TimeRange, reason: str) -> None:
+        """Note the rest of the range as missing, unless the limit is reached."""
+        if part and not self._is_limit_reached():
+            self._add_missing(part, reason)
+
+    async def _closed_end_ns(self) -> int:
+        """Return the end of the last closed candle; wait for the range's last one if it closes within seconds."""
+        settings, dispatch = self.venue.settings, self.dispatch
+        lag_ns = int(settings.closing_lag_seconds * SECOND_NS)
+        now_ns = await self._session.now_ns() - lag_ns
+        wait_ns = dispatch.span.end_ns - now_ns
+        if 0 < wait_ns <= settings.close_wait_seconds * SECOND_NS:
+            await self.venue.sleep(wait_ns / SECOND_NS)
+            now_ns = await self._session.now_ns() - lag_ns
+        return floor_to_grid(max(0, now_ns), dispatch.period_seconds)
+
+    async def settle(self, span: TimeRange) -> None:
+        """Fetch a range page by page; what agreeing answers do not prove is missing."""
+        evidence = self.evidence(span, self.dispatch.period_seconds, self.closed_end_ns)
+        try:
+            await self._settle_pages(span, evidence)
+        finally:
+            evidence.close()
+
+    async def _settle_pages(self, span: TimeRange, evidence: Evidence) -> None:
+        period_seconds = self.dispatch.period_seconds
+        periods = self.venue.settings.page_candles
+        # What one call returns is one page, as each page may cost a batch of Spark.
+        if count_periods(span, period_seconds) > self.limits.candles:
+            periods = page_periods(periods, self.limits)
+        todo = self._leave_out_impossible(split_by_periods(span, period_seconds, periods), evidence)
+        while todo and not self._is_limit_reached():
+            page = todo[0]
+            if self.is_over:
+                self._add_missing(TimeRange(page.start_ns, span.end_ns), "not queried")
+                return
+            try:
+                await self.prove(page, evidence, period_seconds)
+                await self.hand_on(evidence.settle(page))
+                todo = todo[1:]
+            except ImpossibleCandle as error:
+                self._impossible.update(dict.fromkeys(error.opens, str(error)))
+                if len(self._impossible) > _MAX_IMPOSSIBLE:
+                    self._add_missing(page, str(error))
+                    todo = todo[1:]
+                    self._failed += 1
+                todo = self._leave_out_impossible(todo, evidence)
+            except Unproven as error:
+                proven = _proven_start(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
+                self._failed += 1
+                if proven:
+                    await self.hand_on(evidence.settle(proven))
+                todo = todo[1:]
+                self.add_rest(TimeRange(proven.end_ns, page.end_ns), str(error))
+            except ExchangeFailure as error:
+                self._add_missing(page, str(error))
+                evidence.start_anew(page.end_ns)
+                todo = todo[1:]
+                self._failed += 1
+
+    def _leave_out_impossible(self, todo: list[TimeRange], evidence: Evidence) -> list[TimeRange]:
+        """Return the pages without the candles known to be impossible, which are missing."""
+        for open_ns, reason in self._impossible.items():
+            evidence.avoid(open_ns)
+            bad = TimeRange(open_ns, next_open(open_ns, self.dispatch.period_seconds))
+            self.missing += [Missing(part, reason) for part in intersect(todo, bad)]
+            todo = [part for page in todo for part in subtract([page], [bad])]
+        return todo
+
+    def _add_missing(self, part: TimeRange, reason: str) -> None:
+        """Note the part of a page that failed; pages in a row that fail are one part, with the reason of the first."""
+        last = self.missing[-1] if self.missing else None
+        if last and last.span.end_ns == part.start_ns:
+            self.missing[-1] = Missing(TimeRange(last.span.start_ns, part.end_ns), last.reason)
+        else:
+            self.missing.append(Missing(part, reason))
+
+    async def prove(self, page: TimeRange, evidence: Evidence, period_seconds: int) -> None:
+        """Query candles of a period until the evidence proves the page.
+
+        Raises:
+            ExchangeFailure: A query had no valid answer.
+            Unproven: The answers do not agree in the allowed number of queries.
+        """
+        settings, name = self.venue.settings, self.venue.name
+        chunks = count_periods(page, period_seconds) // self.limits.candles + 1
+        queries, reason = 0, f"{name}'s answers do not agree on which candles exist"
+        while query := evidence.next_query(page):
+            queries += 1
+            spent = max(evidence.queries_without_progress, queries // chunks)
+            if spent > settings.evidence_queries or not query.window:
+                raise Unproven(evidence.unproven(page) or [page], reason)
+            try:
+                candles, fetched_ns = await self.query(query, period_seconds)
+            except ExchangeFailure as error:
+                if isinstance(error, ImpossibleCandle) or not query.ahead:
+                    raise
+                evidence.stop_early_queries()
+                continue
+            contradiction = evidence.add(query.window, candles, fetched_ns=fetched_ns)
+            if contradiction:
+                self.venue.metrics.contradictions.labels(name).inc()
+                reason = f"{name}'s answers contradict each other: {contradiction}"
+                log.warning("answers contradict each other", exchange=name, detail=contradiction)
+
+    async def query(self, query: Query, period_seconds: int) -> tuple[list[Candle], int]:
+        """Return the answer to a query for candles of a period, and its time.
+
+        Raises:
+            ExchangeFailure: There is no valid answer.
+        """
+        if query.spaced:
+            await self.venue.sleep(self.venue.settings.hole_spacing_seconds)
+        if query.shifted:
+            self._session.renew_connection()
+            self.venue.metrics.evidence_calls.labels(self.venue.name).inc()
+        symbol, skip = self.dispatch.instrument.symbol, self._impossible
+        if period_seconds != self.dispatch.period_seconds:
+            skip = {}
+        return await self._session.candles(symbol, PERIODS[period_seconds], period_seconds, query.window, skip)
+
+    async def hand_on(self, page: Page) -> None:
+        """Hand a verified page on, up to the limit's last candle."""
+        if self.dispatch.limit and self._found + len(page.candles) >= self.dispatch.limit:
+            page = self._cut(page, self.dispatch.limit - self._found)
+        self._found += len(page.candles)
+        self._failed = 0
+        await self._put(page)
+
+    def _cut(self, page: Page, candles: int) -> Page:
+        """Return the page up to and including its n-th candle."""
+        kept = page.candles[:candles]
+        span = TimeRange(page.span.start_ns, next_open(kept[-1].open_ns, self.dispatch.period_seconds))
+        return replace(page, span=span, candles=kept, empty=tuple(intersect(page.empty, span)))
+
+    def _is_limit_reached(self) -> bool:
+        return bool(self.dispatch.limit) and self._found >= self.dispatch.limit
+
+
+def _proven_start(evidence: Evidence, span: TimeRange) -> TimeRange:
+    """Return the part from the start of ``span`` that is proven by itself; fewer answers cover it than the page."""
+    while span and (parts := evidence.unproven(span)):
+        span = TimeRange(span.start_ns, parts[0].start_ns)
+    return span

@@ -1,0 +1,141 @@
+"""Coarser candles as checksums: what tallies, which exchanges' answers are understood, and the number of calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.common.model.page import Candle
+from services.common.model.periods import open_times
+from services.common.model.proof import ProofKind
+from services.ingestor.exchange.dialects.table import TABLE, CallLimits
+from services.ingestor.history.checksum import CellStream, tallies
+from services.ingestor.history.paging import Windows
+from tests.unit.services.ingestor.conftest import minutes
+from tests.unit.services.ingestor.history.simulated.jobs import check_never_silently_wrong, check_whole, fetch
+from tests.unit.services.ingestor.history.simulated.world import History, Untruth, World
+from tests.unit.services.ingestor.history.test_evidence import opens, warm
+
+CELLS = (300, 900, 3600, 14_400)
+MARKET = {t: Candle(t, 2.0, 4.0 + n, 1.0, 3.0, 0.1) for n, t in enumerate(opens(*range(-60, 660)))}
+
+
+def coarse(candles: list[Candle]) -> Candle:
+    prices = candles[0].open, max(c.high for c in candles), min(c.low for c in candles), candles[-1].close
+    return Candle(candles[0].open_ns, *prices, sum(c.volume for c in candles))
+
+
+HOUR = [MARKET[t] for t in opens(*range(60))]
+
+
+@pytest.mark.parametrize(
+    ("name", "finer", "equal"),
+    [
+        ("whole", HOUR, True),
+        ("nothing", [], False),
+        ("without the first", HOUR[1:], False),
+        ("without one inside", HOUR[:30] + HOUR[31:], False),
+        ("another close", [*HOUR[:-1], HOUR[-1]._replace(close=3.5)], False),
+        ("another high", [HOUR[0], HOUR[1]._replace(high=900.0), *HOUR[2:]], False),
+        ("another volume", [HOUR[0]._replace(volume=0.1001), *HOUR[1:]], False),
+        ("rounded", [HOUR[0]._replace(volume=0.1 + 1e-12), *HOUR[1:]], True),
+    ],
+)
+def test_finer_candles_tally(name: str, finer: list[Candle], equal: bool) -> None:
+    assert tallies(coarse(HOUR), finer, 60, 1e-9) is equal
+
+
+def test_cell_without_trades_has_no_finer_candle() -> None:
+    assert tallies(None, [], 60, 1e-9)
+    assert not tallies(None, HOUR[:1], 60, 1e-9)
+
+
+@pytest.mark.parametrize("volume", [0.0, 1e-10])
+def test_hole_is_no_proof_where_a_candle_may_be_too_small_for_the_sum(volume: float) -> None:
+    """Some exchanges send minutes without trades as flat candles; a sum cannot tell that one of them is absent."""
+    quiet = [c._replace(volume=volume) if n in (20, 40) else c for n, c in enumerate(HOUR)]
+    assert tallies(coarse(quiet), quiet, 60, 1e-9)
+    assert not tallies(coarse(quiet), quiet[:40] + quiet[41:], 60, 1e-9)
+
+
+def test_only_exchanges_with_known_tolerance_are_checked() -> None:
+    assert {name: row.volume_tolerance for name, row in TABLE.items()} == {
+        "binance": 1e-9,
+        "binanceus": 1e-9,
+        "bybit": 1e-9,
+        "coinbase": 1e-6,
+        "kraken": None,
+        "okx": 1e-6,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "newest", "first", "last", "most_calls"),
+    [
+        ("as expected", 100, False, 0, 0, 7),
+        ("fewer a call", 40, False, 0, 0, 18),
+        ("a quarter of a cell", 15, False, 0, 0, 50),
+        ("newest of the window", 40, True, 0, 0, 30),
+        ("since is excluded", 100, False, 1, 0, 8),
+        ("until is excluded", 100, False, 0, 1, 8),
+    ],
+)
+def test_page_limits_are_learnt(name: str, size: int, newest: bool, first: int, last: int, most_calls: int) -> None:
+    """Each answer has at most ``size`` candles and excludes some at the ends of its window."""
+    windows = Windows(60, CallLimits(100), closed_end_ns=opens(660)[0])
+    cells = [coarse([MARKET[t] for t in open_times(minutes(n, 60), 60)]) for n in range(0, 600, 60)]
+    stream = CellStream(minutes(0, 600), 3600, {c.open_ns: c for c in cells}, windows, 1e-9)
+    found: list[Candle] = []
+    calls = 0
+    while stream.cell:
+        window = stream.next_window()
+        times = [t for t in open_times(window, 60) if t in MARKET]
+        times = times[first : len(times) - last]
+        stream.add(window, [MARKET[t] for t in (times[-size:] if newest else times[:size])])
+        found += [c for cell in stream.take() for c in cell.candles]
+        calls += 1
+        assert calls <= most_calls, stream.cell
+    assert found == [MARKET[t] for t in opens(*range(600))]
+    assert stream.limit <= size
+
+
+def world(history: History, periods: int, call: CallLimits, untruth: Untruth | None = None) -> World:
+    return World(7, history, periods, 60, call, page=1_000, cells=CELLS, untruth=untruth)
+
+
+@pytest.mark.parametrize(
+    ("name", "history", "periods", "call", "ratio"),
+    [
+        ("without a hole", History(), 60_000, CallLimits(1_000, wide=True), 1.1),
+        ("without a hole, narrow windows", History(), 60_000, CallLimits(1_000), 1.1),
+        ("without a hole, 300 a call", History(), 60_000, CallLimits(300), 1.1),
+        ("two in five minutes", History(density=0.4), 100_000, CallLimits(1_000, wide=True), 1.5),
+        ("two in five minutes, narrow windows", History(density=0.4), 60_000, CallLimits(1_000), 1.5),
+    ],
+)
+def test_calls_beside_those_of_ccxt(name: str, history: History, periods: int, call: CallLimits, ratio: float) -> None:
+    """ccxt needs one call for as many candles, or periods, as a call returns."""
+    job = world(history, periods, call)
+    outcome = fetch(job, warm())
+    check_whole(outcome)
+    plain = -(-(len(job.truth) if call.wide else periods) // call.candles)
+    assert outcome.exchange.calls <= ratio * plain
+    assert {proof.kind for page in outcome.pages for proof in page.proofs} == {ProofKind.CHECKSUM}
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_calls_before_a_listing(wide: bool) -> None:
+    outcome = fetch(world(History(listed=50_000), 50_000, CallLimits(300, wide=wide)), warm())
+    check_whole(outcome)
+    assert outcome.exchange.calls <= 60
+
+
+@pytest.mark.parametrize("seconds", [0.2, 5.0, 30.0, 600.0])
+@pytest.mark.parametrize("calls", [0, 3, 15])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_block_that_is_absent_for_a_while(seconds: float, calls: int, replicas: int) -> None:
+    """300 minutes are absent from candles of all periods."""
+    untruth = Untruth(7_000, 300, lasts_s=seconds, replicas=replicas, calls=calls)
+    outcome = fetch(world(History(), 20_000, CallLimits(1_000, wide=True), untruth), warm())
+    check_never_silently_wrong(outcome)
+    if seconds < 10 or replicas > 1:
+        check_whole(outcome)
