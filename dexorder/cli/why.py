@@ -64,12 +64,12 @@ def proof_text(proof: Proof | None) -> str:
     if proof is None:
         return "without a proof"
     times = f"asked from {iso(proof.first_ns)} to {iso(proof.last_ns)}"
-    if proof.kind is ProofKind.CHECKSUM:
-        return f"proven by checksum: the exchange's coarser candles of {proof.span} agree with its candles, {times}"
     if proof.kind is ProofKind.TRADE_IDS:
         return f"proven by trade ids: none is missing in {proof.span}, {times}"
-    provisional = "; provisional, as they were given within ten minutes" if proof.is_provisional else ""
-    return f"{proof.answers:,} equal answers for {proof.span}, {times}{provisional}"
+    text = f"{proof.answers:,} equal answers for {proof.span}"
+    if proof.kind is ProofKind.CHECKSUM:
+        text = f"proven by checksum: the exchange's coarser candles of {proof.span} agree with its candles"
+    return f"{text}, {times}{'; provisional, as it was asked too early or too briefly' if proof.is_provisional else ''}"
 
 
 def page_json(page: CoveragePage, span: TimeRange) -> dict[str, Any]:

@@ -18,8 +18,11 @@ from services.common.model.times import MAX_TIME_NS, SECOND_NS
 MAX_PROOFS = 10_000
 """Largest number of proofs of a page."""
 MAX_ANSWERS = 2**31 - 1
-SETTLED_AFTER_NS = 600 * SECOND_NS
+SPREAD_NS = 600 * SECOND_NS
 """Time between the first and the last answer from which on equal answers count as final."""
+SETTLED_AFTER_NS = 3_600 * SECOND_NS
+"""Age of a range's end from which on its candles count as final: replicas are not so far behind, and coarser candles are
+no longer computed from finer ones."""
 NO_PROOF = "page"
 """Evidence of pages without proofs, which older ingestors send."""
 
@@ -52,22 +55,34 @@ class Proof(NamedTuple):
 
     @property
     def is_provisional(self) -> bool:
-        """Whether it only shows that the exchange has said the same for less than ten minutes."""
-        return self.kind is ProofKind.ODDS and self.last_ns - self.first_ns < SETTLED_AFTER_NS
+        """Whether a candle may still turn up: the range had ended less than an hour before the last answer, or answers
+        that only agree were given within ten minutes."""
+        if self.kind is ProofKind.TRADE_IDS:
+            return False
+        young = self.last_ns - self.span.end_ns < SETTLED_AFTER_NS
+        return young or (self.kind is ProofKind.ODDS and self.last_ns - self.first_ns < SPREAD_NS)
 
 
 def join_proofs(proofs: Iterable[Proof]) -> list[Proof]:
-    """Return proofs in time order; adjacent ones of arithmetic are joined."""
+    """Return proofs in time order; adjacent ones of arithmetic are joined, but not provisional with final ones."""
     joined: list[Proof] = []
     for proof in sorted(proofs):
         last = joined[-1] if joined else None
-        if last and last.kind is proof.kind is not ProofKind.ODDS and last.span.end_ns == proof.span.start_ns:
-            span = TimeRange(last.span.start_ns, proof.span.end_ns)
-            times_ns = min(last.first_ns, proof.first_ns), max(last.last_ns, proof.last_ns)
-            joined[-1] = Proof(span, last.kind, last.answers + proof.answers, *times_ns)
+        both = last and _join(last, proof)
+        if both:
+            joined[-1] = both
         else:
             joined.append(proof)
     return joined
+
+
+def _join(one: Proof, other: Proof) -> Proof | None:
+    """Return two adjacent proofs as one, or None if it would say something else."""
+    if one.kind is not other.kind or one.kind is ProofKind.ODDS or one.span.end_ns != other.span.start_ns:
+        return None
+    times_ns = min(one.first_ns, other.first_ns), max(one.last_ns, other.last_ns)
+    both = Proof(TimeRange(one.span.start_ns, other.span.end_ns), one.kind, one.answers + other.answers, *times_ns)
+    return both if one.is_provisional == other.is_provisional == both.is_provisional else None
 
 
 def encode_proofs(proofs: Iterable[Proof]) -> str:

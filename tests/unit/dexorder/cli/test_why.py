@@ -14,13 +14,16 @@ from tests.fakes.relay_server import FakeRelay
 MINUTE_NS = 60_000_000_000
 
 
+ASKED_NS = START + 100 * HOUR_NS
+
+
 def hours(start: int, end: int) -> dict[str, Any]:
     return {"start_time": START + start * HOUR_NS, "end_time": START + end * HOUR_NS}
 
 
 def proof(start: int, end: int, kind: ProofKind, minutes: int) -> Proof:
     span = TimeRange(START + start * HOUR_NS, START + end * HOUR_NS)
-    return Proof(span, kind, 20, START, START + minutes * MINUTE_NS)
+    return Proof(span, kind, 20, ASKED_NS, ASKED_NS + minutes * MINUTE_NS)
 
 
 @pytest.fixture
