@@ -84,8 +84,8 @@ def test_as_json(covered: FakeRelay) -> None:
     assert found["pages"][0]["proof"] == {
         "kind": "odds",
         "answers": 20,
-        "first_asked": "2024-01-01T00:00:00Z",
-        "last_asked": "2024-01-01T00:09:00Z",
+        "first_asked": "2024-01-05T04:00:00Z",
+        "last_asked": "2024-01-05T04:09:00Z",
         "provisional": True,
     }
 

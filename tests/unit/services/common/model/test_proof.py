@@ -91,9 +91,8 @@ def test_young_proofs_are_provisional(kind: ProofKind, age_ns: int, spread_ns: i
 
 def test_final_proof_stays_apart_from_a_provisional_one() -> None:
     hour_ns, now_ns = SETTLED_AFTER_NS, 10 * SETTLED_AFTER_NS
-    proofs = [
-        Proof(TimeRange(n * hour_ns, (n + 1) * hour_ns), ProofKind.CHECKSUM, 2, now_ns, now_ns) for n in range(10)
-    ]
+    hours = [TimeRange(n * hour_ns, (n + 1) * hour_ns) for n in range(10)]
+    proofs = [Proof(hour, ProofKind.CHECKSUM, 2, now_ns, now_ns) for hour in hours]
     spans = [(p.span, p.is_provisional) for p in join_proofs(proofs)]
     assert spans == [(TimeRange(0, 9 * hour_ns), False), (TimeRange(9 * hour_ns, now_ns), True)]
 
