@@ -21,8 +21,8 @@ MAX_ANSWERS = 2**31 - 1
 SPREAD_NS = 600 * SECOND_NS
 """Time between the first and the last answer from which on equal answers count as final."""
 SETTLED_AFTER_NS = 3_600 * SECOND_NS
-"""Age of a range's end from which on its candles count as final: no replica is so far behind, and coarser candles are no
-longer computed from finer ones."""
+"""Age of a range's end from which on its candles count as final: no replica is so far behind, and coarser candles are
+no longer computed from finer ones."""
 NO_PROOF = "page"
 """Evidence of pages without proofs, which older ingestors send."""
 
