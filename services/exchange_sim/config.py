@@ -21,9 +21,11 @@ class SimSettings(BaseSettings):
     seed: int = 9
     """Seed of the synthetic market and of faults. Default 9, with which BTC, ETH and SOL have realistic prices."""
     now_ns: int | None = Field(default=None, ge=0, lt=2**63)
-    """Time at which the clock stands still, nanoseconds since the epoch. Default none: the machine's clock."""
+    """Time at which the clock starts, nanoseconds since the epoch. Default none: the machine's clock."""
+    speed: float | None = Field(default=None, ge=0, le=100_000)
+    """Speed of the clock, a multiple of the machine's; 0 stands still. Default 0 with ``now_ns``, else 1."""
     recorded: tuple[str, ...] = ()
-    """``FILE=SYMBOL`` or ``FILE=SYMBOL@PERIOD`` entries, see `recorded.load`. Default none."""
+    """``FILE=SYMBOL``, ``FILE=SYMBOL@PERIOD`` or ``FILE=SYMBOL@trades`` entries, see `recorded.load`. Default none."""
     faults: tuple[FaultRule, ...] = ()
     """Fault rules in force from the start, see `faults.FaultRule`. Default none."""
     latency_ms: float = Field(default=0, ge=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -54,6 +54,20 @@ Kind = Literal[
     "running",
     "edited",
 ]
+SocketKind = Literal[
+    "ws_close",
+    "ws_abort",
+    "ws_half",
+    "ws_silence",
+    "ws_freeze",
+    "ws_lag",
+    "ws_garbage",
+    "ws_cut",
+    "ws_drop",
+    "ws_double",
+    "ws_shuffle",
+]
+"""Kinds that strike a message of a WebSocket, and its connection; see `socket_faults`."""
 
 STATUSES: dict[str, tuple[int, str, str]] = {
     "http_429": (429, "application/json", '{"code":-1003,"msg":"Too much request weight used; please slow down."}'),
@@ -80,20 +94,27 @@ BANS = ("http_429", "http_418")
 """Kinds that send Retry-After and begin a ban."""
 PLACED = ("hole", "null_fields", "off_grid", "double", "double_other", "unreadable", "low_above_high", "edited")
 """Kinds that change some rows of an answer."""
+SOCKET_KINDS = get_args(SocketKind)
+MESSAGE = "message"
+"""Path of a message to a WebSocket, which only `SOCKET_KINDS` strike."""
 HISTORY_PATHS = ("/api/v3/klines", "/0/public/OHLC", "/0/public/Trades")
 """Meaning of the path ``history``: the paths of candles and trades."""
 Window = tuple[int, int]
 
 
 class FaultRule(BaseModel):
-    """Requests that fail in one way: matching ones are numbered from 1, and the fields below select some of them."""
+    """Requests, or messages of WebSockets, that fail in one way.
+
+    Matching ones are numbered from 1, and the fields below select some of them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    kind: Kind
+    kind: Kind | SocketKind
     """Kind of the fault."""
     path: str = "history"
-    """Path of the requests; ``history`` is any of `HISTORY_PATHS`, ``*`` any path of the exchange."""
+    """Path of the requests; ``history`` is any of `HISTORY_PATHS`, ``*`` any path of the exchange.
+    `SOCKET_KINDS` strike messages instead; the opening request of a WebSocket has a path like any other."""
     symbol: str | None = None
     """Only requests for this exchange id (``BTCUSDT``; in Kraken's dialect the pair's key, ``XXBTZUSD``)."""
     span: Window | None = None
@@ -113,12 +134,14 @@ class FaultRule(BaseModel):
     retry_after_s: int = Field(default=1, ge=0)
     """Retry-After of http_429 and http_418, seconds."""
     hang_s: float = Field(default=3600, ge=0)
-    """Silence of ``hang`` and ``stall`` before they close the connection, seconds."""
+    """Silence of ``hang`` and ``stall`` before they close the connection, and of ``ws_silence``, seconds."""
+    lag_s: float = Field(default=5, ge=0)
+    """Delay of the message that ``ws_lag`` strikes, and of all behind it, seconds."""
     drip_s: float = Field(default=1, gt=0)
     """Time between two bytes of ``drip``, seconds."""
     size: int = Field(default=0, ge=0)
     """Rows that ``hole`` (10), ``duplicate_tail`` and ``outside`` (2) change, or ``short`` and ``newest`` keep (half);
-    0: default."""
+    messages that ``ws_shuffle`` (5) puts into another order. 0: default."""
     place: Literal["middle", "random"] = "middle"
     """Position of the rows that kinds in `PLACED` change; ``random`` is decided by seed, rule and request number."""
     other: str | None = None
@@ -134,6 +157,8 @@ class FaultRule(BaseModel):
             raise ValueError(f"place has no effect on {self.kind}, only on {', '.join(PLACED)}")
         if "place" in self.model_fields_set and self.span is not None:
             raise ValueError("span and place exclude each other; set one of them")
+        if self.kind in SOCKET_KINDS and ("path" in self.model_fields_set or self.replicas is not None):
+            raise ValueError(f"path and replicas have no effect on {self.kind}, which strikes messages of WebSockets")
         if self.other is not None and self.kind != "other_symbol":
             raise ValueError(f"other has no effect on {self.kind}, only on other_symbol")
         return self
@@ -163,7 +188,7 @@ class FaultPlan:
         """Count a request for a market, by exchange id, and a half-open window; return the fault that applies to it."""
         chosen: int | None = None
         for number, rule in enumerate(self.rules):
-            if not (_on_path(rule.path, path) and rule.symbol in (None, symbol) and _touches(rule.span, window_ns)):
+            if not (_on_path(rule, path) and rule.symbol in (None, symbol) and _touches(rule.span, window_ns)):
                 continue
             if rule.replicas is not None and connection % rule.replicas:
                 continue
@@ -191,8 +216,10 @@ class FaultPlan:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{what}".encode(), digest_size=8).digest(), "big")
 
 
-def _on_path(wanted: str, path: str) -> bool:
-    return wanted in ("*", path) or (wanted == "history" and path in HISTORY_PATHS)
+def _on_path(rule: FaultRule, path: str) -> bool:
+    if path == MESSAGE or rule.kind in SOCKET_KINDS:
+        return path == MESSAGE and rule.kind in SOCKET_KINDS
+    return rule.path in ("*", path) or (rule.path == "history" and path in HISTORY_PATHS)
 
 
 def _touches(span: Window | None, window_ns: Window | None) -> bool:

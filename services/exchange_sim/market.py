@@ -16,7 +16,6 @@ range does not depend on how it is sliced.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,8 @@ from numpy.typing import NDArray
 from services.exchange_sim.candles import CandleQuery, Candles, aggregate, concat
 from services.exchange_sim.instruments import Instrument
 from services.exchange_sim.periods import DAY, HOUR, MINUTE, Period
+from services.exchange_sim.trades import Ints, Trades
 
-Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 TRADES_A_SECOND = 4
@@ -39,17 +38,6 @@ _LONGEST_SWING_DAYS = 256
 _LEAST_DAY_LOTS = 1 << 25
 """Enough for at least one lot in every trade of every second."""
 _LEAST_TICKS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Trades:
-    """Trades in time order; ids are consecutive since the listing, prices and amounts in units (float64)."""
-
-    id: Ints
-    time_ms: Ints
-    price: NDArray[np.float64]
-    amount: NDArray[np.float64]
-    buyer_is_maker: NDArray[np.bool_]
 
 
 def usual_trades(instrument: Instrument, lengths_s: Ints) -> Ints:
@@ -216,7 +204,7 @@ class SyntheticMarket:
         return np.take_along_axis(starts, np.sort(chosen, axis=1), axis=1)
 
     def trades(self, first_id: int, limit: int, *, now_ns: int) -> Trades:
-        """Return up to ``limit`` trades from an id on, none after ``now_ns``; they add up to the 1s candles exactly."""
+        """See `TradeSource.trades`; they add up to the 1s candles exactly."""
         now_s, now_ms = now_ns // 1_000_000_000, now_ns // 1_000_000
         first, last = (self._minute_s(number // self._minute_trades) for number in (first_id, first_id + limit - 1))
         end_s = min(last + MINUTE, now_s // MINUTE * MINUTE + MINUTE)
@@ -234,13 +222,14 @@ class SyntheticMarket:
         return Trades(
             ids.ravel()[wanted],
             times.ravel()[wanted],
+            (ids % 997 + 1).ravel()[wanted],
             (price.ravel() / self._tick)[wanted],
             (amount.ravel() / self._lot)[wanted],
             maker.ravel()[wanted],
         )
 
     def first_trade_at(self, time_ms: int, *, now_ns: int) -> int:
-        """Return the id of the first trade at or after a time; one past the newest if there is none."""
+        """See `TradeSource.first_trade_at`."""
         time_ms = min(time_ms, now_ns // 1_000_000 + 1)
         if time_ms <= self.instrument.listed_s * 1000:
             return 0

@@ -1,4 +1,4 @@
-"""Recorded candles from files, served unchanged, with their gaps."""
+"""Recorded candles and trades from files, served unchanged, with their gaps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from services.exchange_sim.candles import CandleQuery, Candles, aggregate
+from services.exchange_sim.candles import CandleQuery, Candles, Source, aggregate
 from services.exchange_sim.instruments import Instrument
 from services.exchange_sim.periods import PERIODS, Period
+from services.exchange_sim.trades import RecordedTrades, Trades
 
+_TRADES = "trades"
+_TRADE_COLUMNS = ("timestamp", "id", "side", "price", "amount")
 _TIME_COLUMNS = ("timestamp", "time", "open_time")
 _VALUE_COLUMNS = ("open", "high", "low", "close", "volume")
 _NO_CANDLES = Candles(np.array([], np.int64), *(np.array([], np.float64) for _ in range(5)))
@@ -68,28 +71,70 @@ def _finished_count(rows: Candles, period: Period, now_s: int) -> int:
     return int(np.searchsorted(rows.open_s, running))
 
 
-def load(specs: Iterable[str]) -> list[RecordedMarket]:
+def load(specs: Iterable[str]) -> list[Source]:
     """Read recorded files.
 
     Args:
-        specs: ``FILE=SYMBOL`` or ``FILE=SYMBOL@PERIOD``. FILE is parquet or CSV with a time column in milliseconds,
-            open, high, low, close, volume and, if it has several periods, ``timeframe``. Several files may name one
-            symbol if their periods differ. Without ``timeframe`` and PERIOD, the spacing of the rows decides.
+        specs: ``FILE=SYMBOL``, ``FILE=SYMBOL@PERIOD`` or ``FILE=SYMBOL@trades``. FILE is parquet or CSV. Candles have a
+            time column in milliseconds, open, high, low, close, volume and, if there are several periods,
+            ``timeframe``; several files may name one symbol if their periods differ. Without ``timeframe`` and PERIOD,
+            the spacing of the rows decides. Trades have timestamp (milliseconds), id, side, price and amount; the
+            candles of all periods are made from them.
     Raises:
         ValueError: A spec or a file can't be served exactly; the message names it.
     """
     tables: dict[str, dict[str, Candles]] = {}
+    trades: dict[str, Source] = {}
     for spec in specs:
         file, _, target = spec.rpartition("=")
         symbol, _, period = target.partition("@")
-        if not file or symbol.count("/") != 1 or (period and period not in PERIODS):
-            raise ValueError(f"recorded {spec!r} is not FILE=BASE/QUOTE or FILE=BASE/QUOTE@PERIOD")
+        if not file or symbol.count("/") != 1 or (period and period not in (*PERIODS, _TRADES)):
+            raise ValueError(f"recorded {spec!r} is not FILE=BASE/QUOTE, with @PERIOD or @trades behind it")
+        if symbol in trades or (period == _TRADES and symbol in tables):
+            raise ValueError(f"recorded {spec!r}: {symbol} is already served from another file")
+        if period == _TRADES:
+            trades[symbol] = _trades_market(symbol, read_trades(Path(file)))
+            continue
         held = tables.setdefault(symbol, {})
         for name, rows in read_file(Path(file), period or None).items():
             if name in held:
                 raise ValueError(f"recorded {spec!r}: {symbol} {name} is already served from another file")
             held[name] = rows
-    return [_market(symbol, held) for symbol, held in tables.items()]
+    return [*(_market(symbol, held) for symbol, held in tables.items()), *trades.values()]
+
+
+def _trades_market(symbol: str, trades: Trades) -> RecordedTrades:
+    base, quote = symbol.split("/")
+    return RecordedTrades(Instrument(base, quote, listed_s=int(trades.time_ms[0]) // 1000), trades)
+
+
+def read_trades(path: Path) -> Trades:
+    """Return the trades of one file; see `load` for columns and errors."""
+    table = _table(path)
+    missing = [name for name in _TRADE_COLUMNS if name not in table.column_names]
+    if missing or not table.num_rows:
+        raise ValueError(f"recorded {path}: needs rows with all of {_TRADE_COLUMNS}")
+    ids: NDArray[np.int64] = table["id"].cast(pa.int64()).to_numpy()
+    order = np.argsort(ids, kind="stable")
+    columns = {name: table[name].to_numpy()[order] for name in ("timestamp", "price", "amount")}
+    time_ms = columns["timestamp"].astype(np.int64)
+    if (np.diff(ids[order]) != 1).any() or (np.diff(time_ms) < 0).any() or time_ms[0] < _EARLIEST_MS:
+        raise ValueError(f"recorded {path}: needs consecutive ids, and times in milliseconds that do not decrease")
+    place = np.arange(len(time_ms))
+    within = place - np.maximum.accumulate(np.where(np.diff(time_ms, prepend=-1) > 0, place, 0))
+    maker = np.array([side == "sell" for side in table["side"].to_pylist()])[order]
+    return Trades(
+        ids[order],
+        time_ms,
+        np.minimum(within + 1, 998),
+        columns["price"].astype(np.float64),
+        columns["amount"].astype(np.float64),
+        maker,
+    )
+
+
+def _table(path: Path) -> Any:
+    return pyarrow.csv.read_csv(path) if ".csv" in path.suffixes else pq.read_table(path)
 
 
 def _market(symbol: str, tables: dict[str, Candles]) -> RecordedMarket:
@@ -100,7 +145,7 @@ def _market(symbol: str, tables: dict[str, Candles]) -> RecordedMarket:
 
 def read_file(path: Path, period: str | None) -> dict[str, Candles]:
     """Return the candles of one file by period name; see `load` for columns and errors."""
-    table = pyarrow.csv.read_csv(path) if ".csv" in path.suffixes else pq.read_table(path)
+    table = _table(path)
     time = next((name for name in _TIME_COLUMNS if name in table.column_names), None)
     missing = [name for name in _VALUE_COLUMNS if name not in table.column_names]
     if time is None or missing or not table.num_rows:

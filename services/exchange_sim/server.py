@@ -1,12 +1,10 @@
-"""HTTP server around the dialects: control paths, faults, start and stop."""
+"""HTTP server around the dialects: control paths, faults of requests, start and stop."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import signal
-import socket
-import struct
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,14 +22,14 @@ from services.exchange_sim.config import SimSettings
 from services.exchange_sim.dialects import binance, kraken
 from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
 from services.exchange_sim.faults import BANS, BODIES, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
+from services.exchange_sim.sockets import Sockets, end
 from services.exchange_sim.spoiling import spoil
 from services.exchange_sim.stats import Stats
-from services.exchange_sim.venue import Clock, Venue
+from services.exchange_sim.venue import Clock, ClockChange, Venue
 
 _RULES = TypeAdapter(tuple[FaultRule, ...])
 _DIALECTS = (binance.DIALECT, kraken.DIALECT)
 _log = structlog.get_logger(__name__)
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Simulator:
@@ -43,10 +41,11 @@ class Simulator:
 
     def __init__(self, settings: SimSettings) -> None:
         self._settings = settings
-        self.clock = Clock(settings.now_ns)
+        self.clock = Clock(settings.now_ns, settings.speed)
         self.venue = Venue(recorded.load(settings.recorded), seed=settings.seed)
         self.plan = self._plan(settings.faults)
         self.stats = Stats()
+        self.sockets = Sockets(self.venue, self.clock, self)
         self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
         self._connected = 0
 
@@ -59,6 +58,8 @@ class Simulator:
         app.router.add_get("/sim/faults", self._get_faults)
         app.router.add_post("/sim/faults", self._set_faults)
         app.router.add_post("/sim/clock", self._set_clock)
+        app.router.add_get("/sim/sockets", self._get_sockets)
+        app.router.add_post("/sim/sockets", self._strike_sockets)
         app.router.add_get("/{path:.*}", self._exchange)
         return app
 
@@ -89,32 +90,41 @@ class Simulator:
                 raise ValueError(f"other: {rule.other!r} is not a market of this exchange")
         return FaultPlan(rules, seed=self._settings.seed)
 
-    async def _set_clock(self, request: web.Request) -> web.Response:
-        """Set the clock: ``{"now_ns": N}`` stops it, null is the machine's, ``{"advance_ns": N}`` moves it."""
+    async def _get_sockets(self, request: web.Request) -> web.Response:
+        return _json(self.sockets.describe())
+
+    async def _strike_sockets(self, request: web.Request) -> web.Response:
+        """Apply a fault to all open sockets now; the body is a rule with a kind of `socket_faults.AT_ONCE`."""
         try:
-            body = orjson.loads(await request.read())
-            now_ns = self.clock.now_ns() + int(body["advance_ns"]) if "advance_ns" in body else body["now_ns"]
-        except (ValueError, KeyError, TypeError) as error:
-            return _json({"error": f"the body must be JSON with now_ns or advance_ns: {error}"}, status=400)
-        if now_ns is not None and not (isinstance(now_ns, int) and 0 <= now_ns < 2**63):
-            return _json({"error": f"now_ns {now_ns!r} is out of range; use 0 to 2**63 - 1, or null"}, status=400)
-        self.clock.set(now_ns)
-        return _json({"now_ns": self.clock.now_ns()})
+            rule = FaultRule.model_validate_json(await request.read())
+            return _json({"sockets": self.sockets.strike(rule)})
+        except ValueError as error:
+            return _json({"error": str(error)}, status=400)
+
+    async def _set_clock(self, request: web.Request) -> web.Response:
+        """Change the clock; see `ClockChange`."""
+        try:
+            change = ClockChange.model_validate_json(await request.read())
+        except ValidationError as error:
+            return _json({"error": str(error)}, status=400)
+        change.apply(self.clock)
+        return _json({"now_ns": self.clock.now_ns(), "speed": self.clock.speed})
 
     async def _exchange(self, request: web.Request) -> web.StreamResponse:
+        is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
         calls = self.stats.request(request.path, now_s=time.monotonic())
         if self._settings.call_limit and calls > self._settings.call_limit:
             return self._over_limit(retry_after_s=1)
         if self._settings.latency_ms:
             await asyncio.sleep(self._settings.latency_ms / 1000)
-        dialect = kraken.DIALECT if request.path.startswith("/0/") else binance.DIALECT
+        dialect = kraken.DIALECT if request.path.startswith(("/0/", "/v2")) else binance.DIALECT
         answer = self._ask(dialect, request.path, request.query)
         window_ns = answer.history.window_ns if answer.history else None
         market, now_ns = dialect.market(request.query, self.venue), self.clock.now_ns()
         connection = self._connection(request.transport) if request.transport else 0
         strike = self.plan.pick(request.path, market, window_ns, connection=connection, now_ns=now_ns)
         if strike is None:
-            return self._send(answer)
+            return await self.sockets.serve(request) if is_socket else self._send(answer)
         self.stats.fault(strike.rule.kind)
         if strike.rule.kind in SILENCES:
             return await _keep_silent(request, strike.rule, self._send(answer))
@@ -201,10 +211,7 @@ async def _keep_silent(request: web.Request, rule: FaultRule, answer: web.Respon
     if rule.kind in ("hang", "stall"):
         await asyncio.sleep(rule.hang_s)
     if request.transport is not None:
-        if rule.kind == "reset":
-            own: socket.socket = request.transport.get_extra_info("socket")
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        request.transport.abort()
+        end(request.transport, reset=rule.kind == "reset")
     return sent
 
 

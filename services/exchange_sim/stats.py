@@ -1,4 +1,4 @@
-"""Statistics of requests, for tests of a client's rate limits. Pure."""
+"""Statistics of requests and sockets, for tests of a client's rate limits. Pure."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Stats:
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
+        self._sockets: Counter[str] = Counter()
         self._ban_start_s = self._ban_end_s = float("-inf")
         self._ban_calls_ms: list[float] = []
         self._calls_in_ban = 0
@@ -53,6 +54,10 @@ class Stats:
     def fault(self, kind: str) -> None:
         """Count a fault."""
         self._faults[kind] += 1
+
+    def socket(self, what: str, number: int = 1) -> None:
+        """Count what happened at WebSockets: ``opened``, ``closed``, ``messages`` sent, ``commands`` received."""
+        self._sockets[what] += number
 
     def ban(self, retry_after_s: float, *, now_s: float) -> None:
         """Begin a ban: calls before its end are counted."""
@@ -77,6 +82,7 @@ class Stats:
         return {
             "requests": dict(self._requests),
             "faults": dict(self._faults),
+            "sockets": dict(self._sockets),
             "calls_in_ban": self._calls_in_ban,
             "calls_in_ban_ms": self._ban_calls_ms,
             "weight_this_minute": self._weight,

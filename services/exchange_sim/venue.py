@@ -5,24 +5,73 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
 from services.exchange_sim.candles import Source
 from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS
 from services.exchange_sim.market import SyntheticMarket
 
 
 class Clock:
-    """Clock of the exchange: the machine's, or one that stands still until it is set."""
+    """Clock of the exchange: the machine's, or one that starts at a given time and runs at a multiple of its speed.
 
-    def __init__(self, now_ns: int | None = None) -> None:
-        self._now_ns = now_ns
+    Attributes:
+        speed: Seconds that pass here in one of the machine's; 0 stands still.
+        jumps: Number of times that the clock was set; moving it by `advance` is not a jump.
+    """
+
+    def __init__(self, now_ns: int | None = None, speed: float | None = None) -> None:
+        self.jumps = -1
+        self.set(now_ns, speed)
 
     def now_ns(self) -> int:
         """Return nanoseconds since the epoch."""
-        return time.time_ns() if self._now_ns is None else self._now_ns
+        if self._start_ns is None:
+            return time.time_ns()
+        return self._start_ns + int((time.monotonic_ns() - self._set_ns) * self.speed)
 
-    def set(self, now_ns: int | None) -> None:
-        """Stop at a time; None returns to the machine's clock."""
-        self._now_ns = now_ns
+    def set(self, now_ns: int | None, speed: float | None = None) -> None:
+        """Set the time; None is the machine's. Without a speed the machine's clock runs and another stands still."""
+        self.jumps += 1
+        self.speed = (1.0 if now_ns is None else 0.0) if speed is None else speed
+        self._set_ns = time.monotonic_ns()
+        self._start_ns = time.time_ns() if now_ns is None and self.speed != 1 else now_ns
+
+    def advance(self, by_ns: int) -> None:
+        """Move the clock; the time between passes, and the speed stays."""
+        self._start_ns = self.now_ns() + by_ns
+        self._set_ns = time.monotonic_ns()
+
+    def pace(self, speed: float) -> None:
+        """Change the speed from now on."""
+        self.advance(0)
+        self.speed = speed
+
+
+class ClockChange(BaseModel):
+    """Change of the clock: a time and a speed for it, a way to move, or another speed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    now_ns: int | None = Field(default=None, ge=0, lt=2**63)
+    advance_ns: int | None = Field(default=None, ge=0, lt=2**62)
+    speed: float | None = Field(default=None, ge=0, le=100_000)
+
+    @model_validator(mode="after")
+    def _one_change(self) -> ClockChange:
+        if not self.model_fields_set or {"now_ns", "advance_ns"} <= self.model_fields_set:
+            raise ValueError("use now_ns, advance_ns or speed; only speed may be beside another one")
+        return self
+
+    def apply(self, clock: Clock) -> None:
+        """Change a clock."""
+        if "now_ns" in self.model_fields_set:
+            clock.set(self.now_ns, self.speed)
+            return
+        if self.speed is not None:
+            clock.pace(self.speed)
+        if self.advance_ns is not None:
+            clock.advance(self.advance_ns)
 
 
 class Venue:

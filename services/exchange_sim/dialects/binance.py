@@ -6,7 +6,8 @@ add up between periods; its trade count is the market's average rate, and 0 for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy as np
 from services.exchange_sim.candles import CandleQuery, Candles, Source, sum_up
 from services.exchange_sim.dialects.dialect import Answer, Dialect, History, Layout, Query, Refusal, Row, Rows, printer
 from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.market import SyntheticMarket, usual_trades
+from services.exchange_sim.market import usual_trades
 from services.exchange_sim.periods import DAY, PERIODS, Period
+from services.exchange_sim.trades import Trades, TradeSource
 from services.exchange_sim.venue import Venue
 
 MAX_LIMIT = 1000
@@ -23,7 +25,8 @@ DEFAULT_LIMIT = 500
 WEIGHT_LIMIT = 6000
 _MS = 1_000_000
 _KLINE = Layout(time=0, unit_ns=_MS, close=4, volume=5, high=2, low=3, off_grid=500)
-_AGG_TRADE = Layout(time="T", unit_ns=_MS, close="p", volume="q")
+AGGREGATES = 10**12
+"""Id of the aggregate of trade 0: each trade is an aggregate, but their ids are another series, as at Binance."""
 _OTHERS = ("ETHUSDT", "BTCUSDT")
 
 
@@ -156,39 +159,90 @@ def kline_rows(candles: Candles, period: Period, instrument: Instrument) -> list
 
 
 def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
-    source = _source(query, venue)
-    limit = _limit(query)
-    start_ms, end_ms, first_id = (_integer(query, name) for name in ("startTime", "endTime", "fromId"))
-    if first_id is not None and (start_ms is not None or end_ms is not None):
+    start_ms, end_ms, first = (_integer(query, name) for name in ("startTime", "endTime", "fromId"))
+    if first is not None and (start_ms is not None or end_ms is not None):
         raise BinanceError(-1128, "Combination of optional parameters invalid.")
-    if not isinstance(source, SyntheticMarket):
-        return Answer([], weight=4)  # recordings have candles only
-    stop_id = source.first_trade_at((now_ns // 1_000_000 if end_ms is None else end_ms) + 1, now_ns=now_ns)
+    if first is not None:
+        first = max(0, first - AGGREGATES)
+    return _trades(query, venue, now_ns, _AGGREGATES, first, (start_ms, end_ms))
+
+
+def _old_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
+    return _trades(query, venue, now_ns, _RAW_TRADES, _integer(query, "fromId"))
+
+
+def _recent_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
+    return _trades(query, venue, now_ns, _RAW_TRADES)
+
+
+def _trades(
+    query: Query,
+    venue: Venue,
+    now_ns: int,
+    form: _Form,
+    first_id: int | None = None,
+    span_ms: tuple[int | None, int | None] = (None, None),
+) -> Answer:
+    """Return trades from an id on, or of a time span; without both the newest."""
+    source, limit, (start_ms, end_ms) = _source(query, venue), _limit(query), span_ms
+    if not isinstance(source, TradeSource):
+        return Answer([], weight=form.weight)  # a recording of candles
+    stop_id = source.first_trade_at((now_ns // _MS if end_ms is None else end_ms) + 1, now_ns=now_ns)
     if first_id is None:
         first_id = stop_id - limit if start_ms is None else source.first_trade_at(start_ms, now_ns=now_ns)
-    first_id = max(first_id, 0)
-    rows = _trade_rows(source, first_id, min(limit, stop_id - first_id), now_ns)
+    first_id = max(first_id, source.first_trade_at(0, now_ns=now_ns))
+
+    def fetch(first_id: int, limit: int) -> Rows:
+        return form.rows(source.trades(first_id, max(0, limit), now_ns=now_ns), source.instrument)
+
+    rows, time = fetch(first_id, min(limit, stop_id - first_id)), form.layout.time
     now_ms = now_ns // _MS
-    from_ms = start_ms if start_ms is not None else rows[0]["T"] if rows else now_ms
+    from_ms = start_ms if start_ms is not None else rows[0][time] if rows else now_ms
     to_ms = now_ms if end_ms is None else end_ms + 1
-    if rows and rows[-1]["a"] < stop_id - 1:
-        to_ms = rows[-1]["T"] + 1
+    if first_id + len(rows) < stop_id and rows:
+        to_ms = rows[-1][time] + 1
 
     def earlier(size: int) -> Rows:
         from_id = max(0, first_id - size)
-        return _trade_rows(source, from_id, first_id - from_id, now_ns)
+        return fetch(from_id, first_id - from_id)
 
     window_ns = (from_ms * _MS, to_ms * _MS)
-    history = History(rows, _AGG_TRADE, window_ns, wrap=lambda rows: rows, nothing=[], earlier=earlier)
-    return Answer(rows, weight=4, history=history)
+    history = History(rows, form.layout, window_ns, wrap=lambda rows: rows, nothing=[], earlier=earlier)
+    return Answer(rows, weight=form.weight, history=history)
 
 
-def _trade_rows(source: SyntheticMarket, first_id: int, limit: int, now_ns: int) -> Rows:
-    trades = source.trades(first_id, max(0, limit), now_ns=now_ns)
-    price, lot = printer(source.instrument.price_decimals), printer(source.instrument.lot_decimals)
+def _raw_rows(trades: Trades, instrument: Instrument) -> Rows:
+    price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
+    cost = printer(8)(trades.price * trades.amount)
+    columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), cost, trades.time_ms.tolist())
+    names = ("id", "price", "qty", "quoteQty", "time", "isBuyerMaker", "isBestMatch")
+    return [
+        dict(zip(names, (*row, True), strict=True))
+        for row in zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
+    ]
+
+
+def _aggregate_rows(trades: Trades, instrument: Instrument) -> Rows:
+    price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
     rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
-    return [{"a": i, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True} for i, p, q, t, maker in rows]
+    return [
+        {"a": i + AGGREGATES, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True}
+        for i, p, q, t, maker in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """Form of trades in an answer, and the weight of the request."""
+
+    layout: Layout
+    rows: Callable[[Trades, Instrument], Rows]
+    weight: int
+
+
+_RAW_TRADES = _Form(Layout(time="time", unit_ns=_MS, close="price", volume="qty"), _raw_rows, weight=25)
+_AGGREGATES = _Form(Layout(time="T", unit_ns=_MS, close="p", volume="q"), _aggregate_rows, weight=4)
 
 
 def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
@@ -270,6 +324,8 @@ _ROUTES = {
     "/api/v3/exchangeInfo": _spot_info,
     "/api/v3/klines": _klines,
     "/api/v3/aggTrades": _agg_trades,
+    "/api/v3/historicalTrades": _old_trades,
+    "/api/v3/trades": _recent_trades,
     "/api/v3/ticker/24hr": _ticker,
     "/fapi/v1/ping": _ping,
     "/fapi/v1/time": _time,

@@ -14,8 +14,9 @@ import numpy as np
 from services.exchange_sim.candles import CandleQuery, Source
 from services.exchange_sim.dialects.dialect import Answer, History, Layout, Query, Row, Rows, printer
 from services.exchange_sim.dialects.kraken_query import KrakenError, Pair, integer, one_pair, since_ns
-from services.exchange_sim.market import SyntheticMarket, usual_trades
+from services.exchange_sim.market import usual_trades
 from services.exchange_sim.periods import DAY, PERIODS, Period
+from services.exchange_sim.trades import Ints, Trades, TradeSource
 from services.exchange_sim.venue import Venue
 
 MAX_CANDLES = 720
@@ -87,44 +88,54 @@ def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
     if count < 1:
         raise KrakenError("EGeneral:Invalid arguments:count")
     source, asked = pair.source, str(now_ns if since is None else since)
-    if not isinstance(source, SyntheticMarket):  # recordings have candles only
+    if not isinstance(source, TradeSource):  # a recording of candles
         return Answer(_wrap(pair, asked)([]), weight=0)
-    stop_id = source.first_trade_at(now_ns // _MS, now_ns=now_ns)
-    first_id = max(0, stop_id - count) if since is None else _first_after(source, since, now_ns)
-    rows, times_ns = _trade_rows(source, first_id, min(count, stop_id - first_id), now_ns)
+    oldest_id, stop_id = source.first_trade_at(0, now_ns=now_ns), _first_after(source, now_ns, now_ns)
+    first_id = max(oldest_id, stop_id - count) if since is None else _first_after(source, since, now_ns)
+    rows, times = _trade_rows(source, first_id, min(count, stop_id - first_id), now_ns)
     full = bool(rows) and rows[-1][6] < stop_id - 1
-    start_ns = since + 1 if since is not None else times_ns[0] if rows else now_ns
-    wrap = _wrap(pair, str(times_ns[-1]) if rows else asked)
+    start_ns = since + 1 if since is not None else times[0] if rows else now_ns
+    wrap = _wrap(pair, str(times[-1]) if rows else asked)
 
     def earlier(size: int) -> Rows:
         from_id = max(0, first_id - size)
         return _trade_rows(source, from_id, first_id - from_id, now_ns)[0]
 
-    window_ns = (start_ns, times_ns[-1] + 1 if full else now_ns)
+    window_ns = (start_ns, times[-1] + 1 if full else now_ns)
     history = History(rows, _TRADE, window_ns, wrap, _wrap(pair, asked)([]), earlier)
     return Answer(wrap(rows), weight=0, history=history)
 
 
-def _first_after(source: SyntheticMarket, since_ns: int, now_ns: int) -> int:
+def _first_after(source: TradeSource, since_ns: int, now_ns: int) -> int:
     """Return the id of the first trade after a time."""
     first_id = source.first_trade_at(since_ns // _MS, now_ns=now_ns)
-    _, times_ns = _trade_rows(source, first_id, 1, now_ns)
-    return first_id + 1 if times_ns and times_ns[0] <= since_ns else first_id
+    passed = 0
+    for limit in (1, MAX_TRADES):  # a millisecond rarely has several, and never more than 998
+        found = times_ns(source.trades(first_id, limit, now_ns=now_ns))
+        passed = int(np.count_nonzero(found <= since_ns))
+        if passed < limit:
+            break
+    return first_id + passed
 
 
-def _trade_rows(source: SyntheticMarket, first_id: int, limit: int, now_ns: int) -> tuple[Rows, list[int]]:
-    """Return rows and their nanoseconds: some microseconds after the market's millisecond, never exactly on one."""
+def times_ns(trades: Trades) -> Ints:
+    """Return the nanoseconds of trades: some microseconds after the market's millisecond, never exactly on one."""
+    return trades.time_ms * _MS + trades.micros * 1000
+
+
+def _trade_rows(source: TradeSource, first_id: int, limit: int, now_ns: int) -> tuple[Rows, list[int]]:
+    """Return rows and their nanoseconds."""
     found = source.trades(first_id, max(0, limit), now_ns=now_ns)
-    times_ns = (found.time_ms * _MS + (found.id % 997 + 1) * 1000).tolist()
+    times = times_ns(found).tolist()
     columns = (
         printer(source.instrument.price_decimals)(found.price),
         printer(8)(found.amount),
-        [time_ns / _NS for time_ns in times_ns],
+        [time_ns / _NS for time_ns in times],
         np.where(found.buyer_is_maker, "s", "b").tolist(),
         np.where(found.id % 3 == 0, "m", "l").tolist(),
         found.id.tolist(),
     )
-    return [[p, v, t, side, kind, "", id] for p, v, t, side, kind, id in zip(*columns, strict=True)], times_ns
+    return [[p, v, t, side, kind, "", id] for p, v, t, side, kind, id in zip(*columns, strict=True)], times
 
 
 def _wrap(pair: Pair, last: int | str) -> Callable[[Rows], Any]:

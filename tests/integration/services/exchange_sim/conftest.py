@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import cached_property
@@ -10,8 +11,11 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import ccxt.async_support as ccxt
+import ccxt.pro
 import pytest
 
+from services.common.exchanges import Exchange as Venue
+from services.common.exchanges import override_urls
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.server import serve
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
@@ -39,8 +43,19 @@ class Exchange:
         point_at(client, self.url)
         return client
 
+    @cached_property
+    def pro(self) -> Any:
+        # by default ccxt.pro keeps 1000 trades of a market and drops others that no call has returned, without a sign
+        options = {**self._options, "tradesLimit": 1_000_000}
+        return self._streaming(ccxt.pro.binance({"options": options, "enableRateLimit": False, "apiKey": "any"}))
+
+    def _streaming(self, client: Any) -> Any:
+        ours = Venue(ccxt=client.id, rest_url=self.url, ws_url=self.url.replace("http", "ws", 1))
+        client.urls["api"] = override_urls(client.urls["api"], ours)
+        return client
+
     async def close(self) -> None:
-        for name in ("client", "kraken"):
+        for name in ("client", "kraken", "pro"):
             if name in vars(self):
                 await vars(self)[name].close()
 
@@ -57,6 +72,19 @@ class Exchange:
     async def faults(self, *rules: dict[str, Any]) -> None:
         async with self.http.post(f"{self.url}/sim/faults", json=list(rules)) as answer:
             assert answer.status == 200, await answer.text()
+
+    async def clock(self, **change: float | None) -> None:
+        async with self.http.post(f"{self.url}/sim/clock", json=change) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def subscribed(self, *names: str) -> None:
+        """Wait until the open sockets together have exactly these subscriptions."""
+        async with asyncio.timeout(10):
+            while sorted(await self.subscriptions()) != sorted(names):
+                pass
+
+    async def subscriptions(self) -> list[str]:
+        return [name for one in await self.get("/sim/sockets") for name in one["subscriptions"]]
 
     async def stats(self) -> dict[str, Any]:
         async with self.http.get(f"{self.url}/sim/stats") as answer:

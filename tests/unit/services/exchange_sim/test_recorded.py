@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from services.exchange_sim.candles import CandleQuery, Candles
+from services.exchange_sim.candles import CandleQuery, Candles, Source
 from services.exchange_sim.periods import PERIODS
-from services.exchange_sim.recorded import RecordedMarket, load
+from services.exchange_sim.recorded import load
 
 START_MS = 1_546_300_800_000
 LATER_NS = 1_700_000_000 * 10**9
@@ -48,9 +48,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def fetch(
-    market: RecordedMarket, period: str, start: int | None = None, end: int | None = None, n: int = 1000
-) -> Candles:
+def fetch(market: Source, period: str, start: int | None = None, end: int | None = None, n: int = 1000) -> Candles:
     return market.candles(PERIODS[period], CandleQuery(start, end, n), now_ns=LATER_NS)
 
 
