@@ -1,0 +1,1 @@
+"""Realtime jobs: trades from sockets, refilled by REST; candles built from them; ticker snapshots."""

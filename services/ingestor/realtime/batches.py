@@ -1,0 +1,75 @@
+"""Records of trades and the span of time that each of them settles. Pure.
+
+A record holds the trades of at most ``MAX_BATCH_NS``, at most ``MAX_BATCH_TRADES``. Its span begins where the one
+before it ended, and ends at the settled time, or before the first trade that is left for the next record. A quiet
+market is settled by a record without trades once in a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.ingestor.realtime.trade import Trade
+
+MAX_BATCH_NS = SECOND_NS // 10
+MAX_BATCH_TRADES = 500
+HEARTBEAT_NS = 60 * SECOND_NS
+
+
+class Batch(NamedTuple):
+    """Trades of a record, and the span that it settles; trades before the span have come late."""
+
+    span: TimeRange
+    trades: tuple[Trade, ...]
+
+
+class Batches:
+    """Splits released trades into records. ``now_ns`` is of the monotonic clock."""
+
+    def __init__(self, start_ns: int, *, now_ns: int) -> None:
+        """Begin the first span at ``start_ns``."""
+        self._end_ns = start_ns
+        self._trades: list[Trade] = []
+        self._first_ns = 0
+        self._last_record_ns = now_ns
+
+    def __len__(self) -> int:
+        """Return the number of trades that are in no record yet."""
+        return len(self._trades)
+
+    def add(self, trades: Sequence[Trade], *, now_ns: int) -> None:
+        """Add released trades."""
+        if trades and not self._trades:
+            self._first_ns = now_ns
+        self._trades += trades
+
+    def due_ns(self) -> int:
+        """Return the time of the next record, unless trades come."""
+        if len(self._trades) >= MAX_BATCH_TRADES:
+            return self._first_ns
+        return self._first_ns + MAX_BATCH_NS if self._trades else self._last_record_ns + HEARTBEAT_NS
+
+    def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[Batch]:
+        """Return the records that are due; all that there is to record, if ``flush``.
+
+        Args:
+            settled_ns: All trades before it have been added.
+        """
+        found = []
+        while len(self._trades) >= MAX_BATCH_TRADES or (self._trades and (flush or now_ns >= self.due_ns())):
+            found.append(self._next(settled_ns))
+        if settled_ns > self._end_ns and not self._trades and (flush or (not found and now_ns >= self.due_ns())):
+            found.append(self._next(settled_ns))
+        if found:
+            self._first_ns = self._last_record_ns = now_ns
+        return found
+
+    def _next(self, settled_ns: int) -> Batch:
+        trades, self._trades = self._trades[:MAX_BATCH_TRADES], self._trades[MAX_BATCH_TRADES:]
+        left_ns = min((trade.time_ns for trade in self._trades), default=settled_ns)
+        span = TimeRange(self._end_ns, max(self._end_ns, min(settled_ns, left_ns)))
+        self._end_ns = span.end_ns
+        return Batch(span, tuple(trades))

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.model.time_range import TimeRange
+from services.ingestor.realtime.batches import HEARTBEAT_NS, MAX_BATCH_NS, MAX_BATCH_TRADES, Batch, Batches
+from services.ingestor.realtime.trade import Trade
+
+
+def _trade(number: int, time_ns: int) -> Trade:
+    return Trade(time_ns, number, str(number), 1.0, 1.0, "", 1, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 3), st.integers(0, 2 * MAX_BATCH_NS)), max_size=6))
+def test_spans_join_hold_every_trade_before_their_end_and_records_are_bounded(
+    bursts: list[tuple[int, int, int]],
+) -> None:
+    batches = Batches(0, now_ns=0)
+    tape: list[Trade] = []
+    found: list[Batch] = []
+    now_ns = 0
+    for count, step_ns, pause_ns in bursts:
+        time_ns = tape[-1].time_ns if tape else 0
+        new = [_trade(len(tape) + i, time_ns + i * step_ns) for i in range(count)]
+        tape += new
+        batches.add(new, now_ns=now_ns)
+        now_ns += pause_ns
+        found += batches.take(tape[-1].time_ns if tape else 0, now_ns=now_ns)
+        assert len(batches) == 0 or (len(batches) < MAX_BATCH_TRADES and now_ns < batches.due_ns())
+    found += batches.take(tape[-1].time_ns if tape else 0, now_ns=now_ns, flush=True)
+    assert [t for batch in found for t in batch.trades] == tape
+    end_ns, written = 0, set[Trade]()
+    for batch in found:
+        assert len(batch.trades) <= MAX_BATCH_TRADES
+        assert batch.span.start_ns == end_ns
+        end_ns = batch.span.end_ns
+        written |= set(batch.trades)
+        assert {t for t in tape if t.time_ns < end_ns} <= written
+    assert end_ns == (tape[-1].time_ns if tape else 0)
+
+
+def test_a_quiet_market_is_settled_once_a_minute() -> None:
+    batches = Batches(5, now_ns=0)
+    assert batches.take(100, now_ns=HEARTBEAT_NS - 1) == []
+    assert batches.take(200, now_ns=HEARTBEAT_NS) == [Batch(TimeRange(5, 200), ())]
+    assert batches.take(300, now_ns=HEARTBEAT_NS + 1) == []
+    assert batches.take(300, now_ns=HEARTBEAT_NS + 1, flush=True) == [Batch(TimeRange(200, 300), ())]
+
+
+def test_a_late_trade_is_recorded_and_its_span_stays() -> None:
+    batches = Batches(1_000, now_ns=0)
+    batches.add([_trade(1, 10)], now_ns=0)
+    assert batches.take(1_000, now_ns=MAX_BATCH_NS) == [Batch(TimeRange(1_000, 1_000), (_trade(1, 10),))]

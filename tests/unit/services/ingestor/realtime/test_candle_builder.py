@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.common.model.page import Candle
+from services.common.model.periods import floor_to_grid
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
+from services.ingestor.realtime.trade import Trade
+
+_START_NS = 1_700_000_100 * SECOND_NS  # on the grid of 5 minutes
+_END_NS = _START_NS + 1_200 * SECOND_NS
+
+
+@st.composite
+def trades(draw: st.DrawFn) -> list[Trade]:
+    """Return trades in order, prices and amounts with up to eight decimals."""
+    times = sorted(draw(st.lists(st.integers(_START_NS, _END_NS - 1), max_size=40)))
+    units = st.integers(1, 10**12).map(lambda lots: float(Decimal(lots).scaleb(-8)))
+    return [Trade(t, n, str(n), draw(units), draw(units), "", 1, 0) for n, t in enumerate(times)]
+
+
+def _oracle(tape: list[Trade], period: int) -> list[Candle]:
+    """Return the candles of all trades, computed from the whole lists."""
+    found = []
+    for open_ns in sorted({floor_to_grid(t.time_ns, period) for t in tape}):
+        part = [t for t in tape if floor_to_grid(t.time_ns, period) == open_ns]
+        prices = [t.price for t in part]
+        amounts = [(Decimal(repr(t.price)), Decimal(repr(t.amount))) for t in part]
+        sums = float(sum(a for _, a in amounts)), float(sum(p * a for p, a in amounts))
+        found.append(Candle(open_ns, prices[0], max(prices), min(prices), prices[-1], *sums, len(part)))
+    return found
+
+
+@given(trades(), st.randoms(use_true_random=False))
+def test_candles_equal_the_oracle_in_whatever_order_trades_come_and_however_often_candles_are_closed(
+    tape: list[Trade], order: object
+) -> None:
+    shuffled = list(tape)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    builder = CandleBuilder({60: _START_NS, 300: _START_NS})
+    candles: dict[int, dict[int, Candle]] = {60: {}, 300: {}}
+    covered: dict[int, int] = {60: _START_NS, 300: _START_NS}
+
+    def take(found: list[ClosedCandles]) -> None:
+        for each in found:
+            for candle in each.candles:
+                assert each.amends or candle.open_ns not in candles[each.period_seconds]
+                candles[each.period_seconds][candle.open_ns] = candle
+            if not each.amends:
+                assert each.span.start_ns == covered[each.period_seconds]
+                covered[each.period_seconds] = each.span.end_ns
+
+    for i, trade in enumerate(shuffled):
+        builder.add([trade])
+        if i % 3 == 0:  # close no further than late trades may amend
+            take(builder.close(_START_NS + 120 * SECOND_NS))
+    take(builder.close(_END_NS))
+    assert covered == {60: _END_NS, 300: _END_NS}
+    assert builder.too_late == 0
+    for period, found in candles.items():
+        assert [found[open_ns] for open_ns in sorted(found)] == _oracle(tape, period)
+
+
+def test_a_candle_closes_without_a_trade_and_an_empty_period_has_none() -> None:
+    builder = CandleBuilder({60: _START_NS})
+    minute_ns = 60 * SECOND_NS
+    assert builder.next_close_ns() == _START_NS + minute_ns
+    builder.add([Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)])
+    assert builder.close(_START_NS + minute_ns - 1) == []
+    assert builder.running() == [(60, Candle(_START_NS, 2.0, 2.0, 2.0, 2.0, 3.0, 6.0, 1))]
+    (closed,) = builder.close(_START_NS + 2 * minute_ns)
+    assert closed.span == TimeRange(_START_NS, _START_NS + 2 * minute_ns)
+    assert [c.open_ns for c in closed.candles] == [_START_NS]
+
+
+def test_trades_of_forgotten_candles_are_counted_and_change_nothing() -> None:
+    builder = CandleBuilder({60: _START_NS})
+    builder.close(_START_NS + 600 * SECOND_NS)
+    builder.add([Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)])
+    assert builder.too_late == 1
+    assert builder.close(_START_NS + 600 * SECOND_NS) == []
