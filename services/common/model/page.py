@@ -1,8 +1,9 @@
 """Pages of candles and the headers of their Kafka records. Pure.
 
 Topic ``dexorder.ohlc`` has two kinds of records. A page settles a sub-range of its job's range with candles and
-verified-empty ranges; a final ends one dispatch. The headers carry everything the pipeline needs before it decodes the
-value; ``services/common/kafka/page_record.py`` encodes the value. docs/protocol.md has the table.
+verified-empty ranges; a final ends one dispatch. Records of trades and of ticker snapshots have topics of their own and
+the same headers. The headers carry everything the pipeline needs before it decodes the value;
+``services/common/kafka/page_record.py`` encodes the value. docs/protocol.md has the table.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 
 OHLC_TOPIC = "dexorder.ohlc"
+TICKS_TOPIC = "dexorder.ticks"
+TICKERS_TOPIC = "dexorder.tickers"
+TRADES_PERIOD = 0
+"""Stands for trades wherever a series has a period in seconds."""
 MAX_PAGE_CANDLES = 1_000
 """Largest number of candles in a page."""
 MAX_EMPTY_RANGES = 10_000
@@ -29,7 +34,7 @@ _MAX_DIGITS = 19
 
 _KIND, _TICKER, _PERIOD, _DISPATCH, _PAGE = "dx-kind", "dx-ticker", "dx-period-s", "dx-job", "dx-page"
 _START, _END, _EMPTY, _FETCHED, _TRACE = "dx-start-ns", "dx-end-ns", "dx-empty", "dx-fetched-ns", "dx-trace"
-_PROOFS = "dx-proofs"
+_PROOFS, _AMENDS = "dx-proofs", "dx-amends"
 
 
 class Kind(StrEnum):
@@ -37,6 +42,8 @@ class Kind(StrEnum):
 
     PAGE = "page"
     FINAL = "final"
+    TRADES = "trades"
+    TICKERS = "tickers"
 
 
 class Candle(NamedTuple):
@@ -57,8 +64,8 @@ class PageHeaders:
     """Headers of a record.
 
     Attributes:
-        dispatch_id: The dispatch that sent the record; also the record's key, so that the records of a dispatch keep
-            their order in one partition. Its header is named ``dx-job``.
+        dispatch_id: The dispatch that sent the record. Its header is named ``dx-job``. It is also the key of records of
+            history, so that these keep their order in one partition; records of realtime jobs have the ticker as key.
         page: Number of the page within its dispatch, from 0; on the final, the number of pages before it. Of two copies
             of a candle the one with the larger number of the dispatch, then of the page, is kept.
         span: The sub-range that the page settles; on the final, the range of the dispatch.
@@ -66,6 +73,7 @@ class PageHeaders:
         fetched_ns: Time at which the exchange answered, by the ingestor's clock. It decides nothing.
         trace: Id that joins the log lines of one dispatch.
         proofs: Proofs that the candles of parts of ``span`` are complete.
+        amends: Whether the candles replace some that the same dispatch has sent, after late trades.
     """
 
     kind: Kind
@@ -78,6 +86,7 @@ class PageHeaders:
     empty: tuple[TimeRange, ...] = ()
     trace: str = ""
     proofs: tuple[Proof, ...] = ()
+    amends: bool = False
 
     @property
     def dispatch(self) -> int:
@@ -98,6 +107,7 @@ class PageHeaders:
             _FETCHED: str(self.fetched_ns),
             _TRACE: self.trace,
             **({_PROOFS: encode_proofs(self.proofs)} if self.proofs else {}),
+            **({_AMENDS: "1"} if self.amends else {}),
         }
 
     @staticmethod
@@ -115,6 +125,7 @@ class PageHeaders:
                 empty=_ranges(headers.get(_EMPTY) or "[]"),
                 trace=headers.get(_TRACE, ""),
                 proofs=parse_proofs(headers.get(_PROOFS) or "[]"),
+                amends=headers.get(_AMENDS) == "1",
             )
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidRequest(f"headers of the record are not those of a page: {error}") from error

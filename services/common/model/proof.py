@@ -36,6 +36,8 @@ class ProofKind(StrEnum):
     """The exchange numbers its trades, and no number is missing."""
     ODDS = "odds"
     """A number of answers agree."""
+    REFILL = "refill"
+    """Two answers about the trades since the last settled time agree; for exchanges that do not number them."""
 
 
 class Proof(NamedTuple):
