@@ -51,7 +51,7 @@ def refusal(
     dispatch = issued.get(dispatch_id)
     if dispatch is None:
         return Refusal(f"job_id {dispatch_id!r} was not issued by the relay, or too long ago", is_issued=False)
-    if dispatch.series != series:
+    if not dispatch.covers(series):
         return Refusal(f"series {series} is not {dispatch.series}, for which job_id {dispatch_id!r} was issued", True)
     if not dispatch.span.contains(span):
         return Refusal(f"range {span} is outside {dispatch.span}, for which job_id {dispatch_id!r} was issued", True)

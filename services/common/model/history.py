@@ -342,11 +342,20 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True)
 class IssuedDispatch:
-    """A dispatch that the relay has issued, as its ledger has it, also after the dispatch has ended."""
+    """A dispatch that the relay has issued, as its ledger has it, also after the dispatch has ended.
+
+    Attributes:
+        is_realtime: It settles trades (period 0) and candles of every period of the ticker.
+    """
 
     dispatch_id: str
     series: Series
     span: TimeRange
+    is_realtime: bool = False
+
+    def covers(self, series: Series) -> bool:
+        """Return whether pages of a series may be of this dispatch."""
+        return series.ticker == self.series.ticker if self.is_realtime else series == self.series
 
 
 @dataclass(frozen=True, slots=True)

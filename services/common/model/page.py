@@ -23,8 +23,6 @@ from services.common.model.times import MAX_TIME_NS
 OHLC_TOPIC = "dexorder.ohlc"
 TICKS_TOPIC = "dexorder.ticks"
 TICKERS_TOPIC = "dexorder.tickers"
-TRADES_PERIOD = 0
-"""Stands for trades wherever a series has a period in seconds."""
 MAX_PAGE_CANDLES = 1_000
 """Largest number of candles in a page."""
 MAX_EMPTY_RANGES = 10_000

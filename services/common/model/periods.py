@@ -9,6 +9,8 @@ from services.common.model.errors import InvalidRequest
 from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import MAX_TIME_NS, SECOND_NS
 
+TRADES_PERIOD = 0
+"""Stands for trades wherever a series has a period: every time is on its grid, and no span has a number of periods."""
 WEEK_SECONDS = 604_800
 MONTH_SECONDS = 2_592_000
 _MONDAY_NS = 4 * 86_400 * SECOND_NS  # 1970-01-05, the first Monday after the epoch
@@ -66,6 +68,8 @@ def floor_to_grid(time_ns: int, period_seconds: int) -> int:
     if period_seconds == MONTH_SECONDS:
         day = datetime.fromtimestamp(time_ns // SECOND_NS, UTC)
         return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp()) * SECOND_NS
+    if period_seconds == TRADES_PERIOD:
+        return time_ns
     step_ns = period_seconds * SECOND_NS
     origin_ns = _MONDAY_NS if period_seconds == WEEK_SECONDS else 0
     return (time_ns - origin_ns) // step_ns * step_ns + origin_ns
@@ -92,7 +96,9 @@ def next_open(open_ns: int, period_seconds: int, count: int = 1) -> int:
 
 
 def count_periods(span: TimeRange, period_seconds: int) -> int:
-    """Return the number of candles that open inside ``span``, whose ends must be on the grid."""
+    """Return the number of candles that open inside ``span``, whose ends must be on the grid; 0 for trades."""
+    if period_seconds == TRADES_PERIOD:
+        return 0
     if period_seconds != MONTH_SECONDS:
         return (span.end_ns - span.start_ns) // (period_seconds * SECOND_NS)
     start, end = (datetime.fromtimestamp(t // SECOND_NS, UTC) for t in (span.start_ns, span.end_ns))

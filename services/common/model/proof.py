@@ -83,7 +83,8 @@ def _join(one: Proof, other: Proof) -> Proof | None:
     if one.kind is not other.kind or one.kind is ProofKind.ODDS or one.span.end_ns != other.span.start_ns:
         return None
     times_ns = min(one.first_ns, other.first_ns), max(one.last_ns, other.last_ns)
-    both = Proof(TimeRange(one.span.start_ns, other.span.end_ns), one.kind, one.answers + other.answers, *times_ns)
+    answers = min(one.answers + other.answers, MAX_ANSWERS)
+    both = Proof(TimeRange(one.span.start_ns, other.span.end_ns), one.kind, answers, *times_ns)
     return both if one.is_provisional == other.is_provisional == both.is_provisional else None
 
 

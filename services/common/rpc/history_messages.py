@@ -33,7 +33,7 @@ from services.common.model.history import (
     RequestStatus,
 )
 from services.common.model.instrument import Instrument, InstrumentList, ListedInstrument, Series
-from services.common.model.periods import check_span
+from services.common.model.periods import TRADES_PERIOD, check_span
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
@@ -229,10 +229,13 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     """Return one page of a report; InvalidRequest if its id, ticker, period or range is invalid."""
     number_of(message.job_id)
     Instrument.parse(message.ticker)
+    start_ns, end_ns, period_seconds = message.start_time, message.end_time, message.period_seconds
     return PageResult(
         message.job_id,
-        Series(message.ticker, message.period_seconds),
-        check_span(message.start_time, message.end_time, message.period_seconds),
+        Series(message.ticker, period_seconds),
+        TimeRange(start_ns, end_ns)
+        if period_seconds == TRADES_PERIOD
+        else check_span(start_ns, end_ns, period_seconds),
         decode_ranges(message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
         message.fetched_at,
@@ -248,13 +251,14 @@ def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.Iss
         period_seconds=dispatch.series.period_seconds,
         start_time=dispatch.span.start_ns,
         end_time=dispatch.span.end_ns,
+        realtime=dispatch.is_realtime,
     )
 
 
 def decode_issued_dispatch(message: pipeline_service_pb2.IssuedDispatch) -> IssuedDispatch:
     """Return one dispatch of an answer."""
     series, span = Series(message.ticker, message.period_seconds), TimeRange(message.start_time, message.end_time)
-    return IssuedDispatch(message.job_id, series, span)
+    return IssuedDispatch(message.job_id, series, span, message.realtime)
 
 
 def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from services.common.model.errors import NotAllowed
-from services.common.model.page import OHLC_TOPIC
+from services.common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
 from services.common.rpc.identity import Caller, Role
 
-PIPELINE_TOPICS = frozenset({OHLC_TOPIC, "dexorder.ticks", "dexorder.tickers"})
+PIPELINE_TOPICS = frozenset({OHLC_TOPIC, TICKS_TOPIC, TICKERS_TOPIC})
 """Topics whose records become rows of the tables, in whichever cluster."""
 PRODUCERS = (Role.INGESTOR, Role.ADMIN)
 

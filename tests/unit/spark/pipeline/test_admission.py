@@ -56,6 +56,15 @@ def test_other_records_do_not(given: dict[str, object], text: str, is_issued: bo
     assert re.search(text, found[0])
 
 
+@pytest.mark.parametrize("period_seconds", [0, 1, 60])
+def test_a_realtime_dispatch_settles_trades_and_candles_of_its_ticker_alone(period_seconds: int) -> None:
+    realtime = IssuedDispatch(dispatch_id(7), Series(TICKER, 0), TimeRange(0, 2**63 - 1), is_realtime=True)
+    given = {"issued": {dispatch_id(7): realtime}, "is_page": True, "now_ns": NOW_NS}
+    assert refusal(dispatch_id(7), Series(TICKER, period_seconds), span(10, 1), **given) is None  # type: ignore[arg-type]
+    other = refusal(dispatch_id(7), Series("ETH/USDT.BINANCE", period_seconds), span(10, 1), **given)  # type: ignore[arg-type]
+    assert other is not None and other.is_issued
+
+
 def test_a_page_may_end_two_minutes_ahead_and_a_final_anywhere_in_its_dispatch() -> None:
     end_ns = span(10, 20).end_ns
     assert why(now_ns=end_ns - MAX_AHEAD_NS) is None

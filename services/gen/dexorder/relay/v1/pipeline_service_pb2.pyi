@@ -60,7 +60,7 @@ Global___ReportJobsRequest: _TypeAlias = ReportJobsRequest  # noqa: Y015
 
 @_typing.final
 class PageResult(_message.Message):
-    """One page record of the batch."""
+    """One page record of the batch, or adjacent ones of trades as one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -78,13 +78,13 @@ class PageResult(_message.Message):
     ticker: _builtins.str
     """Market identifier."""
     period_seconds: _builtins.int
-    """Candle period in seconds."""
+    """Candle period in seconds; 0 for trades and ticker snapshots."""
     start_time: _builtins.int
     """First nanosecond since the epoch that the page settles."""
     end_time: _builtins.int
     """First nanosecond since the epoch after the range that the page settles."""
     rows: _builtins.int
-    """Candles decoded from it."""
+    """Candles, trades or snapshots decoded from it."""
     refused: _builtins.str
     """Reason for refusing the page; its rows are not in the table then, and its range counts as missing."""
     fetched_at: _builtins.int
@@ -233,6 +233,7 @@ class IssuedDispatch(_message.Message):
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
+    REALTIME_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Id of the dispatch."""
     ticker: _builtins.str
@@ -243,6 +244,10 @@ class IssuedDispatch(_message.Message):
     """First nanosecond since the epoch of its range."""
     end_time: _builtins.int
     """First nanosecond since the epoch after its range."""
+    realtime: _builtins.bool
+    """It is a realtime dispatch: it may settle trades (period 0) and candles of every period of the ticker in its range,
+    which usually has no end. period_seconds is 0 then.
+    """
     def __init__(
         self,
         *,
@@ -251,10 +256,11 @@ class IssuedDispatch(_message.Message):
         period_seconds: _builtins.int = ...,
         start_time: _builtins.int = ...,
         end_time: _builtins.int = ...,
+        realtime: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "job_id", b"job_id", "period_seconds", b"period_seconds", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "job_id", b"job_id", "period_seconds", b"period_seconds", "realtime", b"realtime", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,6 +15,7 @@ from services.common.model.errors import InvalidRequest
 from services.common.model.periods import (
     MONTH_SECONDS,
     PERIODS,
+    TRADES_PERIOD,
     WEEK_SECONDS,
     ceil_to_grid,
     check_span,
@@ -196,3 +197,10 @@ def test_a_large_window_of_months_does_not_reach_beyond_the_calendar() -> None:
     for end_ns in (parse_time("2024-05-01"), parse_time("2262-04-01")):
         span = TimeRange(start_ns, end_ns)
         assert split_by_periods(span, MONTH_SECONDS, 500_000) == [span]
+
+
+def test_every_time_is_on_the_grid_of_trades_which_have_no_periods() -> None:
+    assert floor_to_grid(7, TRADES_PERIOD) == ceil_to_grid(7, TRADES_PERIOD) == 7
+    assert is_on_grid(7, TRADES_PERIOD) and count_periods(TimeRange(7, 99), TRADES_PERIOD) == 0
+    with pytest.raises(InvalidRequest, match="period_seconds 0"):
+        check_span(0, 7, TRADES_PERIOD)
