@@ -26,6 +26,10 @@ class SimSettings(BaseSettings):
     """Speed of the clock, a multiple of the machine's; 0 stands still. Default 0 with ``now_ns``, else 1."""
     recorded: tuple[str, ...] = ()
     """``FILE=SYMBOL``, ``FILE=SYMBOL@PERIOD`` or ``FILE=SYMBOL@trades`` entries, see `recorded.load`. Default none."""
+    markets: int = Field(default=0, ge=0, le=9999)
+    """Number of further markets ``X0001/USDT`` and on, each with four trades a second. Default 0."""
+    fill: bool = False
+    """Whether periods without trades have a candle, flat at the last price and with volume 0. Default false."""
     faults: tuple[FaultRule, ...] = ()
     """Fault rules in force from the start, see `faults.FaultRule`. Default none."""
     latency_ms: float = Field(default=0, ge=0)

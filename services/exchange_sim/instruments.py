@@ -110,3 +110,9 @@ DARK_POOLS = (
     Instrument("BTC", "USD", 2, 5, True, _day("2019-01-01"), 44_000, 0.03, 1e6, busy_minutes=5, busy_seconds=1),
 )
 """Further markets with the symbol of one above and their own trades; only some dialects list them."""
+
+
+def extra_instruments(count: int) -> list[Instrument]:
+    """Return further markets, ``X0001/USDT`` and on, for tests of many subscriptions."""
+    listed_s = _day("2020-01-01")
+    return [Instrument(f"X{number:04}", "USDT", 4, 2, True, listed_s, 10, 0.04, 1e7) for number in range(1, count + 1)]

@@ -21,6 +21,7 @@ from services.exchange_sim import recorded
 from services.exchange_sim.config import SimSettings
 from services.exchange_sim.dialects import binance, kraken
 from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
+from services.exchange_sim.dialects.session import Tapes
 from services.exchange_sim.faults import BANS, BODIES, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
 from services.exchange_sim.sockets import Sockets, end
 from services.exchange_sim.spoiling import spoil
@@ -42,10 +43,12 @@ class Simulator:
     def __init__(self, settings: SimSettings) -> None:
         self._settings = settings
         self.clock = Clock(settings.now_ns, settings.speed)
-        self.venue = Venue(recorded.load(settings.recorded), seed=settings.seed)
+        self.venue = Venue(
+            recorded.load(settings.recorded), seed=settings.seed, fill=settings.fill, extra=settings.markets
+        )
         self.plan = self._plan(settings.faults)
         self.stats = Stats()
-        self.sockets = Sockets(self.venue, self.clock, self)
+        self.sockets = Sockets(Tapes(self.venue, self.clock), self)
         self._connections: WeakKeyDictionary[asyncio.Transport, int] = WeakKeyDictionary()
         self._connected = 0
 

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 from aiohttp import WSMsgType, web
 
 from services.exchange_sim.dialects.binance_socket import BinanceSession
+from services.exchange_sim.dialects.kraken_socket import KrakenSession
 from services.exchange_sim.dialects.session import Session, Tapes
 from services.exchange_sim.faults import MESSAGE, FaultPlan, FaultRule
 from services.exchange_sim.socket_faults import AT_ONCE, Action, Close, Outbox, Send
 from services.exchange_sim.stats import Stats
-from services.exchange_sim.venue import Clock, Venue
+from services.exchange_sim.venue import Clock
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _BATCH = 256
@@ -33,9 +34,9 @@ class Switches(Protocol):
 class Sockets:
     """Open WebSockets of the exchange."""
 
-    def __init__(self, venue: Venue, clock: Clock, switches: Switches) -> None:
-        self._tapes = Tapes(venue)
-        self._clock = clock
+    def __init__(self, tapes: Tapes, switches: Switches) -> None:
+        self._tapes = tapes
+        self._clock = tapes.clock
         self._switches = switches
         self._open: dict[int, _Connection] = {}
         self._opened = 0
@@ -64,6 +65,8 @@ class Sockets:
         path, now_ns = request.path, self._clock.now_ns()
         if path.startswith(("/ws", "/stream")):
             return BinanceSession(self._tapes, path, request.query.get("streams", ""), now_ns)
+        if path == "/v2":
+            return KrakenSession(self._tapes)
         return None
 
     def strike(self, rule: FaultRule) -> int:

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from services.exchange_sim.candles import Source
-from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS
+from services.exchange_sim.filled import Filled
+from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, extra_instruments
 from services.exchange_sim.market import SyntheticMarket
+from services.exchange_sim.trades import TradeSource
 
 
 class Clock:
@@ -77,12 +79,16 @@ class ClockChange(BaseModel):
 class Venue:
     """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
-    ``dark`` holds the dark pools by the id of the market whose name they share.
+    With ``fill`` their candles have no gaps; ``extra`` markets are added. ``dark`` holds the dark pools by the id of
+    the market whose name they share.
     """
 
-    def __init__(self, recorded: Iterable[Source], *, seed: int) -> None:
-        synthetic: list[Source] = [SyntheticMarket(instrument, seed=seed) for instrument in INSTRUMENTS]
-        self.sources = {source.instrument.id: source for source in (*synthetic, *recorded)}
+    def __init__(self, recorded: Iterable[Source], *, seed: int, fill: bool = False, extra: int = 0) -> None:
+        synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra_instruments(extra)))
+        self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}
+        if fill:
+            for id, source in self.sources.items():
+                self.sources[id] = Filled(source) if isinstance(source, TradeSource) else source
         # another seed, or they would trade at the other market's prices
         dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in DARK_POOLS]
         self.dark = {source.instrument.id: source for source in dark}

@@ -247,11 +247,11 @@ _AGGREGATES = _Form(Layout(time="T", unit_ns=_MS, close="p", volume="q"), _aggre
 
 def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
     if "symbol" in query:
-        return Answer(_day(_source(query, venue), now_ns), weight=2)
-    return Answer([_day(source, now_ns) for source in venue.sources.values()], weight=80)
+        return Answer(day_ticker(_source(query, venue), now_ns), weight=2)
+    return Answer([day_ticker(source, now_ns) for source in venue.sources.values()], weight=80)
 
 
-def _day(source: Source, now_ns: int) -> dict[str, Any]:
+def day_ticker(source: Source, now_ns: int) -> dict[str, Any]:
     """Return the ticker of the last 24 hours, to the minute."""
     end_s = source.newest_s(now_ns=now_ns)
     start_s = end_s - DAY

@@ -24,7 +24,7 @@ MAX_TRADES = 1000
 _NS, _MS = 1_000_000_000, 1_000_000
 _OHLC = Layout(time=0, unit_ns=_NS, close=4, volume=6, high=2, low=3, off_grid=1)
 _TRADE = Layout(time=2, unit_ns=_NS, close=0, volume=1)
-_PERIODS = {
+PERIODS_BY_MINUTES = {
     **{PERIODS[name].step_s // 60: PERIODS[name] for name in ("1m", "5m", "15m", "30m", "1h", "4h", "1d")},
     10_080: Period("7d", 7 * DAY),
     21_600: Period("15d", 15 * DAY),
@@ -35,7 +35,7 @@ _PERIODS = {
 def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
     """Return the newest 720 finished candles and the running one; of the finished, those that open after ``since``."""
     pair = one_pair(query, venue)
-    period = _PERIODS.get(integer(query, "interval", 1))
+    period = PERIODS_BY_MINUTES.get(integer(query, "interval", 1))
     if period is None:
         raise KrakenError("EGeneral:Invalid arguments:interval")
     since, source = since_ns(query), pair.source

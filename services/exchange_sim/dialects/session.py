@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from services.exchange_sim.stream import Event, Feed, Merge, Tape
+from services.exchange_sim.stream import Event, Feed, Merge, Sample, Tape
 from services.exchange_sim.trades import TradeSource
-from services.exchange_sim.venue import Venue
+from services.exchange_sim.venue import Clock, Venue
+
+_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,11 @@ class Message:
 
 
 class Tapes:
-    """Tapes of a venue's markets, which all connections share."""
+    """Tapes of a venue's markets, which all connections share, and its clock."""
 
-    def __init__(self, venue: Venue) -> None:
+    def __init__(self, venue: Venue, clock: Clock) -> None:
         self.venue = venue
+        self.clock = clock
         self._tapes: dict[str, Tape] = {}
 
     def of(self, source: TradeSource) -> Tape:
@@ -50,6 +53,7 @@ class Session(ABC):
         self.tapes = tapes
         self._merge = Merge()
         self._keys: dict[Hashable, None] = {}
+        self._now_ns = 0
 
     @abstractmethod
     def greeting(self, now_ns: int) -> list[str]:
@@ -64,8 +68,8 @@ class Session(ABC):
         """Return the events of a subscription after a time; None for a market that has none."""
 
     @abstractmethod
-    def render(self, key: Hashable, event: Event, now_ns: int) -> Message:
-        """Return an event as a message."""
+    def render(self, key: Hashable, event: Event, now_ns: int) -> Message | None:
+        """Return an event as a message; None if there is nothing to say."""
 
     @property
     def subscriptions(self) -> list[Hashable]:
@@ -94,7 +98,20 @@ class Session(ABC):
 
     def take(self, now_ns: int, limit: int) -> list[Message]:
         """Return the messages that are due, at most ``limit``."""
-        return [self.render(key, event, now_ns) for key, event in self._merge.take(now_ns, limit)]
+        self._now_ns = now_ns
+        messages = (self.render(key, event, now_ns) for key, event in self._merge.take(now_ns, limit))
+        return [message for message in messages if message is not None]
+
+    def samples(self, after_ns: int) -> Feed:
+        """Return one sample a second, by the exchange's clock or by the machine's, whichever is slower.
+
+        Samples of a time that the clock skipped are left out.
+        """
+        due_ns = after_ns
+        while True:
+            step_ns = int(_NS * max(1.0, self.tapes.clock.speed))
+            due_ns = max(due_ns + step_ns, self._now_ns) // _NS * _NS
+            yield due_ns, Sample(due_ns)
 
     def next_ns(self) -> int | None:
         """Return the time of the next message; None without any."""

@@ -46,8 +46,13 @@ class Exchange:
     @cached_property
     def pro(self) -> Any:
         # by default ccxt.pro keeps 1000 trades of a market and drops others that no call has returned, without a sign
-        options = {**self._options, "tradesLimit": 1_000_000}
+        options = {**self._options, "tradesLimit": 1_000_000, "OHLCVLimit": 10_000}
         return self._streaming(ccxt.pro.binance({"options": options, "enableRateLimit": False, "apiKey": "any"}))
+
+    @cached_property
+    def kraken_pro(self) -> Any:
+        options = {"tradesLimit": 1_000_000, "OHLCVLimit": 10_000}
+        return self._streaming(ccxt.pro.kraken({"options": options, "enableRateLimit": False}))
 
     def _streaming(self, client: Any) -> Any:
         ours = Venue(ccxt=client.id, rest_url=self.url, ws_url=self.url.replace("http", "ws", 1))
@@ -55,7 +60,7 @@ class Exchange:
         return client
 
     async def close(self) -> None:
-        for name in ("client", "kraken", "pro"):
+        for name in ("client", "kraken", "pro", "kraken_pro"):
             if name in vars(self):
                 await vars(self)[name].close()
 
