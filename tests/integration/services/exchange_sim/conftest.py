@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import ccxt.async_support as ccxt
-import ccxt.pro
+import ccxt.pro as ccxt_pro
 import pytest
 
 from services.common.exchanges import Exchange as Venue
@@ -47,12 +47,12 @@ class Exchange:
     def pro(self) -> Any:
         # by default ccxt.pro keeps 1000 trades of a market and drops others that no call has returned, without a sign
         options = {**self._options, "tradesLimit": 1_000_000, "OHLCVLimit": 10_000}
-        return self._streaming(ccxt.pro.binance({"options": options, "enableRateLimit": False, "apiKey": "any"}))
+        return self._streaming(ccxt_pro.binance({"options": options, "enableRateLimit": False, "apiKey": "any"}))
 
     @cached_property
     def kraken_pro(self) -> Any:
         options = {"tradesLimit": 1_000_000, "OHLCVLimit": 10_000}
-        return self._streaming(ccxt.pro.kraken({"options": options, "enableRateLimit": False}))
+        return self._streaming(ccxt_pro.kraken({"options": options, "enableRateLimit": False}))
 
     def _streaming(self, client: Any) -> Any:
         ours = Venue(ccxt=client.id, rest_url=self.url, ws_url=self.url.replace("http", "ws", 1))
