@@ -56,9 +56,9 @@ async def test_candles_are_those_of_rest(exchange: Exchange, name: str, symbol: 
     channel = stream.format("kline_1m") if name == "pro" else stream.format("ohlc", 1)
     rows = await pushed(exchange, watching, channel)
     last = {row[0]: row for row in rows if row[0] >= first}  # the last one of a minute is its closed candle
-    assert list(last) == list(range(first, first + 7 * MINUTE_MS, MINUTE_MS))
+    assert list(last)[:7] == list(range(first, first + 7 * MINUTE_MS, MINUTE_MS))
     stored = {row[0]: row for row in await client.fetch_ohlcv(symbol, "1m")}
-    for minute in list(last)[:-1]:
+    for minute in list(last)[:6]:
         assert last[minute] == pytest.approx(stored[minute], rel=1e-12)
 
 
