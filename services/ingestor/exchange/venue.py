@@ -43,6 +43,7 @@ from services.ingestor.exchange.failures import (
 from services.ingestor.exchange.instruments import keep_main_markets, refusal
 from services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket
 from services.ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
+from services.ingestor.history.answer_shape import AnswerShapes
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
@@ -84,6 +85,7 @@ class Venue:
         self.dialect = dialect_of(exchange.ccxt, client.features)
         self.offered = tuple(seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {}))
         self.limits = self.dialect.limits
+        self.shapes = AnswerShapes()
         limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
         self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
@@ -150,7 +152,7 @@ class Venue:
         market = self._markets_of.markets[symbol]
         # Binance returns the newest candles of a wide window for these.
         narrow = market.get("inverse") or market.get("option")
-        return replace(self.limits, wide=False) if narrow else self.limits
+        return self.shapes.shape.apply(replace(self.limits, wide=False) if narrow else self.limits)
 
     async def markets(self) -> tuple[Mapping[str, Any], int]:
         """Fetch all markets, also for the dispatches; return them by symbol, and the wall clock time in nanoseconds.

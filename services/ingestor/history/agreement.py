@@ -70,6 +70,12 @@ class Agreement:
         seen = (untrue + 1) / (true + untrue + 2) if untrue else 0.0
         return lead(max(seen, self.foreign.value(true=true, untrue=untrue)))
 
+    def is_lead(self, votes: int, against: int) -> bool:
+        """Return whether so many answers show whose candles they hold."""
+        if not self.foreign.is_minority(true=votes, untrue=against):
+            return False
+        return votes - against >= self.lead(true=votes, untrue=against)
+
     def outweighs(self, votes: int, empty: int) -> bool:
         """Return whether answers with the same candles prove them against ``empty`` answers that have none.
 

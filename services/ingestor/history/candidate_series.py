@@ -18,6 +18,9 @@ from services.common.model.time_range import TimeRange
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.paging import Windows
 
+_PROVEN_VOTES = 20
+"""Answers that the candles of earlier pages count as."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -125,10 +128,13 @@ class CandidateSeries:
 class Candidates:
     """All candidate series of one job, and the answers without any candle."""
 
-    def __init__(self, windows: Windows, agreement: Agreement) -> None:
+    def __init__(self, windows: Windows, agreement: Agreement, proven: Sequence[Candle] = ()) -> None:
         self._windows = windows
         self._agreement = agreement
         self._series: list[CandidateSeries] = []
+        if proven:
+            known = {c.open_ns: c for c in proven}
+            self._series.append(CandidateSeries(known, votes=_PROVEN_VOTES, published=True))
         self._empty: list[Answer] = []
 
     def add(

@@ -6,58 +6,58 @@ volumes of the finer candles in it. docs/completeness.md states under "Checksums
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
 from services.common.model.page import Candle
-from services.common.model.periods import count_periods, open_times, split_by_periods
+from services.common.model.periods import WEEK_SECONDS, count_periods, open_times, split_by_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
+from services.ingestor.history.answer_shape import Answered, AnswerShapes
 from services.ingestor.history.paging import Windows
 
 SETTLED_AFTER_SECONDS = 600
 """Age at which a cell counts as closed: a replica may be behind by that much."""
-_DAY_SECONDS = 86_400
-_LEAST_CELLS = 4
-_EQUAL_COUNTS = 3
-"""Answers with the same, largest number of candles, that show a limit."""
+_MAX_CANDLES = 60
+"""Finer candles of a cell: many, so that cells cost few calls; not more, so that a fault is near where they differ."""
 
 
-def cell_seconds(period_seconds: int, offered: Collection[int], periods: int) -> int | None:
-    """Return the largest period for cells: it divides evenly, and ``periods`` are several of them; None if none.
+def cell_ladder(period_seconds: int, offered: Collection[int], call_candles: int) -> list[int]:
+    """Return the periods for cells: the one to begin with, and the smallest, for cells that do not tally.
 
-    >>> [cell_seconds(60, [60, 300, 900, 3600, 14400], periods) for periods in (1000, 300, 100, 10)]
-    [14400, 3600, 900, None]
+    One call brings the finer candles of several cells. Halving the period step by step would cost a call for each step,
+    and one for the smallest period has the same candles.
+
+    >>> [cell_ladder(60, [60, 300, 900, 3600, 14400], candles) for candles in (1000, 100, 10, 5)]
+    [[3600, 300], [900, 300], [300], []]
     """
-    fitting = [
-        each
-        for each in offered
-        if period_seconds < each <= _DAY_SECONDS
-        and each % period_seconds == 0
-        and _DAY_SECONDS % each == 0
-        and each // period_seconds * _LEAST_CELLS <= periods
-    ]
-    return max(fitting, default=None)
+    most = min(_MAX_CANDLES, call_candles // 2)
+    fitting = sorted(each for each in offered if _is_divided(each, period_seconds) and each // period_seconds <= most)
+    return list(dict.fromkeys([fitting[-1], fitting[0]])) if fitting else []
+
+
+def _is_divided(cell_seconds: int, period_seconds: int) -> bool:
+    """Return whether whole candles of a period make up a cell; no month, as its length varies."""
+    return period_seconds < cell_seconds <= WEEK_SECONDS and cell_seconds % period_seconds == 0
 
 
 def tallies(cell: Candle | None, finer: Sequence[Candle], periods: int, volume_tolerance: float) -> bool:
-    """Return whether the finer candles are all that a cell is made of.
+    """Return whether the finer candles are all trades of a cell; flat candles without volume may be absent.
 
     Args:
         cell: None if the exchange has no such candle, as nothing was traded.
         periods: Number of finer candles of a cell without holes.
         volume_tolerance: Relative difference of volumes that rounding explains. Where a candle may be missing, it must
-            be less than the smallest candle's volume.
+            be less than the smallest volume.
     """
     if cell is None or not finer:
-        return cell is None and not finer
+        return not finer and (cell is None or not cell.volume)
     prices = finer[0].open, max(c.high for c in finer), min(c.low for c in finer), finer[-1].close
     if prices != (cell.open, cell.high, cell.low, cell.close):
         return False
     rounding = volume_tolerance * cell.volume
-    is_exact = len(finer) == periods or rounding < min(c.volume for c in finer)
+    is_exact = len(finer) == periods or rounding < min((c.volume for c in finer if c.volume), default=1.0)
     return is_exact and abs(fsum(c.volume for c in finer) - cell.volume) <= rounding
 
 
@@ -78,7 +78,13 @@ class CellStream:
     """
 
     def __init__(
-        self, span: TimeRange, seconds: int, cells: Mapping[int, Candle], windows: Windows, volume_tolerance: float
+        self,
+        span: TimeRange,
+        seconds: int,
+        cells: Mapping[int, Candle],
+        windows: Windows,
+        shapes: AnswerShapes,
+        volume_tolerance: float,
     ) -> None:
         """Start before the first cell of ``span``; absent from ``cells`` are those without trades."""
         self._todo = split_by_periods(span, seconds, 1)[::-1]
@@ -89,7 +95,8 @@ class CellStream:
         self._candles: dict[int, Candle] = {}
         self._next_ns = span.start_ns
         self._cell_candles = count_periods(TimeRange(0, seconds * SECOND_NS), windows.period)
-        self._counts: Counter[int] = Counter()
+        self._shapes = shapes
+        self._last_answer: Answered | None = None
         self._checked: list[CheckedCell] = []
         self.retries = 0
         """Queries about the first cell since it did not tally."""
@@ -98,12 +105,6 @@ class CellStream:
     def cell(self) -> TimeRange | None:
         """The first cell that is not settled; None if all are."""
         return self._todo[-1] if self._todo else None
-
-    @property
-    def limit(self) -> int:
-        """Candles of a call: as expected, or fewer if several answers end at the same number."""
-        largest = max(self._counts, default=0)
-        return largest if self._counts[largest] >= _EQUAL_COUNTS else self._windows.limits.candles
 
     def next_window(self) -> TimeRange:
         """Return the window of the next query."""
@@ -121,16 +122,22 @@ class CellStream:
         holes = self._windows.ranges(t for t in open_times(self.cell, self._windows.period) if t not in self._candles)
         return self._reach(max(holes, key=lambda hole: hole.end_ns - hole.start_ns, default=self.cell))
 
-    def add(self, window: TimeRange, candles: Sequence[Candle]) -> None:
-        """Add the answer about `next_window`."""
+    def add(self, window: TimeRange, candles: Sequence[Candle]) -> bool:
+        """Add the answer about `next_window`; return whether most of it contradicts the last answers."""
         assert self.cell, "there is a cell left"
-        self._counts[len(candles)] += 1
+        shared = [c for c in candles if c.open_ns in self._candles]
+        changed = sum(self._candles[c.open_ns] != c for c in shared)
+        answer, windows = Answered(window, frozenset(c.open_ns for c in candles)), self._windows
+        most, period_ns = windows.limits.candles, windows.period * SECOND_NS
+        self._shapes.note(answer, self._last_answer, most=most, period_ns=period_ns)
+        self._last_answer = answer
         inside = [c for c in candles if self.cell.start_ns <= c.open_ns < self._end_ns]
         self._candles.update((c.open_ns, c) for c in inside)
         ahead_ns = self._windows.after(inside[-1].open_ns) if inside else 0
         # an answer without a further candle covers its window, and any other ends with its last candle
         self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else min(window.end_ns, self._end_ns))
         self._check()
+        return 2 * changed > len(shared)
 
     def take(self) -> list[CheckedCell]:
         """Return the cells that tally and were not returned yet."""
@@ -165,7 +172,7 @@ class CellStream:
 
     def _full_call_ns(self) -> int:
         """Return a time until which there are more candles than a call returns, as thin as the last cells were."""
-        left = self._windows.limits.candles
+        left = self._windows.limits.candles + self._cell_candles  # the first cell may be known in part
         for cell in reversed(self._todo):
             if left <= 0 and cell.start_ns > self._next_ns:
                 return cell.start_ns
@@ -176,6 +183,7 @@ class CellStream:
         """Return the span and a period on both sides of it, as far as a call may reach."""
         windows = self._windows
         start_ns, end_ns = windows.before(span.start_ns, 1), min(windows.after(span.end_ns), windows.closed_end_ns)
-        if not windows.limits.wide:
-            end_ns = min(end_ns, windows.after(start_ns, self.limit))
+        limits = self._shapes.shape.apply(windows.limits)
+        if not limits.wide:
+            end_ns = min(end_ns, windows.after(start_ns, limits.candles))
         return TimeRange(start_ns, end_ns)

@@ -65,6 +65,7 @@ class Evidence:
         agreement: Agreement,
         *,
         closed_end_ns: int,
+        known: Sequence[Candle] = (),
         hole_answers: int,
         empty_job_answers: int = 0,
     ) -> None:
@@ -74,6 +75,7 @@ class Evidence:
             span: Range that the job is to settle; queries for evidence may reach beyond it.
             agreement: The exchange's; at the end of each page it is told which answers were true.
             closed_end_ns: End of the last closed candle, on the grid; no query reaches beyond it.
+            known: Candles before the range that are proven; those of the range must be linked to them.
             hole_answers: Least number of answers that prove a hole empty when no candles are near.
             empty_job_answers: The same while no candle is known, for an exchange whose answers cover wide windows:
                 there the same few answers decide about the whole job.
@@ -83,7 +85,7 @@ class Evidence:
         self._limits = limits
         self._agreement = agreement
         self._windows = Windows(period_seconds, limits, closed_end_ns=closed_end_ns)
-        self._candidates = Candidates(self._windows, agreement)
+        self._candidates = Candidates(self._windows, agreement, known)
         self._hole_answers = hole_answers
         self._empty_job_answers = max(hole_answers, empty_job_answers if limits.wide else 0)
         self._avoided: set[int] = set()

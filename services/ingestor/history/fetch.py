@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from services.common.model.page import Candle
 from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, open_times, split_by_periods
 from services.common.model.proof import Proof, ProofKind, join_proofs
 from services.common.model.time_range import TimeRange, subtract
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
-from services.ingestor.exchange.failures import ExchangeFailure
+from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.checksum import SETTLED_AFTER_SECONDS, CellStream, CheckedCell, cell_seconds
+from services.ingestor.history.checksum import SETTLED_AFTER_SECONDS, CellStream, CheckedCell, cell_ladder
 from services.ingestor.history.evidence import Query
 from services.ingestor.history.job import Job, Missing, Put, Unproven
 from services.ingestor.history.paging import Page, Windows, page_periods
 
 _MAX_RETRIES = 7
-"""Queries about a cell that does not tally before agreeing answers decide about it."""
-_MAX_UNCHECKED = 4
-"""Cells in a row that never tally from which on the exchange's coarser candles count as no checksums."""
+"""Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
+_MIN_FAILED = 4
+"""Cells that do not tally from which on, if no more have, the exchange's coarser candles count as no checksums."""
 _LONG_CALLS = 2
 """Calls that a range without coarser candles is worth; of longer ones only the ends are queried."""
 
@@ -42,47 +45,82 @@ class Fetcher:
         except ExchangeFailure as error:
             return [Missing(span, str(error))]
         closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, job.closed_end_ns)))
-        end_ns = closed.start_ns
+        ladder = []
         if self._venue.dialect.volume_tolerance is not None:
-            periods = min(count_periods(closed, period_seconds), job.limits.candles)
-            if seconds := cell_seconds(period_seconds, self._venue.offered, periods):
-                end_ns = await _CheckedFetch(job, closed, seconds).run()
-        await job.settle(TimeRange(end_ns, closed.end_ns))
+            ladder = cell_ladder(period_seconds, self._venue.offered, job.limits.candles)
+        await _CheckedFetch(job, self._agreement).settle(closed, ladder)
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
         return sorted(job.missing, key=lambda m: m.span)
 
 
 class _CheckedFetch:
-    """Fetches the part of a range that whole coarser candles, the cells, cover."""
+    """State of a dispatch that all its cells share."""
 
-    def __init__(self, job: Job, span: TimeRange, seconds: int) -> None:
-        self._job = job
-        self._span = span
-        self._cell_seconds = seconds
-        self._period = job.dispatch.period_seconds
-        self._windows = Windows(self._period, job.limits, closed_end_ns=job.closed_end_ns)
-        self._pending: list[CheckedCell] = []
-        self._proofs: list[Proof] = []
-        self._done_ns = span.start_ns
-        self._unchecked = 0
+    def __init__(self, job: Job, agreement: Agreement) -> None:
+        self.job = job
+        self.agreement = agreement
+        self.period = job.dispatch.period_seconds
+        self.windows = Windows(self.period, job.limits, closed_end_ns=job.closed_end_ns)
+        self.tolerance = job.venue.dialect.volume_tolerance or 0.0
+        self.tallied: Counter[int] = Counter()
+        self.failed: Counter[int] = Counter()
         self._left_seconds = job.venue.settings.recheck_seconds
 
-    async def run(self) -> int:
+    def is_hopeless(self, seconds: int) -> bool:
+        """Return whether cells of this period are no checksums."""
+        return self.failed[seconds] >= max(_MIN_FAILED, self.tallied[seconds])
+
+    async def settle(self, span: TimeRange, ladder: Sequence[int]) -> None:
+        """Settle a range by the cells of a ladder; by agreeing answers where there are none."""
+        end_ns = span.start_ns
+        ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
+        if ladder:
+            end_ns = await _Cells(self, span, ladder).settle()
+        await self.job.settle(TimeRange(end_ns, span.end_ns))
+
+    async def wait(self, retries: int) -> bool:
+        """Wait before a retry, longer each time; return False if no more waiting is worth it."""
+        seconds = self.job.venue.settings.hole_spacing_seconds * 2 ** (retries - 1) if retries > 2 else 0.0
+        if retries > _MAX_RETRIES or seconds > self._left_seconds:
+            return False
+        self._left_seconds -= seconds
+        if seconds:
+            await self.job.venue.sleep(seconds)
+        return True
+
+
+class _Cells:
+    """Fetches the part of a range that whole cells cover."""
+
+    def __init__(self, fetch: _CheckedFetch, span: TimeRange, ladder: Sequence[int]) -> None:
+        self._fetch = fetch
+        self._job = fetch.job
+        self._span = span
+        self._seconds, *self._smaller = ladder
+        self._pending: list[CheckedCell] = []
+        self._proofs: list[Proof] = []
+        self._unsettled: TimeRange | None = None
+        self._done_ns = span.start_ns
+        self._cells: Sequence[Candle] = ()
+        self._agreeing = self._foreign = 0
+
+    async def settle(self) -> int:
         """Settle the range from its start on; return the end of the settled part."""
-        seconds, job = self._cell_seconds, self._job
+        seconds, job = self._seconds, self._job
         settled_ns = floor_to_grid(max(0, job.closed_end_ns - SETTLED_AFTER_SECONDS * SECOND_NS), seconds)
         start_ns = floor_to_grid(self._span.start_ns, seconds)
         whole = TimeRange(start_ns, max(start_ns, min(ceil_to_grid(self._span.end_ns, seconds), settled_ns)))
         evidence = job.evidence(whole, seconds, settled_ns)
         try:
             for page in split_by_periods(whole, seconds, page_periods(job.venue.settings.page_candles, job.limits)):
-                if job.is_over or self._unchecked == _MAX_UNCHECKED:
+                if job.is_over or self._fetch.is_hopeless(seconds):
                     break
                 try:
                     await job.prove(page, evidence, seconds)
                 except (ExchangeFailure, Unproven):
-                    await self._settle_unchecked(page)
+                    await self._settle_otherwise(page)
                     evidence.start_anew(page.end_ns)
+                    self._agreeing = self._foreign = 0
                 else:
                     await self._check(evidence.settle(page))
         finally:
@@ -91,84 +129,87 @@ class _CheckedFetch:
 
     async def _check(self, coarse: Page) -> None:
         """Settle the range of a page of cells."""
-        longest = _LONG_CALLS * self._job.limits.candles
-        absent = [] if self._job.limits.wide else [e for e in coarse.empty if count_periods(e, self._period) > longest]
+        self._cells = coarse.candles
+        self._agreeing += 1
+        period, limits = self._fetch.period, self._job.limits
+        longest = _LONG_CALLS * limits.candles
+        absent = [] if limits.wide else [e for e in coarse.empty if count_periods(e, period) > longest]
         for part in sorted([*absent, *subtract([coarse.span], absent)]):
             if self._job.is_over:
                 return
             if part in absent and await self._has_empty_ends(part):
-                cells = split_by_periods(part, self._cell_seconds, 1)
-                self._pending += [CheckedCell(cell, ()) for cell in cells]
+                self._pending += [CheckedCell(cell, ()) for cell in split_by_periods(part, self._seconds, 1)]
                 self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
             elif part in absent:
-                await self._settle_unchecked(part)
+                await self._settle_otherwise(part)
             else:
                 await self._stream(part, coarse)
             await self._hand_on(all_pages=True)
 
     async def _has_empty_ends(self, part: TimeRange) -> bool:
         """Return whether queries about the start and the end of a range have no candle."""
-        windows, size = self._windows, self._job.limits.candles
+        windows, size = self._fetch.windows, self._job.limits.candles
         first = TimeRange(part.start_ns, windows.after(part.start_ns, size))
         last = TimeRange(windows.before(part.end_ns, size), part.end_ns)
         try:
-            return not any([(await self._job.query(Query(window), self._period))[0] for window in (last, first)])
+            return not any([(await self._job.query(Query(window), windows.period))[0] for window in (last, first)])
         except ExchangeFailure:
             return False
 
     async def _stream(self, span: TimeRange, coarse: Page) -> None:
-        """Settle a range cell by cell; cells that never tally are settled without them."""
+        """Settle a range cell by cell; adjacent cells that do not tally are settled together by smaller ones."""
+        job, windows = self._job, self._fetch.windows
         cells = {c.open_ns: c for c in coarse.candles}
-        tolerance = self._job.venue.dialect.volume_tolerance or 0.0
-        stream = CellStream(span, self._cell_seconds, cells, self._windows, tolerance)
-        while (cell := stream.cell) and not self._job.is_over:
-            if self._unchecked == _MAX_UNCHECKED:
-                await self._settle_unchecked(TimeRange(cell.start_ns, span.end_ns))
-                return
+        stream = CellStream(span, self._seconds, cells, windows, job.venue.shapes, self._fetch.tolerance)
+        fetched_ns = coarse.fetched_ns
+        while (cell := stream.cell) and not self._is_enough():
+            if self._fetch.is_hopeless(self._seconds):
+                self._leave(stream.give_up(span.end_ns))
+                break
             window = stream.next_window()
-            if not await self._wait(stream.retries):
-                await self._settle_unchecked(stream.give_up())
-                self._unchecked += 1
-                continue
-            try:
-                candles, fetched_ns = await self._job.query(Query(window, shifted=stream.retries > 0), self._period)
-            except ExchangeFailure:
-                await self._settle_unchecked(
-                    stream.give_up(min(window.end_ns, self._windows.after(cell.start_ns, self._job.limits.candles)))
-                )
-                continue
-            stream.add(window, candles)
-            self._take(stream.take(), cells, coarse, fetched_ns)
-            await self._hand_on()
-
-    async def _wait(self, retries: int) -> bool:
-        """Wait before a retry, longer each time; return False if no more waiting is worth it."""
-        seconds = self._job.venue.settings.hole_spacing_seconds * 2 ** (retries - 1) if retries > 2 else 0.0
-        if retries > _MAX_RETRIES or seconds > self._left_seconds:
-            return False
-        self._left_seconds -= seconds
-        if seconds:
-            await self._job.venue.sleep(seconds)
-        return True
-
-    def _take(self, checked: list[CheckedCell], cells: dict[int, Candle], coarse: Page, fetched_ns: int) -> None:
-        for each in checked:
-            self._unchecked = 0
-            self._pending.append(each)
-            if each.span.start_ns in cells:
-                times_ns = sorted([coarse.fetched_ns, fetched_ns])
-                self._proofs.append(Proof(each.span, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
+            if job.is_impossible(cell) or not await self._fetch.wait(stream.retries):
+                self._leave(stream.give_up())
+                self._fetch.failed[self._seconds] += 1
             else:
+                try:
+                    candles, fetched_ns = await job.query(Query(window, shifted=stream.retries > 0), windows.period)
+                    self._foreign += stream.add(window, candles)
+                except ExchangeFailure as error:
+                    if isinstance(error, ImpossibleCandle) and job.leave_out(error):
+                        continue
+                    reach_ns = windows.after(cell.start_ns, job.limits.candles)
+                    self._leave(stream.give_up(min(window.end_ns, reach_ns)))
+            await self._take(stream.take(), coarse, fetched_ns)
+        await self._settle_left()
+
+    async def _take(self, checked: list[CheckedCell], coarse: Page, fetched_ns: int) -> None:
+        """Take cells that tally, after all before them."""
+        if not checked:
+            return
+        await self._settle_left()
+        self._fetch.tallied[self._seconds] += len(checked)
+        self._agreeing += any(each.candles for each in checked)
+        self._pending += checked
+        times_ns = sorted([coarse.fetched_ns, fetched_ns])
+        for each in checked:
+            if any(empty.overlaps(each.span) for empty in coarse.empty):
                 self._proofs += [proof._replace(span=each.span) for proof in coarse.proofs]
+            else:
+                self._proofs.append(Proof(each.span, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
+        await self._hand_on()
 
     async def _hand_on(self, *, all_pages: bool = False) -> None:
-        """Hand on the full pages of what is checked, or all of it."""
+        """Hand on the full pages of what is checked, or all of it, once it is known to be the queried market's."""
+        if not self._is_trusted():
+            if not all_pages:
+                return
+            await self._confirm()
         while self._pending and not self._job.is_over:
             span = TimeRange(self._pending[0].span.start_ns, self._pending[-1].span.end_ns)
             rest = span.intersect(TimeRange(self._done_ns, self._span.end_ns))
             if rest is None:
                 break
-            part = split_by_periods(rest, self._period, self._job.venue.settings.page_candles)[0]
+            part = split_by_periods(rest, self._fetch.period, self._job.venue.settings.page_candles)[0]
             if part.end_ns == rest.end_ns and not all_pages:
                 return
             await self._job.hand_on(self._page(part))
@@ -176,17 +217,62 @@ class _CheckedFetch:
             self._pending = [cell for cell in self._pending if cell.span.end_ns > part.end_ns]
             self._proofs = [proof for proof in self._proofs if proof.span.end_ns > part.end_ns]
 
+    def _is_enough(self) -> bool:
+        inside = sum(c.open_ns >= self._done_ns for cell in self._pending for c in cell.candles)
+        return self._job.is_over or self._job.is_limit_reached(inside)
+
+    def _is_trusted(self) -> bool:
+        """Return whether enough answers tally, each about other candles, to be the queried market's."""
+        if self._job.limits.names_symbol or not any(cell.candles for cell in self._pending):
+            return True
+        return self._fetch.agreement.is_lead(self._agreeing, self._foreign)
+
+    async def _confirm(self) -> None:
+        """Query the first cells again until enough answers agree; otherwise settle all that tallies without them."""
+        job = self._job
+        first = self._cells[: job.limits.candles]
+        windows = Windows(self._seconds, job.limits, closed_end_ns=job.closed_end_ns)
+        window = TimeRange(first[0].open_ns, windows.after(first[-1].open_ns))
+        if not job.limits.wide:
+            window = TimeRange(window.start_ns, min(window.end_ns, windows.after(window.start_ns, job.limits.candles)))
+        known = {c.open_ns: c for c in first if c.open_ns < window.end_ns}
+        for query in range(job.venue.settings.evidence_queries):
+            if self._is_trusted():
+                return
+            try:
+                found, _ = await job.query(Query(window, spaced=query > 1, shifted=True), self._seconds)
+            except ExchangeFailure:
+                break
+            same = sum(known.get(c.open_ns) == c for c in found)
+            self._agreeing += 2 * same > len(known)
+            self._foreign += 2 * same < len(found)
+        part = TimeRange(self._done_ns, min(self._pending[-1].span.end_ns, self._span.end_ns))
+        self._pending, self._proofs = [], []
+        await job.settle(part)
+        self._done_ns = part.end_ns
+
     def _page(self, span: TimeRange) -> Page:
         inside = (c for cell in self._pending for c in cell.candles)
         candles = tuple(c for c in inside if span.start_ns <= c.open_ns < span.end_ns)
         present = {c.open_ns for c in candles}
-        empty = tuple(self._windows.ranges(t for t in open_times(span, self._period) if t not in present))
+        windows = self._fetch.windows
+        empty = tuple(windows.ranges(t for t in open_times(span, windows.period) if t not in present))
         proofs = [p._replace(span=part) for p in self._proofs if (part := p.span.intersect(span))]
         return Page(span, candles, empty, max(p.last_ns for p in proofs), tuple(join_proofs(proofs)))
 
-    async def _settle_unchecked(self, part: TimeRange) -> None:
-        """Settle a part by agreeing answers, after what is checked."""
+    def _leave(self, part: TimeRange) -> None:
+        """Leave a part, adjacent to the last one, to `_settle_left`."""
+        self._unsettled = TimeRange(self._unsettled.start_ns if self._unsettled else part.start_ns, part.end_ns)
+
+    async def _settle_left(self) -> None:
+        part, self._unsettled = self._unsettled, None
+        if part:
+            await self._settle_otherwise(part)
+
+    async def _settle_otherwise(self, part: TimeRange) -> None:
+        """Settle a part by smaller cells or agreeing answers, after what is checked."""
         await self._hand_on(all_pages=True)
-        if inside := part.intersect(self._span):
-            await self._job.settle(inside)
+        inside = part.intersect(self._span)
+        if inside and not self._job.is_over:
+            await self._fetch.settle(inside, self._smaller)
             self._done_ns = inside.end_ns

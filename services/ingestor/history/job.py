@@ -21,6 +21,8 @@ from services.ingestor.history.paging import Page, page_periods
 log = structlog.get_logger(__name__)
 _MAX_IMPOSSIBLE = 100
 """Impossible candles from which on the rest of their page is given up."""
+_LINK = 4
+"""Last candles that were handed on, to which the following ones must be linked."""
 _MAX_FAILED_PAGES = 3
 """Pages in a row without a verified candle or hole from which on the rest of the range is given up."""
 
@@ -62,6 +64,7 @@ class Job:
         self._impossible: dict[int, str] = {}
         self._found = 0
         self._failed = 0
+        self._last: tuple[Candle, ...] = ()
 
     async def start(self) -> None:
         """Check that the exchange has the symbol and the period, and learn which candles are closed.
@@ -75,14 +78,19 @@ class Job:
         self.closed_end_ns = await self._closed_end_ns()
 
     def evidence(self, span: TimeRange, period_seconds: int, closed_end_ns: int) -> Evidence:
-        """Return the evidence for a range of candles of a period, of which those up to ``closed_end_ns`` are closed."""
-        settings = self.venue.settings
+        """Return the evidence for a range of candles of a period, of which those up to ``closed_end_ns`` are closed.
+
+        Whose cells these are is shown by finer candles that tally.
+        """
+        settings, is_fine = self.venue.settings, period_seconds == self.dispatch.period_seconds
+        limits = self.limits if is_fine else replace(self.limits, names_symbol=True)
         return Evidence(
             span,
             period_seconds,
-            self.limits,
+            limits,
             self._agreement,
             closed_end_ns=closed_end_ns,
+            known=self._last if is_fine else (),
             hole_answers=settings.hole_answers,
             empty_job_answers=settings.empty_job_answers,
         )
@@ -90,11 +98,11 @@ class Job:
     @property
     def is_over(self) -> bool:
         """Whether the limit is reached, or so many pages failed that the rest is given up."""
-        return self._is_limit_reached() or self._failed >= _MAX_FAILED_PAGES
+        return self.is_limit_reached() or self._failed >= _MAX_FAILED_PAGES
 
     def add_rest(self, part: TimeRange, reason: str) -> None:
         """Note the rest of the range as missing, unless the limit is reached."""
-        if part and not self._is_limit_reached():
+        if part and not self.is_limit_reached():
             self._add_missing(part, reason)
 
     async def _closed_end_ns(self) -> int:
@@ -107,6 +115,15 @@ class Job:
             await self.venue.sleep(wait_ns / SECOND_NS)
             now_ns = await self._session.now_ns() - lag_ns
         return floor_to_grid(max(0, now_ns), dispatch.period_seconds)
+
+    def leave_out(self, error: ImpossibleCandle) -> bool:
+        """Query these candles no more; return False if there are too many."""
+        self._impossible.update(dict.fromkeys(error.opens, str(error)))
+        return len(self._impossible) <= _MAX_IMPOSSIBLE
+
+    def is_impossible(self, part: TimeRange) -> bool:
+        """Return whether a part holds an impossible candle."""
+        return any(part.start_ns <= open_ns < part.end_ns for open_ns in self._impossible)
 
     async def settle(self, span: TimeRange) -> None:
         """Fetch a range page by page; what agreeing answers do not prove is missing."""
@@ -123,7 +140,7 @@ class Job:
         if count_periods(span, period_seconds) > self.limits.candles:
             periods = page_periods(periods, self.limits)
         todo = self._leave_out_impossible(split_by_periods(span, period_seconds, periods), evidence)
-        while todo and not self._is_limit_reached():
+        while todo and not self.is_limit_reached():
             page = todo[0]
             if self.is_over:
                 self._add_missing(TimeRange(page.start_ns, span.end_ns), "not queried")
@@ -133,8 +150,7 @@ class Job:
                 await self.hand_on(evidence.settle(page))
                 todo = todo[1:]
             except ImpossibleCandle as error:
-                self._impossible.update(dict.fromkeys(error.opens, str(error)))
-                if len(self._impossible) > _MAX_IMPOSSIBLE:
+                if not self.leave_out(error):
                     self._add_missing(page, str(error))
                     todo = todo[1:]
                     self._failed += 1
@@ -219,6 +235,7 @@ class Job:
             page = self._cut(page, self.dispatch.limit - self._found)
         self._found += len(page.candles)
         self._failed = 0
+        self._last = (*self._last, *page.candles)[-_LINK:]
         await self._put(page)
 
     def _cut(self, page: Page, candles: int) -> Page:
@@ -227,8 +244,9 @@ class Job:
         span = TimeRange(page.span.start_ns, next_open(kept[-1].open_ns, self.dispatch.period_seconds))
         return replace(page, span=span, candles=kept, empty=tuple(intersect(page.empty, span)))
 
-    def _is_limit_reached(self) -> bool:
-        return bool(self.dispatch.limit) and self._found >= self.dispatch.limit
+    def is_limit_reached(self, more: int = 0) -> bool:
+        """Return whether the limit is reached, with so many candles more."""
+        return bool(self.dispatch.limit) and self._found + more >= self.dispatch.limit
 
 
 def _proven_start(evidence: Evidence, span: TimeRange) -> TimeRange:

@@ -8,6 +8,7 @@ from services.common.model.page import Candle
 from services.common.model.periods import open_times
 from services.common.model.proof import ProofKind
 from services.ingestor.exchange.dialects.table import TABLE, CallLimits
+from services.ingestor.history.answer_shape import AnswerShapes, Shape
 from services.ingestor.history.checksum import CellStream, tallies
 from services.ingestor.history.paging import Windows
 from tests.unit.services.ingestor.conftest import minutes
@@ -47,14 +48,16 @@ def test_finer_candles_tally(name: str, finer: list[Candle], equal: bool) -> Non
 def test_cell_without_trades_has_no_finer_candle() -> None:
     assert tallies(None, [], 60, 1e-9)
     assert not tallies(None, HOUR[:1], 60, 1e-9)
+    flat = Candle(HOUR[0].open_ns, 2.0, 2.0, 2.0, 2.0, 0.0)
+    assert tallies(flat, [], 60, 1e-9)
 
 
 @pytest.mark.parametrize("volume", [0.0, 1e-10])
 def test_hole_is_no_proof_where_a_candle_may_be_too_small_for_the_sum(volume: float) -> None:
-    """Some exchanges send minutes without trades as flat candles; a sum cannot tell that one of them is absent."""
+    """Some exchanges send minutes without trades as flat candles: their absence changes nothing and loses nothing."""
     quiet = [c._replace(volume=volume) if n in (20, 40) else c for n, c in enumerate(HOUR)]
     assert tallies(coarse(quiet), quiet, 60, 1e-9)
-    assert not tallies(coarse(quiet), quiet[:40] + quiet[41:], 60, 1e-9)
+    assert tallies(coarse(quiet), quiet[:40] + quiet[41:], 60, 1e-9) is (volume == 0)
 
 
 def test_only_exchanges_with_known_tolerance_are_checked() -> None:
@@ -69,33 +72,36 @@ def test_only_exchanges_with_known_tolerance_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "newest", "first", "last", "most_calls"),
+    ("shape", "size", "most_calls"),
     [
-        ("as expected", 100, False, 0, 0, 7),
-        ("fewer a call", 40, False, 0, 0, 18),
-        ("a quarter of a cell", 15, False, 0, 0, 50),
-        ("newest of the window", 40, True, 0, 0, 30),
-        ("since is excluded", 100, False, 1, 0, 8),
-        ("until is excluded", 100, False, 0, 1, 8),
+        (Shape(), 100, 7),
+        (Shape(40), 40, 18),
+        (Shape(15), 15, 50),
+        (Shape(40, newest_first=True), 40, 25),
+        (Shape(excludes_since=True), 100, 8),
+        (Shape(excludes_until=True), 100, 8),
     ],
 )
-def test_page_limits_are_learnt(name: str, size: int, newest: bool, first: int, last: int, most_calls: int) -> None:
-    """Each answer has at most ``size`` candles and excludes some at the ends of its window."""
-    windows = Windows(60, CallLimits(100), closed_end_ns=opens(660)[0])
+@pytest.mark.parametrize("wide", [True, False])
+def test_shape_of_answers_is_learnt(shape: Shape, size: int, most_calls: int, wide: bool) -> None:
+    """Each answer has at most ``size`` candles."""
+    windows, shapes = Windows(60, CallLimits(100, wide=wide), closed_end_ns=opens(660)[0]), AnswerShapes()
     cells = [coarse([MARKET[t] for t in open_times(minutes(n, 60), 60)]) for n in range(0, 600, 60)]
-    stream = CellStream(minutes(0, 600), 3600, {c.open_ns: c for c in cells}, windows, 1e-9)
+    stream = CellStream(minutes(0, 600), 3600, {c.open_ns: c for c in cells}, windows, shapes, 1e-9)
     found: list[Candle] = []
     calls = 0
     while stream.cell:
         window = stream.next_window()
         times = [t for t in open_times(window, 60) if t in MARKET]
-        times = times[first : len(times) - last]
-        stream.add(window, [MARKET[t] for t in (times[-size:] if newest else times[:size])])
+        times = times[shape.excludes_since : len(times) - shape.excludes_until]
+        stream.add(window, [MARKET[t] for t in (times[-size:] if shape.newest_first else times[:size])])
         found += [c for cell in stream.take() for c in cell.candles]
         calls += 1
         assert calls <= most_calls, stream.cell
     assert found == [MARKET[t] for t in opens(*range(600))]
-    assert stream.limit <= size
+    if not (wide and shape.excludes_until):  # every answer is full before the end of its window
+        assert shapes.shape == shape
+    assert AnswerShapes(shape).shape == shape
 
 
 def world(history: History, periods: int, call: CallLimits, untruth: Untruth | None = None) -> World:

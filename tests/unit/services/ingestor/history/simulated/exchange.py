@@ -20,6 +20,7 @@ from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.dialects.table import CallLimits, Dialect
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.history.agreement import Agreement
+from services.ingestor.history.answer_shape import AnswerShapes
 from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
@@ -79,12 +80,15 @@ class Exchange:
         )
         self.metrics = _METRICS
         self.agreement = Agreement()
+        self.agreement.incomplete.note(true=world.good_answers)
+        self.agreement.foreign.note(true=world.good_answers)
         self.calls = self.lies = self.failed = 0
         self.log: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
         self._dice = random.Random(f"{world.seed}/lies")
         self.dialect = Dialect("sim", world.call.candles, volume_tolerance=1e-9 if world.cells else None)
         self.offered = (world.period_seconds, *world.cells)
+        self.shapes = AnswerShapes()
         self._connection = 0
         self._kinds = world.kinds or tuple(LIES)
         self._lied_about: set[int] = set()
@@ -145,7 +149,13 @@ class Exchange:
     def _answer(self, whose: str, window: TimeRange, period_seconds: int) -> Rows:
         opens, rows = self._table(whose, period_seconds)
         first, end = bisect_left(opens, window.start_ns), bisect_left(opens, window.end_ns)
-        rows = [c for c in rows[first:end] if not self._is_absent(c.open_ns)][: self.limits.candles]
+        absent = self._absent()
+        if absent and period_seconds != self.world.period_seconds and self.world.untruth and self.world.untruth.deep:
+            left = [c for c in self._rows[whose] if not absent.start_ns <= c.open_ns < absent.end_ns]
+            rows, first, end, absent = self.world.coarse(left, period_seconds), 0, len(rows), None
+            rows = [c for c in rows if window.start_ns <= c.open_ns < window.end_ns]
+        rows = [c for c in rows[first:end] if not absent or not absent.start_ns <= c.open_ns < absent.end_ns]
+        rows = rows[: self.limits.candles]
         if returned := self.world.returned:
             rows = rows[:returned] if returned > 0 else rows[returned:]
         if rows and rows[-1].open_ns >= self.world.closed_end_ns:  # such a candle still runs, so it changes
@@ -171,14 +181,15 @@ class Exchange:
             self._coarse[whose, period_seconds] = table
         return table
 
-    def _is_absent(self, open_ns: int) -> bool:
-        """Return whether an untruth hides a candle now."""
+    def _absent(self) -> TimeRange | None:
+        """Return the range whose candles an untruth hides now."""
         untruth = self.world.untruth
         if untruth is None or not untruth.count or self._connection % untruth.replicas:
-            return False
+            return None
         began_ns = self._began_ns + untruth.calls * CALL_NS
         lasts = began_ns <= self._clock_ns < began_ns + untruth.lasts_s * SECOND_NS
-        return lasts and untruth.first <= self.number(open_ns) < untruth.first + untruth.count
+        hidden = TimeRange(self.world.open_ns(untruth.first), self.world.open_ns(untruth.first + untruth.count))
+        return hidden if lasts else None
 
     def _refuse_impossible(self, rows: Rows, window: TimeRange, skip: Collection[int]) -> None:
         """Raise as `Session.candles` does after too many equal impossible candles."""

@@ -20,7 +20,13 @@ from tests.unit.services.ingestor.history.simulated.jobs import (
     fetch_with_deaths,
 )
 from tests.unit.services.ingestor.history.simulated.world import World
-from tests.unit.services.ingestor.history.simulated.worlds import LONGEST, impossible_worlds, untrue_worlds, worlds
+from tests.unit.services.ingestor.history.simulated.worlds import (
+    LONGEST,
+    deep_worlds,
+    impossible_worlds,
+    untrue_worlds,
+    worlds,
+)
 
 SHARES = st.sampled_from([0.05, 0.2])
 
@@ -118,6 +124,7 @@ PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] =
         worlds(period_seconds=60, cells=CELLS, call=st.builds(CallLimits, LARGE_CALL), returned=st.integers(-60, 60)),
     ),
     "untrue for a while": (what_is_untrue_for_a_while_is_never_final, untrue_worlds(cells=CELLS)),
+    "untrue in cells of the newest hour": (what_is_untrue_for_a_while_is_never_final, deep_worlds(cells=CELLS)),
     "untrue for a while, without cells": (what_is_untrue_for_a_while_is_never_final, untrue_worlds()),
 }
 """Name -> the property and the worlds it holds for."""

@@ -59,6 +59,7 @@ class Untruth:
         replicas: Number of replicas; one of them has the fault, and a connection stays at its replica.
         calls: True answers before the fault begins.
         lag_s: Every candle is absent until so many seconds after its close, and coarser ones lack it.
+        deep: Coarser candles are computed from those that are left, so they agree.
     """
 
     first: int = 0
@@ -67,6 +68,7 @@ class Untruth:
     replicas: int = 1
     calls: int = 0
     lag_s: float = 0.0
+    deep: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class World:
             negative; 0 for as many as ``call`` says.
         cells: Coarser periods that the exchange has, seconds; they are checksums.
         untruth: What is untrue for a while, in candles of all periods; None if nothing is.
+        good_answers: Answers that the exchange gave before, all true.
     """
 
     seed: int
@@ -107,6 +110,7 @@ class World:
     returned: int = 0
     cells: tuple[int, ...] = ()
     untruth: Untruth | None = None
+    good_answers: int = 0
 
     def open_ns(self, number: int) -> int:
         """Return the open time of a period."""

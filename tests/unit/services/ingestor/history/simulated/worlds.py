@@ -60,10 +60,22 @@ def untrue_worlds(**fixed: Any) -> st.SearchStrategy[World]:
         calls=st.integers(0, 30),
     )
     late = st.builds(Untruth, lag_s=st.sampled_from([1.0, 30.0, 180.0, 590.0]))
+    fixed = {"good_answers": st.sampled_from([0, 2_000])} | fixed
     calls = st.builds(CallLimits, st.integers(20, 80), wide=st.booleans())
     return worlds(
         untruth=absent | late, period_seconds=60, call=calls, closed=st.none() | st.integers(1, LONGEST), **fixed
     )
+
+
+@st.composite
+def deep_worlds(draw: st.DrawFn, /, **fixed: Any) -> World:
+    """Return worlds in which some of the newest hour's candles are absent, and coarser ones are made of the others."""
+    world = draw(untrue_worlds(**fixed))
+    closed = draw(st.integers(60, LONGEST))
+    first = draw(st.integers(closed - 55, closed - 1))
+    lasts_s, replicas = draw(st.sampled_from([1.0, 60.0, 600.0])), draw(st.integers(1, 2))
+    untruth = Untruth(first, draw(st.integers(1, closed - first)), lasts_s, replicas, deep=True)
+    return replace(world, closed=closed, untruth=untruth)
 
 
 def seeded(seed: int, *, lies: float) -> World:
