@@ -94,8 +94,7 @@ async def test_ban_survives_the_process_that_received_it(tmp_path: Path) -> None
 
 
 UNITS_A_SECOND, BURST, CANDLES_COST, PAGES = 8, 1, 0.4, 20
-CHECKSUM_CALLS = 11
-"""Queries for coarser candles, until a fresh ingestor believes whose they are, and one for the range's end."""
+CHECKSUM_CALLS = 1
 SESSIONS = 4
 """Two venues, each with a slot and the question for its markets."""
 MOST_CALLS_1S = int((UNITS_A_SECOND + BURST) / CANDLES_COST) + 1 + SESSIONS + 1

@@ -155,7 +155,7 @@ async def test_symbol_the_exchange_does_not_have_ends_in_error(world_of: StartWo
         assert world.gateway.pages("j1") == []
 
 
-GOOD = 9_840
+GOOD = 9_960
 """Whole cells of ten answers, of which each but the first repeats a candle."""
 
 
@@ -165,13 +165,13 @@ async def test_exchange_that_stays_bad_ends_in_error_after_the_good_pages(
 ) -> None:
     span = minutes(0, 12_000)
     truth = await sim.truth(minutes(0, GOOD))
-    await sim.faults({"kind": kind, "after": 20})
+    await sim.faults({"kind": kind, "after": 11})
     async with world_of(attempts=3, evidence_queries=12) as world:
         assert (await run_job(world, dispatch("j1", span))).success
         assert rows(world.gateway.pages("j1")) == truth
         final = world.gateway.final("j1").value
         assert (final.status, final.total_records) == (ERROR, GOOD)
-        assert "missing [2023-11-07T20:00:00Z, 2023-11-09T08:00:00Z)" in final.error_message
+        assert "missing [2023-11-07T22:00:00Z, 2023-11-09T08:00:00Z)" in final.error_message
 
 
 async def test_fenced_job_is_dropped_without_a_final_and_its_slot_offered_again(world_of: StartWorld) -> None:
