@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.common.model.page import Candle
 from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, open_times, split_by_periods
@@ -164,11 +164,11 @@ class _Cells:
         fetched_ns = coarse.fetched_ns
         while (cell := stream.cell) and not self._is_enough():
             if self._fetch.is_hopeless(self._seconds):
-                self._leave(stream.give_up(span.end_ns))
+                self._leave(stream.give_up(span.end_ns), cells)
                 break
             window = stream.next_window()
             if job.is_impossible(cell) or not await self._fetch.wait(stream.retries):
-                self._leave(stream.give_up())
+                self._leave(stream.give_up(), cells)
                 self._fetch.failed[self._seconds] += 1
             else:
                 try:
@@ -178,7 +178,7 @@ class _Cells:
                     if isinstance(error, ImpossibleCandle) and job.leave_out(error):
                         continue
                     reach_ns = windows.after(cell.start_ns, job.limits.candles)
-                    self._leave(stream.give_up(min(window.end_ns, reach_ns)))
+                    self._leave(stream.give_up(min(window.end_ns, reach_ns)), cells)
             await self._take(stream.take(), coarse, fetched_ns)
         await self._settle_left()
 
@@ -260,8 +260,11 @@ class _Cells:
         proofs = [p._replace(span=part) for p in self._proofs if (part := p.span.intersect(span))]
         return Page(span, candles, empty, max(p.last_ns for p in proofs), tuple(join_proofs(proofs)))
 
-    def _leave(self, part: TimeRange) -> None:
+    def _leave(self, part: TimeRange, cells: Mapping[int, Candle]) -> None:
         """Leave a part, adjacent to the last one, to `_settle_left`."""
+        for cell in split_by_periods(part, self._seconds, 1):
+            if cell.start_ns in cells and cells[cell.start_ns].volume:
+                self._job.traded.append(cell)
         self._unsettled = TimeRange(self._unsettled.start_ns if self._unsettled else part.start_ns, part.end_ns)
 
     async def _settle_left(self) -> None:

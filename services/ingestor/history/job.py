@@ -9,7 +9,7 @@ import structlog
 
 from services.common.model.page import Candle
 from services.common.model.periods import PERIODS, count_periods, floor_to_grid, next_open, split_by_periods
-from services.common.model.time_range import TimeRange, intersect, subtract
+from services.common.model.time_range import TimeRange, intersect, merge, subtract
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
@@ -65,6 +65,8 @@ class Job:
         self._found = 0
         self._failed = 0
         self._last: tuple[Candle, ...] = ()
+        self.traded: list[TimeRange] = []
+        """Ranges of coarser candles with a volume, whose finer candles do not tally."""
 
     async def start(self) -> None:
         """Check that the exchange has the symbol and the period, and learn which candles are closed.
@@ -139,6 +141,8 @@ class Job:
         # What one call returns is one page, as each page may cost a batch of Spark.
         if count_periods(span, period_seconds) > self.limits.candles:
             periods = page_periods(periods, self.limits)
+        cell = max((count_periods(cell, period_seconds) for cell in self.traded), default=1)
+        periods = max(cell, periods - periods % cell)
         todo = self._leave_out_impossible(split_by_periods(span, period_seconds, periods), evidence)
         while todo and not self.is_limit_reached():
             page = todo[0]
@@ -147,7 +151,7 @@ class Job:
                 return
             try:
                 await self.prove(page, evidence, period_seconds)
-                await self.hand_on(evidence.settle(page))
+                await self._hand_on_traded(evidence.settle(page))
                 todo = todo[1:]
             except ImpossibleCandle as error:
                 if not self.leave_out(error):
@@ -159,7 +163,7 @@ class Job:
                 proven = _proven_start(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
                 self._failed += 1
                 if proven:
-                    await self.hand_on(evidence.settle(proven))
+                    await self._hand_on_traded(evidence.settle(proven))
                 todo = todo[1:]
                 self.add_rest(TimeRange(proven.end_ns, page.end_ns), str(error))
             except ExchangeFailure as error:
@@ -229,20 +233,24 @@ class Job:
             skip = {}
         return await self._session.candles(symbol, PERIODS[period_seconds], period_seconds, query.window, skip)
 
+    async def _hand_on_traded(self, page: Page) -> None:
+        """Hand a page on, except for ranges without a candle in which a coarser candle has trades."""
+        bare = merge(cell for cell in self.traded if any(empty.contains(cell) for empty in page.empty))
+        for part in sorted([*bare, *subtract([page.span], bare)]):
+            if part in bare:
+                self.add_rest(part, f"{self.venue.name} has a coarser candle with trades, and no candle")
+            elif not self.is_limit_reached():
+                await self.hand_on(page.part(part))
+
     async def hand_on(self, page: Page) -> None:
         """Hand a verified page on, up to the limit's last candle."""
         if self.dispatch.limit and self._found + len(page.candles) >= self.dispatch.limit:
-            page = self._cut(page, self.dispatch.limit - self._found)
+            last = page.candles[self.dispatch.limit - self._found - 1]
+            page = page.part(TimeRange(page.span.start_ns, next_open(last.open_ns, self.dispatch.period_seconds)))
         self._found += len(page.candles)
         self._failed = 0
         self._last = (*self._last, *page.candles)[-_LINK:]
         await self._put(page)
-
-    def _cut(self, page: Page, candles: int) -> Page:
-        """Return the page up to and including its n-th candle."""
-        kept = page.candles[:candles]
-        span = TimeRange(page.span.start_ns, next_open(kept[-1].open_ns, self.dispatch.period_seconds))
-        return replace(page, span=span, candles=kept, empty=tuple(intersect(page.empty, span)))
 
     def is_limit_reached(self, more: int = 0) -> bool:
         """Return whether the limit is reached, with so many candles more."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from services.common.model.page import Candle
 from services.common.model.periods import count_periods, next_open, split_by_periods
 from services.common.model.proof import Proof
-from services.common.model.time_range import TimeRange, merge
+from services.common.model.time_range import TimeRange, intersect, merge
 from services.ingestor.exchange.dialects.table import CallLimits
 
 
@@ -25,6 +25,12 @@ class Page:
     empty: tuple[TimeRange, ...]
     fetched_ns: int
     proofs: tuple[Proof, ...] = ()
+
+    def part(self, span: TimeRange) -> Page:
+        """Return the part of the page inside a range."""
+        candles = tuple(c for c in self.candles if span.start_ns <= c.open_ns < span.end_ns)
+        proofs = tuple(p._replace(span=inside) for p in self.proofs if (inside := p.span.intersect(span)))
+        return Page(span, candles, tuple(intersect(self.empty, span)), self.fetched_ns, proofs)
 
 
 def link_periods(candles: int) -> int:
