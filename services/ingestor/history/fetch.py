@@ -262,9 +262,9 @@ class _Cells:
 
     def _leave(self, part: TimeRange, cells: Mapping[int, Candle]) -> None:
         """Leave a part, adjacent to the last one, to `_settle_left`."""
-        for cell in split_by_periods(part, self._seconds, 1):
-            if cell.start_ns in cells and cells[cell.start_ns].volume:
-                self._job.traded.append(cell)
+        if self._job.limits.names_symbol or self._fetch.agreement.is_lead(self._agreeing, self._foreign):
+            left = split_by_periods(part, self._seconds, 1)
+            self._job.traded += [each for each in left if each.start_ns in cells and cells[each.start_ns].volume]
         self._unsettled = TimeRange(self._unsettled.start_ns if self._unsettled else part.start_ns, part.end_ns)
 
     async def _settle_left(self) -> None:
