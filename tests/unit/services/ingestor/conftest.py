@@ -141,7 +141,7 @@ async def running_neighbours(folder: Path, exchanges: Path) -> AsyncIterator[Nei
         context = stack.enter_context(zmq.asyncio.Context())
         broker = FakeBroker(context)
         gateway = FakeGateway()
-        relay = FakeRelay(gateway)
+        relay = FakeRelay(gateway)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
         gateway_at = await stack.enter_async_context(
             grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s))
         )

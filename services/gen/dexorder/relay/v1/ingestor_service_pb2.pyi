@@ -4,6 +4,7 @@ isort:skip_file
 Reports of ingestors to the relay, beside the frames of the broker."""
 
 from collections import abc as _abc
+from services.gen.dexorder.market.v1 import market_pb2 as _market_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -179,3 +180,251 @@ class ReportMarketsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportMarketsResponse: _TypeAlias = ReportMarketsResponse  # noqa: Y015
+
+@_typing.final
+class ResumeRealtimeRequest(_message.Message):
+    """Realtime dispatch that begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    INGESTOR_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The dispatch."""
+    ingestor_id: _builtins.str
+    """Name of the ingestor, as in WatchControl; shown to people."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        ingestor_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ingestor_id", b"ingestor_id", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRealtimeRequest: _TypeAlias = ResumeRealtimeRequest  # noqa: Y015
+
+@_typing.final
+class ResumeRealtimeResponse(_message.Message):
+    """Where a realtime dispatch begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CURRENT_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    LAST_TRADE_ID_FIELD_NUMBER: _builtins.int
+    CANDLES_FIELD_NUMBER: _builtins.int
+    current: _builtins.bool
+    """False if the job_id is fenced, ended or unknown; the other fields are not set then."""
+    start_time: _builtins.int
+    """Nanoseconds since the epoch from which trades are wanted: what an earlier dispatch settled ends there, or else the
+    earliest `since` of a subscription or the time of its acceptance. Trades at or after it that were produced before may
+    be produced again. Set whether or not trades are produced, as candles need them.
+    """
+    last_trade_id: _builtins.str
+    """Id of the last trade that is settled before start_time; absent if none is known."""
+    @_builtins.property
+    def candles(self) -> _containers.RepeatedCompositeFieldContainer[Global___CandleStart]:
+        """Where the candles of each period of the dispatch begin."""
+
+    def __init__(
+        self,
+        *,
+        current: _builtins.bool = ...,
+        start_time: _builtins.int = ...,
+        last_trade_id: _builtins.str | None = ...,
+        candles: _abc.Iterable[Global___CandleStart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "candles", b"candles", "current", b"current", "last_trade_id", b"last_trade_id", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
+    _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_trade_id) -> _WhichOneofReturnType__last_trade_id | None: ...
+
+Global___ResumeRealtimeResponse: _TypeAlias = ResumeRealtimeResponse  # noqa: Y015
+
+@_typing.final
+class CandleStart(_message.Message):
+    """Where the candles of one period begin."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    period_seconds: _builtins.int
+    """Candle period in seconds."""
+    start_time: _builtins.int
+    """Open time of the first candle that is wanted, nanoseconds since the epoch, on the period's grid. It may lie in the
+    future. If the candle can't be built, as its trades are gone, begin with a later one: the relay has history fetched
+    for the candles between.
+    """
+    def __init__(
+        self,
+        *,
+        period_seconds: _builtins.int = ...,
+        start_time: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["period_seconds", b"period_seconds", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CandleStart: _TypeAlias = CandleStart  # noqa: Y015
+
+@_typing.final
+class ReportRealtimeRequest(_message.Message):
+    """Records that Kafka has acknowledged."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___RealtimeReport]:
+        """One report for each record, or for adjacent records of one series as one."""
+
+    def __init__(
+        self,
+        *,
+        reports: _abc.Iterable[Global___RealtimeReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportRealtimeRequest: _TypeAlias = ReportRealtimeRequest  # noqa: Y015
+
+@_typing.final
+class RealtimeReport(_message.Message):
+    """One record of a realtime job that Kafka has acknowledged, or adjacent ones."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    LAST_TRADE_ID_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The dispatch."""
+    period_seconds: _builtins.int
+    """Candle period in seconds; 0 for trades."""
+    start_time: _builtins.int
+    """First nanosecond since the epoch that is settled."""
+    end_time: _builtins.int
+    """First nanosecond since the epoch after the range that is settled."""
+    count: _builtins.int
+    """Trades or candles."""
+    last_trade_id: _builtins.str
+    """Id of the last trade that is settled; only with period_seconds 0."""
+    lag: _builtins.int
+    """Nanoseconds from end_time to Kafka's acknowledgement by the ingestor's clock; for people."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        period_seconds: _builtins.int = ...,
+        start_time: _builtins.int = ...,
+        end_time: _builtins.int = ...,
+        count: _builtins.int = ...,
+        last_trade_id: _builtins.str | None = ...,
+        lag: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "last_trade_id", b"last_trade_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id", "count", b"count", "end_time", b"end_time", "job_id", b"job_id", "lag", b"lag", "last_trade_id", b"last_trade_id", "period_seconds", b"period_seconds", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_trade_id: _TypeAlias = _typing.Literal["last_trade_id"]  # noqa: Y015
+    _WhichOneofArgType__last_trade_id: _TypeAlias = _typing.Literal["_last_trade_id", b"_last_trade_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_trade_id) -> _WhichOneofReturnType__last_trade_id | None: ...
+
+Global___RealtimeReport: _TypeAlias = RealtimeReport  # noqa: Y015
+
+@_typing.final
+class ReportRealtimeResponse(_message.Message):
+    """Answer to a report."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FENCED_JOB_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def fenced_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of the reported job_ids that are fenced, ended or unknown; the ingestor must stop them without WorkComplete."""
+
+    def __init__(
+        self,
+        *,
+        fenced_job_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fenced_job_ids", b"fenced_job_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportRealtimeResponse: _TypeAlias = ReportRealtimeResponse  # noqa: Y015
+
+@_typing.final
+class PushMarketDataRequest(_message.Message):
+    """Live data of one realtime job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    TRADES_FIELD_NUMBER: _builtins.int
+    CANDLES_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """The dispatch. Data of a dispatch that is not current is dropped."""
+    @_builtins.property
+    def trades(self) -> _containers.RepeatedCompositeFieldContainer[_market_pb2.Trade]:
+        """Trades as they were received, by time; ticker may be empty."""
+
+    @_builtins.property
+    def candles(self) -> _containers.RepeatedCompositeFieldContainer[_market_pb2.Candle]:
+        """Candles that have changed or closed; ticker may be empty."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        trades: _abc.Iterable[_market_pb2.Trade] | None = ...,
+        candles: _abc.Iterable[_market_pb2.Candle] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "job_id", b"job_id", "trades", b"trades"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushMarketDataRequest: _TypeAlias = PushMarketDataRequest  # noqa: Y015
+
+@_typing.final
+class PushMarketDataResponse(_message.Message):
+    """End of the stream."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DROPPED_FIELD_NUMBER: _builtins.int
+    dropped: _builtins.int
+    """Messages that were dropped because their job_id was not current."""
+    def __init__(
+        self,
+        *,
+        dropped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushMarketDataResponse: _TypeAlias = PushMarketDataResponse  # noqa: Y015

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -26,7 +27,8 @@ if _version_not_supported:
 
 
 class IngestorServiceStub:
-    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here.
+    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    reported here.
     """
 
     def __init__(self, channel):
@@ -50,10 +52,36 @@ class IngestorServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.FromString,
                 _registered_method=True)
+        self.ResumeRealtime = channel.unary_unary(
+                '/dexorder.relay.v1.IngestorService/ResumeRealtime',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ResumeRealtimeRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ResumeRealtimeResponse.FromString,
+                _registered_method=True)
+        self.ReportRealtime = channel.unary_unary(
+                '/dexorder.relay.v1.IngestorService/ReportRealtime',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportRealtimeRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportRealtimeResponse.FromString,
+                _registered_method=True)
+        self.PushMarketData = channel.stream_unary(
+                '/dexorder.relay.v1.IngestorService/PushMarketData',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.PushMarketDataRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.PushMarketDataResponse.FromString,
+                _registered_method=True)
+        self.WatchControl = channel.unary_stream(
+                '/dexorder.relay.v1.IngestorService/WatchControl',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlResponse.FromString,
+                _registered_method=True)
+        self.ReportControl = channel.unary_unary(
+                '/dexorder.relay.v1.IngestorService/ReportControl',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlResponse.FromString,
+                _registered_method=True)
 
 
 class IngestorServiceServicer:
-    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here.
+    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    reported here.
     """
 
     def ReportPage(self, request, context):
@@ -78,6 +106,42 @@ class IngestorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResumeRealtime(self, request, context):
+        """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportRealtime(self, request, context):
+        """Report that Kafka has acknowledged records of realtime jobs, and renew their leases. Reports of any number of jobs
+        and records may share a call; those of one series must come in the order of its records.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PushMarketData(self, request_iterator, context):
+        """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchControl(self, request, context):
+        """Stream the instructions for this ingestor while it runs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportControl(self, request, context):
+        """Report what became of an instruction.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IngestorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +160,31 @@ def add_IngestorServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.SerializeToString,
             ),
+            'ResumeRealtime': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRealtime,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ResumeRealtimeRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ResumeRealtimeResponse.SerializeToString,
+            ),
+            'ReportRealtime': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportRealtime,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportRealtimeRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportRealtimeResponse.SerializeToString,
+            ),
+            'PushMarketData': grpc.stream_unary_rpc_method_handler(
+                    servicer.PushMarketData,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.PushMarketDataRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.PushMarketDataResponse.SerializeToString,
+            ),
+            'WatchControl': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchControl,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlResponse.SerializeToString,
+            ),
+            'ReportControl': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportControl,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'dexorder.relay.v1.IngestorService', rpc_method_handlers)
@@ -105,7 +194,8 @@ def add_IngestorServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IngestorService:
-    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here.
+    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    reported here.
     """
 
     @staticmethod
@@ -179,6 +269,141 @@ class IngestorService:
             '/dexorder.relay.v1.IngestorService/ReportMarkets',
             dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportMarketsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRealtime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.IngestorService/ResumeRealtime',
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ResumeRealtimeRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ResumeRealtimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportRealtime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.IngestorService/ReportRealtime',
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportRealtimeRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.ReportRealtimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PushMarketData(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/dexorder.relay.v1.IngestorService/PushMarketData',
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.PushMarketDataRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2.PushMarketDataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchControl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.IngestorService/WatchControl',
+            dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_control__pb2.WatchControlResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportControl(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.IngestorService/ReportControl',
+            dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_control__pb2.ReportControlResponse.FromString,
             options,
             channel_credentials,
             insecure,

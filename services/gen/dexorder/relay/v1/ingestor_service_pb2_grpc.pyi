@@ -4,6 +4,7 @@ isort:skip_file
 Reports of ingestors to the relay, beside the frames of the broker."""
 
 from collections import abc as _abc
+from services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as _ingestor_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -27,7 +28,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class IngestorServiceStub:
-    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here."""
+    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    reported here.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,10 +44,24 @@ class IngestorServiceStub:
     """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
     ReportMarkets: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]
     """Report the markets of an exchange. Replaces the earlier report."""
+    ResumeRealtime: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]
+    """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease."""
+    ReportRealtime: _grpc.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportRealtimeRequest, _ingestor_service_pb2.ReportRealtimeResponse]
+    """Report that Kafka has acknowledged records of realtime jobs, and renew their leases. Reports of any number of jobs
+    and records may share a call; those of one series must come in the order of its records.
+    """
+    PushMarketData: _grpc.StreamUnaryMultiCallable[_ingestor_service_pb2.PushMarketDataRequest, _ingestor_service_pb2.PushMarketDataResponse]
+    """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
+    WatchControl: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchControlRequest, _control_pb2.WatchControlResponse]
+    """Stream the instructions for this ingestor while it runs."""
+    ReportControl: _grpc.UnaryUnaryMultiCallable[_control_pb2.ReportControlRequest, _control_pb2.ReportControlResponse]
+    """Report what became of an instruction."""
 
 @_typing.type_check_only
 class IngestorServiceAsyncStub(IngestorServiceStub):
-    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here."""
+    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    reported here.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     ReportPage: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportPageRequest, _ingestor_service_pb2.ReportPageResponse]  # type: ignore[assignment]
@@ -55,9 +72,23 @@ class IngestorServiceAsyncStub(IngestorServiceStub):
     """Report what holds up a dispatch, or that nothing does any more. It changes only what WatchProgress says."""
     ReportMarkets: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportMarketsRequest, _ingestor_service_pb2.ReportMarketsResponse]  # type: ignore[assignment]
     """Report the markets of an exchange. Replaces the earlier report."""
+    ResumeRealtime: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ResumeRealtimeRequest, _ingestor_service_pb2.ResumeRealtimeResponse]  # type: ignore[assignment]
+    """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease."""
+    ReportRealtime: _aio.UnaryUnaryMultiCallable[_ingestor_service_pb2.ReportRealtimeRequest, _ingestor_service_pb2.ReportRealtimeResponse]  # type: ignore[assignment]
+    """Report that Kafka has acknowledged records of realtime jobs, and renew their leases. Reports of any number of jobs
+    and records may share a call; those of one series must come in the order of its records.
+    """
+    PushMarketData: _aio.StreamUnaryMultiCallable[_ingestor_service_pb2.PushMarketDataRequest, _ingestor_service_pb2.PushMarketDataResponse]  # type: ignore[assignment]
+    """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
+    WatchControl: _aio.UnaryStreamMultiCallable[_control_pb2.WatchControlRequest, _control_pb2.WatchControlResponse]  # type: ignore[assignment]
+    """Stream the instructions for this ingestor while it runs."""
+    ReportControl: _aio.UnaryUnaryMultiCallable[_control_pb2.ReportControlRequest, _control_pb2.ReportControlResponse]  # type: ignore[assignment]
+    """Report what became of an instruction."""
 
 class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Reports of pages and markets. Frames on 5567 cannot carry a range, so progress is reported here."""
+    """Reports of pages, markets and realtime jobs; instructions. Frames on 5567 cannot carry a range, so progress is
+    reported here.
+    """
 
     @_abc_1.abstractmethod
     def ReportPage(
@@ -84,5 +115,47 @@ class IngestorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_ingestor_service_pb2.ReportMarketsResponse, _abc.Awaitable[_ingestor_service_pb2.ReportMarketsResponse]]:
         """Report the markets of an exchange. Replaces the earlier report."""
+
+    @_abc_1.abstractmethod
+    def ResumeRealtime(
+        self,
+        request: _ingestor_service_pb2.ResumeRealtimeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestor_service_pb2.ResumeRealtimeResponse, _abc.Awaitable[_ingestor_service_pb2.ResumeRealtimeResponse]]:
+        """Return where a realtime dispatch begins. Called once, before its first record; it also renews the lease."""
+
+    @_abc_1.abstractmethod
+    def ReportRealtime(
+        self,
+        request: _ingestor_service_pb2.ReportRealtimeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestor_service_pb2.ReportRealtimeResponse, _abc.Awaitable[_ingestor_service_pb2.ReportRealtimeResponse]]:
+        """Report that Kafka has acknowledged records of realtime jobs, and renew their leases. Reports of any number of jobs
+        and records may share a call; those of one series must come in the order of its records.
+        """
+
+    @_abc_1.abstractmethod
+    def PushMarketData(
+        self,
+        request_iterator: _MaybeAsyncIterator[_ingestor_service_pb2.PushMarketDataRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingestor_service_pb2.PushMarketDataResponse, _abc.Awaitable[_ingestor_service_pb2.PushMarketDataResponse]]:
+        """Send live trades and candles to those who watch, before Kafka has them. Best effort: nothing is kept."""
+
+    @_abc_1.abstractmethod
+    def WatchControl(
+        self,
+        request: _control_pb2.WatchControlRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_control_pb2.WatchControlResponse], _abc.AsyncIterator[_control_pb2.WatchControlResponse]]:
+        """Stream the instructions for this ingestor while it runs."""
+
+    @_abc_1.abstractmethod
+    def ReportControl(
+        self,
+        request: _control_pb2.ReportControlRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ReportControlResponse, _abc.Awaitable[_control_pb2.ReportControlResponse]]:
+        """Report what became of an instruction."""
 
 def add_IngestorServiceServicer_to_server(servicer: IngestorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -4,6 +4,8 @@ import grpc
 import warnings
 
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
+from services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
+from services.gen.dexorder.relay.v1 import realtime_pb2 as dexorder_dot_relay_dot_v1_dot_realtime__pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -27,7 +29,7 @@ if _version_not_supported:
 
 
 class RelayServiceStub:
-    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables.
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables; realtime subscriptions.
     """
 
     def __init__(self, channel):
@@ -96,10 +98,40 @@ class RelayServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.RefreshHistoricalRequest.SerializeToString,
                 response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
                 _registered_method=True)
+        self.StartRealtime = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/StartRealtime',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StartRealtimeRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StartRealtimeResponse.FromString,
+                _registered_method=True)
+        self.StopRealtime = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/StopRealtime',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StopRealtimeRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StopRealtimeResponse.FromString,
+                _registered_method=True)
+        self.ListRealtime = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/ListRealtime',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.ListRealtimeRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.ListRealtimeResponse.FromString,
+                _registered_method=True)
+        self.SnapshotTickers = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/SnapshotTickers',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.SnapshotTickersRequest.SerializeToString,
+                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+                _registered_method=True)
+        self.StreamMarketData = channel.unary_stream(
+                '/dexorder.relay.v1.RelayService/StreamMarketData',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StreamMarketDataRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StreamMarketDataResponse.FromString,
+                _registered_method=True)
+        self.ControlIngestors = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/ControlIngestors',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsResponse.FromString,
+                _registered_method=True)
 
 
 class RelayServiceServicer:
-    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables.
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables; realtime subscriptions.
     """
 
     def SubmitHistorical(self, request, context):
@@ -205,6 +237,58 @@ class RelayServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartRealtime(self, request, context):
+        """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
+
+        The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
+        another subscription, and for one that was stopped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StopRealtime(self, request, context):
+        """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
+        the market's last subscription stops within about a second, with what is settled in Kafka.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRealtime(self, request, context):
+        """List realtime subscriptions and their jobs, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SnapshotTickers(self, request, context):
+        """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
+        for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamMarketData(self, request, context):
+        """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
+        without bound; the tables have what is complete.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ControlIngestors(self, request, context):
+        """Give an instruction to one or all ingestors, and return what became of it at each, after its effect.
+
+        CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RelayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -268,6 +352,36 @@ def add_RelayServiceServicer_to_server(servicer, server):
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.RefreshHistoricalRequest.FromString,
                     response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.SerializeToString,
             ),
+            'StartRealtime': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartRealtime,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StartRealtimeRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StartRealtimeResponse.SerializeToString,
+            ),
+            'StopRealtime': grpc.unary_unary_rpc_method_handler(
+                    servicer.StopRealtime,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StopRealtimeRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StopRealtimeResponse.SerializeToString,
+            ),
+            'ListRealtime': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRealtime,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.ListRealtimeRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.ListRealtimeResponse.SerializeToString,
+            ),
+            'SnapshotTickers': grpc.unary_unary_rpc_method_handler(
+                    servicer.SnapshotTickers,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.SnapshotTickersRequest.FromString,
+                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.SerializeToString,
+            ),
+            'StreamMarketData': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamMarketData,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StreamMarketDataRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_realtime__pb2.StreamMarketDataResponse.SerializeToString,
+            ),
+            'ControlIngestors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControlIngestors,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'dexorder.relay.v1.RelayService', rpc_method_handlers)
@@ -277,7 +391,7 @@ def add_RelayServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class RelayService:
-    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables.
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables; realtime subscriptions.
     """
 
     @staticmethod
@@ -594,6 +708,168 @@ class RelayService:
             '/dexorder.relay.v1.RelayService/RefreshHistorical',
             dexorder_dot_relay_dot_v1_dot_relay__service__pb2.RefreshHistoricalRequest.SerializeToString,
             dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartRealtime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/StartRealtime',
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.StartRealtimeRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.StartRealtimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StopRealtime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/StopRealtime',
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.StopRealtimeRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.StopRealtimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRealtime(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/ListRealtime',
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.ListRealtimeRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.ListRealtimeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SnapshotTickers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/SnapshotTickers',
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.SnapshotTickersRequest.SerializeToString,
+            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.SubmitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamMarketData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/StreamMarketData',
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.StreamMarketDataRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_realtime__pb2.StreamMarketDataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ControlIngestors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/ControlIngestors',
+            dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,6 +5,8 @@ Requests of clients to the relay."""
 
 from collections import abc as _abc
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
+from services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -28,7 +30,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RelayServiceStub:
-    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables."""
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables; realtime subscriptions."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -82,10 +84,37 @@ class RelayServiceStub:
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
+    StartRealtime: _grpc.UnaryUnaryMultiCallable[_realtime_pb2.StartRealtimeRequest, _realtime_pb2.StartRealtimeResponse]
+    """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
+
+    The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
+    another subscription, and for one that was stopped.
+    """
+    StopRealtime: _grpc.UnaryUnaryMultiCallable[_realtime_pb2.StopRealtimeRequest, _realtime_pb2.StopRealtimeResponse]
+    """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
+    the market's last subscription stops within about a second, with what is settled in Kafka.
+    """
+    ListRealtime: _grpc.UnaryUnaryMultiCallable[_realtime_pb2.ListRealtimeRequest, _realtime_pb2.ListRealtimeResponse]
+    """List realtime subscriptions and their jobs, in pages."""
+    SnapshotTickers: _grpc.UnaryUnaryMultiCallable[_realtime_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]
+    """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
+    for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+    StreamMarketData: _grpc.UnaryStreamMultiCallable[_realtime_pb2.StreamMarketDataRequest, _realtime_pb2.StreamMarketDataResponse]
+    """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
+    without bound; the tables have what is complete.
+    """
+    ControlIngestors: _grpc.UnaryUnaryMultiCallable[_control_pb2.ControlIngestorsRequest, _control_pb2.ControlIngestorsResponse]
+    """Give an instruction to one or all ingestors, and return what became of it at each, after its effect.
+
+    CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
+    """
 
 @_typing.type_check_only
 class RelayServiceAsyncStub(RelayServiceStub):
-    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables."""
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables; realtime subscriptions."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SubmitHistorical: _aio.UnaryUnaryMultiCallable[_ingest_pb2.SubmitHistoricalRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
@@ -136,9 +165,36 @@ class RelayServiceAsyncStub(RelayServiceStub):
     buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
     buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
     """
+    StartRealtime: _aio.UnaryUnaryMultiCallable[_realtime_pb2.StartRealtimeRequest, _realtime_pb2.StartRealtimeResponse]  # type: ignore[assignment]
+    """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
+
+    The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
+    another subscription, and for one that was stopped.
+    """
+    StopRealtime: _aio.UnaryUnaryMultiCallable[_realtime_pb2.StopRealtimeRequest, _realtime_pb2.StopRealtimeResponse]  # type: ignore[assignment]
+    """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
+    the market's last subscription stops within about a second, with what is settled in Kafka.
+    """
+    ListRealtime: _aio.UnaryUnaryMultiCallable[_realtime_pb2.ListRealtimeRequest, _realtime_pb2.ListRealtimeResponse]  # type: ignore[assignment]
+    """List realtime subscriptions and their jobs, in pages."""
+    SnapshotTickers: _aio.UnaryUnaryMultiCallable[_realtime_pb2.SnapshotTickersRequest, _ingest_pb2.SubmitResponse]  # type: ignore[assignment]
+    """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
+    for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+    """
+    StreamMarketData: _aio.UnaryStreamMultiCallable[_realtime_pb2.StreamMarketDataRequest, _realtime_pb2.StreamMarketDataResponse]  # type: ignore[assignment]
+    """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
+    without bound; the tables have what is complete.
+    """
+    ControlIngestors: _aio.UnaryUnaryMultiCallable[_control_pb2.ControlIngestorsRequest, _control_pb2.ControlIngestorsResponse]  # type: ignore[assignment]
+    """Give an instruction to one or all ingestors, and return what became of it at each, after its effect.
+
+    CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
+    """
 
 class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables."""
+    """Requests for market data: submit, watch, cancel, notifications; coverage of the tables; realtime subscriptions."""
 
     @_abc_1.abstractmethod
     def SubmitHistorical(
@@ -258,6 +314,69 @@ class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
         retracts nothing. Otherwise as SubmitHistorical; the request is watched, cancelled and announced like any other.
         buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
         buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+
+    @_abc_1.abstractmethod
+    def StartRealtime(
+        self,
+        request: _realtime_pb2.StartRealtimeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_realtime_pb2.StartRealtimeResponse, _abc.Awaitable[_realtime_pb2.StartRealtimeResponse]]:
+        """Start a realtime subscription. It is on disk before the answer, and runs until StopRealtime.
+
+        The same subscription again changes nothing. INVALID_ARGUMENT for an invalid field, for an id that was used for
+        another subscription, and for one that was stopped.
+        """
+
+    @_abc_1.abstractmethod
+    def StopRealtime(
+        self,
+        request: _realtime_pb2.StopRealtimeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_realtime_pb2.StopRealtimeResponse, _abc.Awaitable[_realtime_pb2.StopRealtimeResponse]]:
+        """Stop a realtime subscription; repeating it changes nothing. NOT_FOUND for an id that was never accepted. The job of
+        the market's last subscription stops within about a second, with what is settled in Kafka.
+        """
+
+    @_abc_1.abstractmethod
+    def ListRealtime(
+        self,
+        request: _realtime_pb2.ListRealtimeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_realtime_pb2.ListRealtimeResponse, _abc.Awaitable[_realtime_pb2.ListRealtimeResponse]]:
+        """List realtime subscriptions and their jobs, in pages."""
+
+    @_abc_1.abstractmethod
+    def SnapshotTickers(
+        self,
+        request: _realtime_pb2.SnapshotTickersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingest_pb2.SubmitResponse, _abc.Awaitable[_ingest_pb2.SubmitResponse]]:
+        """Accept a request for a snapshot of all tickers of an exchange. It is watched, cancelled and announced like a request
+        for history, with ticker `*.EXCHANGE`, period 0 and table `tickers`; QUEUED, DUPLICATE and INVALID as there.
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        buf:lint:ignore RPC_REQUEST_RESPONSE_UNIQUE
+        """
+
+    @_abc_1.abstractmethod
+    def StreamMarketData(
+        self,
+        request: _realtime_pb2.StreamMarketDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_realtime_pb2.StreamMarketDataResponse], _abc.AsyncIterator[_realtime_pb2.StreamMarketDataResponse]]:
+        """Stream live trades and candles of markets that have subscriptions, without end. Best effort, and never buffered
+        without bound; the tables have what is complete.
+        """
+
+    @_abc_1.abstractmethod
+    def ControlIngestors(
+        self,
+        request: _control_pb2.ControlIngestorsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.ControlIngestorsResponse, _abc.Awaitable[_control_pb2.ControlIngestorsResponse]]:
+        """Give an instruction to one or all ingestors, and return what became of it at each, after its effect.
+
+        CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
         """
 
 def add_RelayServiceServicer_to_server(servicer: RelayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
