@@ -42,7 +42,8 @@ class IngestorSettings(ServiceSettings):
     rate_limit_dir: Path = Field(
         default_factory=lambda: Path(tempfile.gettempdir()) / f"dexorder-budgets-{os.getuid()}"
     )
-    """Folder of the rate limits that all ingestors of a host share; by default one for each user."""
+    """Folder of what all ingestors of a host share: rate limits and what they learnt of the exchanges' answers; by default
+    one for each user."""
     instruments_refresh_seconds: float = Field(default=3600.0, gt=0)
     """Time, in seconds, between two reports of an exchange's instruments to the relay."""
 
@@ -83,11 +84,11 @@ class IngestorSettings(ServiceSettings):
     """The same for a whole job without any candle, if one answer covers all of it; if half of the answers are untrue,
     all of them are once in a million."""
     hole_spacing_seconds: float = Field(default=0.2, ge=0)
-    """Time between two such answers, in seconds."""
+    """First wait between two such answers, in seconds; each further one is twice as long, within recheck_seconds."""
     evidence_queries: int = Field(default=100, ge=1)
     """Largest number of queries without progress in one page before its unverified part is given up as missing."""
     recheck_seconds: float = Field(default=30.0, ge=0)
-    """Longest time, in seconds, that a dispatch waits in all for candles to agree with their coarser candles."""
+    """Longest time, in seconds, that a dispatch waits in all between repeated queries about the same candles."""
     close_wait_seconds: float = Field(default=10.0, ge=0)
     """Longest wait, in seconds, for the last candle of a range to close."""
     closing_lag_seconds: float = Field(default=1.0, ge=0)

@@ -129,6 +129,11 @@ class SharedBucket:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
+def shared_path(folder: Path, exchange: str, host: str, ending: str = "") -> Path:
+    """Return the path of a file that the ingestors of this host share, about an exchange at an API host."""
+    return folder / (quote(f"{exchange}@{host}", safe="@") + ending)
+
+
 def open_bucket(folder: Path, exchange: str, host: str, limit: RateLimit, *, now_ns: int) -> SharedBucket:
     """Open the host's bucket for an exchange (ccxt's id) at an API host; create it if it does not exist.
 
@@ -136,7 +141,7 @@ def open_bucket(folder: Path, exchange: str, host: str, limit: RateLimit, *, now
         OSError: The folder can't be used.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bucket = SharedBucket(os.open(folder / quote(f"{exchange}@{host}", safe="@"), _MODE, 0o600), limit)
+    bucket = SharedBucket(os.open(shared_path(folder, exchange, host), _MODE, 0o600), limit)
     try:
         bucket.ban(0, now_ns=now_ns)  # finds out now, not at the first call, whether it can be locked and written
     except OSError:

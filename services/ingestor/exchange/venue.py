@@ -41,9 +41,9 @@ from services.ingestor.exchange.failures import (
     kind_of,
 )
 from services.ingestor.exchange.instruments import keep_main_markets, refusal
-from services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket
+from services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
 from services.ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
-from services.ingestor.history.answer_shape import AnswerShapes
+from services.ingestor.history.learnt import Learnt
 from services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
@@ -85,9 +85,10 @@ class Venue:
         self.dialect = dialect_of(exchange.ccxt, client.features)
         self.offered = tuple(seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {}))
         self.limits = self.dialect.limits
-        self.shapes = AnswerShapes()
         limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
+        self.learnt = Learnt(shared_path(settings.rate_limit_dir, exchange.ccxt, _host(client), ".learnt"))
+        self.shapes = self.learnt.shapes
         self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
 
     @asynccontextmanager

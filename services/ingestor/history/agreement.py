@@ -8,12 +8,19 @@ must also be as many as a rate of one half would rarely give.
 from __future__ import annotations
 
 from math import ceil, log, sqrt
+from typing import NamedTuple
+
+from services.common.model.times import SECOND_NS
 
 ODDS = 1e-6
 """Largest probability of one wrong decision."""
 MIN_ANSWERS = 2
 """Answers that must agree, however reliable an exchange has been."""
-_MAX_COUNTED = 2_000
+HALF_LIFE_NS = 3_600 * SECOND_NS
+"""Time after which an answer counts half: 2,000 true ones of yesterday vouch for nothing."""
+_MAX_COUNTED = 2_000.0
+_MAX_COUNTED_AFTER_UNTRUE = 40.0
+"""Answers that still count, in proportion, once one turns out to be untrue: what goes bad was good before."""
 _HOPELESS = 0.49
 """From this share on a majority is not proof."""
 _DEVIATIONS = 3.1
@@ -21,32 +28,55 @@ _DEVIATIONS = 3.1
 would."""
 
 
+class Counted(NamedTuple):
+    """Answers counted so far, each less the older it is."""
+
+    answers: float = 0.0
+    untrue: float = 0.0
+
+    def aged(self, elapsed_ns: int) -> Counted:
+        """Return what is left after a time."""
+        return self._scaled(0.5 ** (max(0, elapsed_ns) / HALF_LIFE_NS))
+
+    def plus(self, *, true: int, untrue: int) -> Counted:
+        """Return the count with further answers; of older ones fewer count if one of these is untrue."""
+        most = _MAX_COUNTED_AFTER_UNTRUE if untrue else _MAX_COUNTED
+        kept = self._scaled(min(1.0, most / self.answers)) if self.answers else self
+        return Counted(kept.answers + true + untrue, kept.untrue + untrue)
+
+    def _scaled(self, share: float) -> Counted:
+        return Counted(self.answers * share, self.untrue * share)
+
+
 class UntrueShare:
     """Measured share of untrue answers of one kind."""
 
-    def __init__(self, prior_answers: int) -> None:
+    def __init__(self, prior_answers: int, counted: Counted = Counted()) -> None:  # noqa: B008 - immutable
         """Assume one untrue answer in ``prior_answers`` before the first."""
         self._prior_answers = prior_answers
-        self._answers = 0.0
-        self._untrue = 0.0
+        self._new = (0, 0)
+        self.counted = counted
 
     def note(self, *, true: int = 0, untrue: int = 0) -> None:
         """Count answers."""
-        self._answers += true + untrue
-        self._untrue += untrue
-        if self._answers > _MAX_COUNTED:
-            self._answers = self._answers / 2
-            self._untrue = self._untrue / 2
+        self.counted = self.counted.plus(true=true, untrue=untrue)
+        self._new = self._new[0] + true, self._new[1] + untrue
+
+    def take_new(self) -> tuple[int, int]:
+        """Return the numbers of true and untrue answers counted since the last call."""
+        new, self._new = self._new, (0, 0)
+        return new
 
     def value(self, *, true: int = 0, untrue: int = 0) -> float:
         """Return p, above 0, including answers that are not counted yet."""
-        return (self._untrue + untrue + 1) / (self._answers + true + untrue + self._prior_answers)
+        counted = self.counted.plus(true=true, untrue=untrue)
+        return (counted.untrue + 1) / (counted.answers + self._prior_answers)
 
     def is_minority(self, *, true: int = 0, untrue: int = 0) -> bool:
         """Return whether fewer than half are untrue beyond reasonable doubt, including answers not counted yet."""
-        total = self._answers + true + untrue
-        ahead = total - 2 * (self._untrue + untrue)
-        return ahead > 0 and ahead >= _DEVIATIONS * sqrt(total)
+        counted = self.counted.plus(true=true, untrue=untrue)
+        ahead = counted.answers - 2 * counted.untrue
+        return ahead > 0 and ahead >= _DEVIATIONS * sqrt(counted.answers)
 
 
 class Agreement:
@@ -57,18 +87,23 @@ class Agreement:
         """Answers that lack candles which exist."""
         self.foreign = UntrueShare(prior_answers=10)
         """Answers with another market's candles."""
+        self._now_ns = 0
+
+    def advance(self, now_ns: int) -> None:
+        """Let the answers counted so far age; without effect if the time is not later than the last one."""
+        elapsed_ns = now_ns - self._now_ns if self._now_ns else 0
+        if elapsed_ns > 0:
+            for share in (self.incomplete, self.foreign):
+                share.counted = share.counted.aged(elapsed_ns)
+        self._now_ns = max(self._now_ns, now_ns)
 
     def agreeing(self, *, true: int = 0, untrue: int = 0) -> int:
         """Return how many answers without a candle prove that it does not exist, given those about it so far."""
-        return agreeing(self.incomplete.value(true=true, untrue=untrue))
+        return agreeing(max(_seen(true, untrue), self.incomplete.value(true=true, untrue=untrue)))
 
     def lead(self, *, true: int = 0, untrue: int = 0) -> int:
-        """Return by how many answers a series must lead over any other, given those for it and those against it.
-
-        If some are against it, the exchange counts as no more reliable than these show, whatever it answered earlier.
-        """
-        seen = (untrue + 1) / (true + untrue + 2) if untrue else 0.0
-        return lead(max(seen, self.foreign.value(true=true, untrue=untrue)))
+        """Return by how many answers a series must lead over any other, given those for it and those against it."""
+        return lead(max(_seen(true, untrue), self.foreign.value(true=true, untrue=untrue)))
 
     def is_lead(self, votes: int, against: int) -> bool:
         """Return whether so many answers show whose candles they hold."""
@@ -76,18 +111,10 @@ class Agreement:
             return False
         return votes - against >= self.lead(true=votes, untrue=against)
 
-    def outweighs(self, votes: int, empty: int) -> bool:
-        """Return whether answers with the same candles prove them against ``empty`` answers that have none.
 
-        As many as half of the empty answers may be untrue.
-        """
-        if votes < empty:
-            return False
-        return votes * -log(self.foreign.value()) - empty * log(2) >= 1.5 * -log(ODDS)
-
-    def disproves(self, empty: int, votes: int) -> bool:
-        """Return whether answers without candles disprove ``votes`` answers with some, though half may lack candles."""
-        return empty > 3 * votes and empty * log(2) + votes * log(self.foreign.value()) >= -log(ODDS)
+def _seen(true: int, untrue: int) -> float:
+    """Return the share of untrue answers about the same candles; if some disagree, no earlier answer vouches."""
+    return (untrue + 1) / (true + untrue + 2) if untrue else 0.0
 
 
 def agreeing(share: float) -> int:

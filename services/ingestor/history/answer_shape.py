@@ -54,6 +54,10 @@ class AnswerShapes:
     """Learns the shape of an exchange's answers, each from the next one; forgets it with the first that differs."""
 
     def __init__(self, shape: Shape = Shape()) -> None:  # noqa: B008 - immutable
+        self.adopt(shape)
+
+    def adopt(self, shape: Shape) -> None:
+        """Take the shape that another process learnt."""
         self._cuts: deque[tuple[int, bool]] = deque([(shape.page_limit, shape.newest_first)] * _AGREEING, _AGREEING)
         self._since: deque[bool] = deque([shape.excludes_since] * _AGREEING, _AGREEING)
         self._until: deque[bool] = deque([shape.excludes_until] * _AGREEING, _AGREEING)

@@ -148,7 +148,7 @@ class Candidates:
             series = self._join_trusted(series)
         else:
             self._empty.append(answer)
-        self._drop_disproved()
+        self._drop_denied()
         return series, odd
 
     def lead(self, page: TimeRange) -> CandidateSeries | None:
@@ -177,13 +177,7 @@ class Candidates:
         if any(s.published for s in rivals):
             return False
         against = sum(s.votes for s in rivals)
-        if not self._agreement.foreign.is_minority(true=lead.votes, untrue=against):
-            return False
-        denials = self._denials(lead)
-        untrue = max(against, denials)
-        if lead.votes - untrue >= self._agreement.lead(true=lead.votes, untrue=untrue):
-            return True
-        return not against and self._agreement.outweighs(lead.votes, denials)
+        return self._agreement.is_lead(lead.votes, max(against, self._denials(lead)))
 
     def answers(self, page: TimeRange) -> list[Answer]:
         """Return the answers about the page: those of its lead and those without a candle."""
@@ -234,17 +228,17 @@ class Candidates:
                 series = other
         return series
 
+    def _drop_denied(self) -> None:
+        """Forget series over which the answers that deny them lead."""
+        for series in [] if self._windows.limits.names_symbol else list(self._series):
+            if not series.published and self._agreement.is_lead(self._denials(series), series.votes):
+                self._series.remove(series)
+                self._agreement.foreign.note(untrue=len(series.answers))
+
     def _denials(self, series: CandidateSeries) -> int:
         """Return how many answers, without a candle or of a series apart, deny candles that only this series has."""
         apart = [a for other in self._series if _is_apart(series, other) for a in other.answers]
         return sum(series.is_denied(a) for a in (*self._empty, *apart))
-
-    def _drop_disproved(self) -> None:
-        """Forget series that far more answers deny than support."""
-        for series in [] if self._windows.limits.names_symbol else list(self._series):
-            if not series.published and self._agreement.disproves(self._denials(series), series.votes):
-                self._series.remove(series)
-                self._agreement.foreign.note(untrue=len(series.answers))
 
 
 def _is_apart(series: CandidateSeries, other: CandidateSeries) -> bool:

@@ -24,7 +24,6 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.slots import Completion, Dispatch
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.venue import Session, Venue
-from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.fetch import Fetcher
 from services.ingestor.history.job import Missing
 from services.ingestor.history.paging import Page
@@ -35,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class DispatchRunner:
-    """Runs dispatches; keeps nothing between them except the agreement that each exchange's answers need."""
+    """Runs dispatches; keeps nothing between them except what each venue learnt of its exchange."""
 
     def __init__(
         self,
@@ -46,7 +45,6 @@ class DispatchRunner:
         clock: Clock,
     ) -> None:
         self.venues = venues
-        self.agreements = {name: Agreement() for name in venues}
         self.publisher = publisher
         self.settings = settings
         self.metrics = metrics
@@ -91,10 +89,14 @@ class _Run:
 
     async def _fetch(self, queue: asyncio.Queue[Page | list[Missing]]) -> None:
         venue = self._runner.venues[self._venue]
+        venue.learnt.share(now_ns=venue.clock.wall_ns())
         async with venue.session() as session, asyncio.TaskGroup() as group:
             reporting = group.create_task(self._report_delays(session))
-            fetcher = Fetcher(self._dispatch, venue, session, self._runner.agreements[self._venue])
-            await queue.put(await fetcher.run(queue.put))
+            try:
+                missing = await Fetcher(self._dispatch, venue, session, venue.learnt.agreement).run(queue.put)
+            finally:
+                venue.learnt.share(now_ns=venue.clock.wall_ns())
+            await queue.put(missing)
             reporting.cancel()
 
     async def _report_delays(self, session: Session) -> None:

@@ -43,7 +43,7 @@ class Query:
     """Query for candles.
 
     Attributes:
-        spaced: Wait ``hole_spacing_seconds`` after the previous answer, so that the two fail independently.
+        spaced: Wait before it, longer each time, and use another connection: the same fault may still be there.
         shifted: It is made for evidence, not for a page's own candles.
         ahead: It is a later page's own query, made early.
     """

@@ -64,7 +64,6 @@ class _CheckedFetch:
         self.tolerance = job.venue.dialect.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
-        self._left_seconds = job.venue.settings.recheck_seconds
 
     def is_hopeless(self, seconds: int) -> bool:
         """Return whether cells of this period are no checksums."""
@@ -80,10 +79,9 @@ class _CheckedFetch:
 
     async def wait(self, retries: int) -> bool:
         """Wait before a retry, longer each time; return False if no more waiting is worth it."""
-        seconds = self.job.venue.settings.hole_spacing_seconds * 2 ** (retries - 1) if retries > 2 else 0.0
-        if retries > _MAX_RETRIES or seconds > self._left_seconds:
+        seconds = self.job.waits.take(retries) if retries > 2 else 0.0
+        if retries > _MAX_RETRIES or seconds is None:
             return False
-        self._left_seconds -= seconds
         if seconds:
             await self.job.venue.sleep(seconds)
         return True
@@ -239,8 +237,10 @@ class _Cells:
         for query in range(job.venue.settings.evidence_queries):
             if self._is_trusted():
                 return
+            if query > 1:
+                await job.venue.sleep(job.waits.take_or_first(1))
             try:
-                found, _ = await job.query(Query(window, spaced=query > 1, shifted=True), self._seconds)
+                found, _ = await job.query(Query(window, shifted=True), self._seconds)
             except ExchangeFailure:
                 break
             same = sum(known.get(c.open_ns) == c for c in found)

@@ -17,6 +17,7 @@ from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.evidence import Evidence, Query
 from services.ingestor.history.paging import Page, page_periods
+from services.ingestor.history.waits import Waits
 
 log = structlog.get_logger(__name__)
 _MAX_IMPOSSIBLE = 100
@@ -58,6 +59,7 @@ class Job:
         self.limits = venue.limits
         self.missing: list[Missing] = []
         self.closed_end_ns = 0
+        self.waits = Waits(venue.settings.hole_spacing_seconds, venue.settings.recheck_seconds)
         self._session = session
         self._agreement = agreement
         self._put = put
@@ -205,6 +207,8 @@ class Job:
             if spent > settings.evidence_queries or not query.window:
                 raise Unproven(evidence.unproven(page) or [page], reason)
             try:
+                if query.spaced:
+                    await self.venue.sleep(self.waits.take_or_first(evidence.queries_without_progress))
                 candles, fetched_ns = await self.query(query, period_seconds)
             except ExchangeFailure as error:
                 if isinstance(error, ImpossibleCandle) or not query.ahead:
@@ -223,15 +227,16 @@ class Job:
         Raises:
             ExchangeFailure: There is no valid answer.
         """
-        if query.spaced:
-            await self.venue.sleep(self.venue.settings.hole_spacing_seconds)
-        if query.shifted:
+        if query.shifted or query.spaced:
             self._session.renew_connection()
             self.venue.metrics.evidence_calls.labels(self.venue.name).inc()
         symbol, skip = self.dispatch.instrument.symbol, self._impossible
         if period_seconds != self.dispatch.period_seconds:
             skip = {}
-        return await self._session.candles(symbol, PERIODS[period_seconds], period_seconds, query.window, skip)
+        timeframe = PERIODS[period_seconds]
+        found, fetched_ns = await self._session.candles(symbol, timeframe, period_seconds, query.window, skip)
+        self._agreement.advance(fetched_ns)
+        return found, fetched_ns
 
     async def _hand_on_traded(self, page: Page) -> None:
         """Hand a page on, except for ranges without a candle in which a coarser candle has trades."""

@@ -78,7 +78,7 @@ class Model:
         for part in split_by_periods(span, 60, page_periods(page, self.limits)):
             asked = len(self.asks)
             while ask := evidence.next_query(part):
-                assert len(self.asks) - asked < 60, f"no end of questions about {part}"
+                assert len(self.asks) - asked < 100, f"no end of questions about {part}"
                 said = evidence.add(ask.window, self.answer(ask), fetched_ns=len(self.asks))
                 assert contradicts or said is None
             settled.append(evidence.settle(part))
@@ -326,5 +326,5 @@ def test_avoided_candle_that_only_some_answers_have_counts_against_none() -> Non
         queries += 1
         absent = opens(40 if queries % 2 else 60, 60)
         evidence.add(ask.window, [candle(t) for t in open_times(ask.window, 60) if t not in absent], fetched_ns=1)
-    assert queries <= 4
+    assert queries <= 9, "the first answer was cut, so more than two must agree"
     assert evidence.settle(page).empty == (TimeRange(opens(60)[0], opens(61)[0]),)
