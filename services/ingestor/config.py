@@ -42,8 +42,8 @@ class IngestorSettings(ServiceSettings):
     rate_limit_dir: Path = Field(
         default_factory=lambda: Path(tempfile.gettempdir()) / f"dexorder-budgets-{os.getuid()}"
     )
-    """Folder of what all ingestors of a host share: rate limits and what they learnt of the exchanges' answers; by default
-    one for each user."""
+    """Folder of what all ingestors of a host share: rate limits, and what they learnt of the exchanges' answers; by
+    default one for each user."""
     instruments_refresh_seconds: float = Field(default=3600.0, gt=0)
     """Time, in seconds, between two reports of an exchange's instruments to the relay."""
 
