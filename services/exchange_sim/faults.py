@@ -13,6 +13,8 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from services.exchange_sim.absent import Coarser
+
 Kind = Literal[
     "slow_down",
     "http_429",
@@ -53,6 +55,8 @@ Kind = Literal[
     "unfinished",
     "running",
     "edited",
+    "absent",
+    "behind",
 ]
 SocketKind = Literal[
     "ws_close",
@@ -94,6 +98,8 @@ BANS = ("http_429", "http_418")
 """Kinds that send Retry-After and begin a ban."""
 PLACED = ("hole", "null_fields", "off_grid", "double", "double_other", "unreadable", "low_above_high", "edited")
 """Kinds that change some rows of an answer."""
+REPLICAS = ("absent", "behind")
+"""Kinds that answer as a replica does that lacks the rows of some time, or is some seconds behind."""
 SOCKET_KINDS = get_args(SocketKind)
 MESSAGE = "message"
 """Path of a message to a WebSocket, which only `SOCKET_KINDS` strike."""
@@ -136,7 +142,8 @@ class FaultRule(BaseModel):
     hang_s: float = Field(default=3600, ge=0)
     """Silence of ``hang`` and ``stall`` before they close the connection, and of ``ws_silence``, seconds."""
     lag_s: float = Field(default=5, ge=0)
-    """Delay of the message that ``ws_lag`` strikes, and of all behind it, seconds."""
+    """Delay of the message that ``ws_lag`` strikes, and of all behind it; and how old the answer of ``behind`` is,
+    seconds."""
     drip_s: float = Field(default=1, gt=0)
     """Time between two bytes of ``drip``, seconds."""
     size: int = Field(default=0, ge=0)
@@ -144,6 +151,9 @@ class FaultRule(BaseModel):
     messages that ``ws_shuffle`` (5) puts into another order. 0: default."""
     place: Literal["middle", "random"] = "middle"
     """Position of the rows that kinds in `PLACED` change; ``random`` is decided by seed, rule and request number."""
+    coarser: Coarser = "absent"
+    """Candles longer than a minute in an answer of ``absent``: ``kept``; ``absent`` where they open in the span;
+    ``computed`` from the minutes that are left."""
     other: str | None = None
     """Exchange id of the market that ``other_symbol`` answers for; by default ETH, or BTC where ETH was requested."""
 
@@ -159,6 +169,10 @@ class FaultRule(BaseModel):
             raise ValueError("span and place exclude each other; set one of them")
         if self.kind in SOCKET_KINDS and ("path" in self.model_fields_set or self.replicas is not None):
             raise ValueError(f"path and replicas have no effect on {self.kind}, which strikes messages of WebSockets")
+        if self.kind == "absent" and self.span is None:
+            raise ValueError("absent needs a span, the time whose rows are absent")
+        if "coarser" in self.model_fields_set and self.kind != "absent":
+            raise ValueError(f"coarser has no effect on {self.kind}, only on absent")
         if self.other is not None and self.kind != "other_symbol":
             raise ValueError(f"other has no effect on {self.kind}, only on other_symbol")
         return self

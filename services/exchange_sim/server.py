@@ -22,7 +22,7 @@ from services.exchange_sim.config import SimSettings
 from services.exchange_sim.dialects import binance, kraken
 from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
 from services.exchange_sim.dialects.session import Tapes
-from services.exchange_sim.faults import BANS, BODIES, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
+from services.exchange_sim.faults import BANS, BODIES, REPLICAS, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
 from services.exchange_sim.sockets import Sockets, end
 from services.exchange_sim.spoiling import spoil
 from services.exchange_sim.stats import Stats
@@ -131,6 +131,8 @@ class Simulator:
         self.stats.fault(strike.rule.kind)
         if strike.rule.kind in SILENCES:
             return await _keep_silent(request, strike.rule, self._send(answer))
+        if strike.rule.kind in REPLICAS:
+            return self._send(self._ask_replica(strike.rule, dialect, request.path, request.query))
         if strike.rule.kind == "other_symbol":
             query = dialect.of_other(request.query, self.venue, strike.rule.other)
             return self._send(self._ask(dialect, request.path, query))
@@ -143,9 +145,18 @@ class Simulator:
             self._connected += 1
         return self._connections[transport]
 
-    def _ask(self, dialect: Dialect, path: str, query: Query) -> Answer:
+    def _ask_replica(self, rule: FaultRule, dialect: Dialect, path: str, query: Query) -> Answer:
+        """Return the answer of a replica that is behind, or lacks what opens in the rule's span."""
+        if rule.span is None or rule.kind == "behind":
+            return self._ask(dialect, path, query, now_ns=max(0, self.clock.now_ns() - int(rule.lag_s * 1e9)))
+        return self._ask(dialect, path, query, venue=self.venue.without(rule.span, rule.coarser))
+
+    def _ask(
+        self, dialect: Dialect, path: str, query: Query, *, venue: Venue | None = None, now_ns: int | None = None
+    ) -> Answer:
+        now_ns = self.clock.now_ns() if now_ns is None else now_ns
         try:
-            answer = dialect.answer(path, query, self.venue, self.clock.now_ns())
+            answer = dialect.answer(path, query, venue or self.venue, now_ns)
         except Refusal as refusal:
             return refusal.answer
         return answer or Answer({"code": -1000, "msg": f"no such path: {path}"}, weight=0, status=404)

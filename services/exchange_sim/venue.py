@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from services.exchange_sim.absent import Coarser, without
 from services.exchange_sim.candles import Source
 from services.exchange_sim.filled import Filled
 from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, extra_instruments
@@ -92,3 +94,10 @@ class Venue:
         # another seed, or they would trade at the other market's prices
         dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in DARK_POOLS]
         self.dark = {source.instrument.id: source for source in dark}
+
+    def without(self, span_ns: tuple[int, int], coarser: Coarser) -> Venue:
+        """Return the venue as a replica has it that lacks what opens in [start, end), nanoseconds."""
+        replica = copy.copy(self)
+        replica.sources = {id: without(source, span_ns, coarser) for id, source in self.sources.items()}
+        replica.dark = {id: without(source, span_ns, coarser) for id, source in self.dark.items()}
+        return replica

@@ -126,6 +126,9 @@ def test_a_connection_stays_at_its_replica() -> None:
         {"kind": "hole", "span": [1]},
         {"kind": "short", "other": "ETHUSDT"},
         {"kind": "short", "size": -1},
+        {"kind": "absent"},
+        {"kind": "hole", "coarser": "kept"},
+        {"kind": "absent", "span": [1, 2], "coarser": "lost"},
     ],
 )
 def test_a_rule_that_means_nothing_is_refused(rule: dict[str, Any]) -> None:
