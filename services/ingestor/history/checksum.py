@@ -1,64 +1,17 @@
-"""Coarser candles as checksums of finer ones. Pure.
-
-A coarser candle, here a *cell*, has the first open, the highest high, the lowest low, the last close and the sum of the
-volumes of the finer candles in it. docs/completeness.md states under "Checksums" what follows if they agree.
-"""
+"""Finer candles of the cells of a range, queried and checked against the cells. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum
 
+from services.common.model.checksum import aggregate, tallies
 from services.common.model.page import Candle
-from services.common.model.periods import WEEK_SECONDS, count_periods, open_times, split_by_periods
+from services.common.model.periods import count_periods, open_times, split_by_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.ingestor.history.answer_shape import Answered, AnswerShapes
 from services.ingestor.history.paging import Windows
-
-SETTLED_AFTER_SECONDS = 600
-"""Age at which a cell counts as closed: a replica may be behind by that much."""
-_MAX_CANDLES = 60
-"""Finer candles of a cell: many, so that cells cost few calls; not more, so that a fault is near where they differ."""
-
-
-def cell_ladder(period_seconds: int, offered: Collection[int], call_candles: int) -> list[int]:
-    """Return the periods for cells: the one to begin with, and the smallest, for cells that do not tally.
-
-    One call brings the finer candles of several cells. Halving the period step by step would cost a call for each step,
-    and one for the smallest period has the same candles.
-
-    >>> [cell_ladder(60, [60, 300, 900, 3600, 14400], candles) for candles in (1000, 100, 10, 5)]
-    [[3600, 300], [900, 300], [300], []]
-    """
-    most = min(_MAX_CANDLES, call_candles // 2)
-    fitting = sorted(each for each in offered if _is_divided(each, period_seconds) and each // period_seconds <= most)
-    return list(dict.fromkeys([fitting[-1], fitting[0]])) if fitting else []
-
-
-def _is_divided(cell_seconds: int, period_seconds: int) -> bool:
-    """Return whether whole candles of a period make up a cell; no month, as its length varies."""
-    return period_seconds < cell_seconds <= WEEK_SECONDS and cell_seconds % period_seconds == 0
-
-
-def tallies(cell: Candle | None, finer: Sequence[Candle], periods: int, volume_tolerance: float) -> bool:
-    """Return whether the finer candles are all trades of a cell; flat candles without volume may be absent.
-
-    Args:
-        cell: None if the exchange has no such candle, as nothing was traded.
-        periods: Number of finer candles of a cell without holes.
-        volume_tolerance: Relative difference of volumes that rounding explains. Where a candle may be missing, it must
-            be less than the smallest volume.
-    """
-    if cell is None or not finer:
-        return not finer and (cell is None or not cell.volume)
-    prices = finer[0].open, max(c.high for c in finer), min(c.low for c in finer), finer[-1].close
-    if prices != (cell.open, cell.high, cell.low, cell.close):
-        return False
-    rounding = volume_tolerance * cell.volume
-    is_exact = len(finer) == periods or rounding < min((c.volume for c in finer if c.volume), default=1.0)
-    return is_exact and abs(fsum(c.volume for c in finer) - cell.volume) <= rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +110,7 @@ class CellStream:
         while self.cell and self._next_ns >= self.cell.end_ns:
             times = open_times(self.cell, self._windows.period)
             candles = tuple(self._candles[t] for t in times if t in self._candles)
-            if not tallies(self._cells.get(self.cell.start_ns), candles, len(times), self._tolerance):
+            if not tallies(self._cells.get(self.cell.start_ns), aggregate(candles), len(times), self._tolerance):
                 return
             self._checked.append(CheckedCell(self.cell, candles))
             self._cell_candles = len(candles) or self._cell_candles

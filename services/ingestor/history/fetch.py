@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder
 from services.common.model.page import Candle
 from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, open_times, split_by_periods
 from services.common.model.proof import Proof, ProofKind, join_proofs
@@ -14,7 +15,7 @@ from services.ingestor.broker.slots import Dispatch
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.checksum import SETTLED_AFTER_SECONDS, CellStream, CheckedCell, cell_ladder
+from services.ingestor.history.checksum import CellStream, CheckedCell
 from services.ingestor.history.evidence import Query
 from services.ingestor.history.job import Job, Missing, Put, Unproven
 from services.ingestor.history.paging import Page, Windows, page_periods

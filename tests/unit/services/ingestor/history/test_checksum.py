@@ -1,4 +1,4 @@
-"""Coarser candles as checksums: what tallies, which exchanges' answers are understood, and the number of calls."""
+"""Finer candles of cells: which exchanges' answers are understood, and the number of calls."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from services.common.model.periods import open_times
 from services.common.model.proof import ProofKind
 from services.ingestor.exchange.dialects.table import TABLE, CallLimits
 from services.ingestor.history.answer_shape import AnswerShapes, Shape
-from services.ingestor.history.checksum import CellStream, tallies
+from services.ingestor.history.checksum import CellStream
 from services.ingestor.history.paging import Windows
+from tests.unit.services.common.model.test_checksum import coarse
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.simulated.jobs import check_never_silently_wrong, check_whole, fetch
 from tests.unit.services.ingestor.history.simulated.world import History, Untruth, World
@@ -18,46 +19,6 @@ from tests.unit.services.ingestor.history.test_evidence import opens, warm
 
 CELLS = (300, 900, 3600, 14_400)
 MARKET = {t: Candle(t, 2.0, 4.0 + n, 1.0, 3.0, 0.1) for n, t in enumerate(opens(*range(-60, 660)))}
-
-
-def coarse(candles: list[Candle]) -> Candle:
-    prices = candles[0].open, max(c.high for c in candles), min(c.low for c in candles), candles[-1].close
-    return Candle(candles[0].open_ns, *prices, sum(c.volume for c in candles))
-
-
-HOUR = [MARKET[t] for t in opens(*range(60))]
-
-
-@pytest.mark.parametrize(
-    ("name", "finer", "equal"),
-    [
-        ("whole", HOUR, True),
-        ("nothing", [], False),
-        ("without the first", HOUR[1:], False),
-        ("without one inside", HOUR[:30] + HOUR[31:], False),
-        ("another close", [*HOUR[:-1], HOUR[-1]._replace(close=3.5)], False),
-        ("another high", [HOUR[0], HOUR[1]._replace(high=900.0), *HOUR[2:]], False),
-        ("another volume", [HOUR[0]._replace(volume=0.1001), *HOUR[1:]], False),
-        ("rounded", [HOUR[0]._replace(volume=0.1 + 1e-12), *HOUR[1:]], True),
-    ],
-)
-def test_finer_candles_tally(name: str, finer: list[Candle], equal: bool) -> None:
-    assert tallies(coarse(HOUR), finer, 60, 1e-9) is equal
-
-
-def test_cell_without_trades_has_no_finer_candle() -> None:
-    assert tallies(None, [], 60, 1e-9)
-    assert not tallies(None, HOUR[:1], 60, 1e-9)
-    flat = Candle(HOUR[0].open_ns, 2.0, 2.0, 2.0, 2.0, 0.0)
-    assert tallies(flat, [], 60, 1e-9)
-
-
-@pytest.mark.parametrize("volume", [0.0, 1e-10])
-def test_hole_is_no_proof_where_a_candle_may_be_too_small_for_the_sum(volume: float) -> None:
-    """Some exchanges send minutes without trades as flat candles: their absence changes nothing and loses nothing."""
-    quiet = [c._replace(volume=volume) if n in (20, 40) else c for n, c in enumerate(HOUR)]
-    assert tallies(coarse(quiet), quiet, 60, 1e-9)
-    assert tallies(coarse(quiet), quiet[:40] + quiet[41:], 60, 1e-9) is (volume == 0)
 
 
 def test_only_exchanges_with_known_tolerance_are_checked() -> None:
