@@ -97,7 +97,9 @@ def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str |
     listed = [each for each in found.markets if text.lower() in each.ticker.lower()]
     if as_json:
         values = [each._asdict() for each in listed]
-        output.print_json({"venue": found.venue, "fetched_at": iso(found.fetched_ns), "markets": values})
+        candles = found.candles._asdict() if found.candles else None
+        told = {"venue": found.venue, "fetched_at": iso(found.fetched_ns), "candles": candles, "markets": values}
+        output.print_json(told)
         return
     out = output.stdout()
     if names_only:
@@ -106,7 +108,11 @@ def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str |
         return
     cells = [(each.ticker, "yes" if each.active else "no", each.type, each.base, each.quote) for each in listed]
     out.print(output.plain_table(("ticker", "active", "type", "base", "quote"), cells))
-    output.stderr().print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
+    err = output.stderr()
+    if found.candles:
+        periods = " ".join(PERIODS[each] for each in found.candles.period_seconds)
+        err.print(f"{found.venue}: {found.candles}; candles of {periods}", markup=False)
+    err.print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
 
 
 def coverage(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -13,10 +13,10 @@ import tenacity
 
 from services.common.model.errors import Unavailable
 from services.common.model.history import Delay
-from services.common.model.instrument import ListedInstrument
+from services.common.model.instrument import InstrumentList
 from services.common.model.page import OHLC_TOPIC, PageHeaders
 from services.common.rpc.client_retry import Failure, code_of, error_text, is_failure
-from services.common.rpc.history_messages import encode_delay, encode_ranges
+from services.common.rpc.history_messages import encode_candle_offer, encode_delay, encode_ranges
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2
@@ -63,8 +63,11 @@ class Publisher:
         )
         await self._call("Produce", lambda: self._pixy.Produce(request, timeout=self._settings.rpc_timeout_seconds))
 
-    async def report_page(self, headers: PageHeaders, candles: int) -> bool:
+    async def report_page(self, headers: PageHeaders, candles: int, calls: int) -> bool:
         """Report an acknowledged page to the relay; return whether the dispatch is still wanted.
+
+        Args:
+            calls: Calls of the exchange that the dispatch has made so far.
 
         Raises:
             Unavailable: The relay refuses the report, or is unavailable for ``publish_timeout_seconds``.
@@ -75,6 +78,7 @@ class Publisher:
             end_time=headers.span.end_ns,
             candles=candles,
             empty=encode_ranges(headers.empty),
+            calls=calls,
         )
         answer = await self._call(
             "ReportPage", lambda: self._relay.ReportPage(request, timeout=self._settings.rpc_timeout_seconds)
@@ -87,17 +91,18 @@ class Publisher:
         with suppress(grpc.aio.AioRpcError):
             await self._relay.ReportDelay(request, timeout=self._settings.rpc_timeout_seconds)
 
-    async def report_instruments(self, exchange: str, instruments: Iterable[ListedInstrument], fetched_ns: int) -> None:
-        """Report the instruments of an exchange to the relay, in one attempt.
+    async def report_instruments(self, listed: InstrumentList) -> None:
+        """Report the instruments of an exchange and the candles that it offers to the relay, in one attempt.
 
         Raises:
             Refused: The relay does not know this call, or rejects the report.
             Unavailable: The relay is unavailable.
         """
         request = relay_pb.ReportMarketsRequest(
-            exchange=exchange,
-            markets=[relay_service_pb2.Market(**each._asdict()) for each in instruments],
-            fetched_at=fetched_ns,
+            exchange=listed.venue,
+            markets=[relay_service_pb2.Market(**each._asdict()) for each in listed.markets],
+            fetched_at=listed.fetched_ns,
+            candles=encode_candle_offer(listed.candles) if listed.candles else None,
         )
         try:
             await self._relay.ReportMarkets(request, timeout=self._settings.rpc_timeout_seconds)

@@ -6,7 +6,8 @@ from collections.abc import Container
 
 from services.common.clock import Clock
 from services.common.model.errors import InvalidRequest, NotFound
-from services.common.model.instrument import Instrument, InstrumentList
+from services.common.model.instrument import CandleOffer, Instrument, InstrumentList
+from services.common.model.periods import PERIODS
 from services.common.model.times import MAX_TIME_NS
 from services.relay.store.database import Store
 from services.relay.store.schema import Batch
@@ -47,13 +48,16 @@ def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
     """Return a report sorted by ticker, with a time of at most now, so that a clock ahead does not block later reports.
 
     Raises:
-        InvalidRequest: No instruments, no time, a ticker of another exchange, or a duplicate ticker.
+        InvalidRequest: No instruments, no time, a ticker of another exchange, a duplicate ticker, or an invalid
+            offer of candles.
     """
     if not listed.markets:
         raise InvalidRequest("markets is empty")
     if not 0 < listed.fetched_ns <= MAX_TIME_NS:
         raise InvalidRequest(f"fetched_at {listed.fetched_ns} is outside [1, {MAX_TIME_NS}] nanoseconds")
     instruments = sorted(listed.markets)
+    if listed.candles:
+        _check_offer(listed.candles)
     previous = ""
     for each in instruments:
         if Instrument.parse(each.ticker).venue != listed.venue:
@@ -61,4 +65,11 @@ def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
         if each.ticker == previous:
             raise InvalidRequest(f"ticker {each.ticker[:64]!r} is a duplicate")
         previous = each.ticker
-    return InstrumentList(listed.venue, tuple(instruments), min(listed.fetched_ns, now_ns))
+    return listed._replace(markets=tuple(instruments), fetched_ns=min(listed.fetched_ns, now_ns))
+
+
+def _check_offer(offer: CandleOffer) -> None:
+    if not offer.call_candles or any(each not in PERIODS for each in offer.period_seconds):
+        raise InvalidRequest(f"candles: call_candles {offer.call_candles}, period_seconds {list(offer.period_seconds)}")
+    if offer.volume_tolerance is not None and not 0 <= offer.volume_tolerance < 1:
+        raise InvalidRequest(f"candles: volume_tolerance {offer.volume_tolerance} is outside [0, 1)")

@@ -210,7 +210,7 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
         if not request.job_id:
             raise InvalidRequest("job_id is missing")
         span, empty = TimeRange(request.start_time, request.end_time), messages.decode_ranges(request.empty)
-        current = await self._engine.dispatcher.report_page(request.job_id, span, empty)
+        current = await self._engine.dispatcher.report_page(request.job_id, span, empty, request.calls)
         return ingestor_service_pb2.ReportPageResponse(current=current)
 
     async def ReportDelay(  # noqa: N802

@@ -130,6 +130,7 @@ class Progress:
 
     Attributes:
         waiting: Reason why it makes no progress, for example a table that can't be read; empty if none is known.
+        calls: Calls of the exchange that its running jobs made up to their last page.
         delay: What holds up one of its jobs at the exchange; None while pages arrive.
     """
 
@@ -143,6 +144,7 @@ class Progress:
     finished_jobs: int
     running_jobs: int
     waiting: str = ""
+    calls: int = 0
     delay: Delay | None = None
 
 

@@ -71,9 +71,43 @@ class ListedInstrument(NamedTuple):
     quote: str
 
 
+class CandleOffer(NamedTuple):
+    """Candles that an exchange offers, and how its answers to queries for them are made up.
+
+    Attributes:
+        period_seconds: Periods, ascending.
+        call_candles: Largest number of candles in an answer; ``learnt`` from answers if it is lower than documented.
+        newest_first: Learnt: a window with more candles is answered with its newest ones.
+        excludes_since: Learnt: the candle at the start of a window is left out.
+        excludes_until: Learnt: the candle at the end of a window is left out.
+        volume_tolerance: Relative difference between the volume of a coarser candle and the sum of the finer ones that
+            rounding explains; None if coarser candles are not known to be checksums.
+    """
+
+    period_seconds: tuple[int, ...]
+    call_candles: int
+    learnt: bool = False
+    newest_first: bool = False
+    excludes_since: bool = False
+    excludes_until: bool = False
+    volume_tolerance: float | None = None
+
+    def __str__(self) -> str:
+        texts = [f"{self.call_candles:,} candles a call{' (learnt)' if self.learnt else ''}"]
+        texts += ["newest candles first (learnt)"] if self.newest_first else []
+        texts += ["the start of a window is excluded (learnt)"] if self.excludes_since else []
+        texts += ["the end of a window is excluded (learnt)"] if self.excludes_until else []
+        return ", ".join(texts)
+
+
 class InstrumentList(NamedTuple):
-    """All instruments of a venue by ticker, and the time at which an ingestor received them from the exchange."""
+    """All instruments of a venue by ticker, and the time at which an ingestor received them from the exchange.
+
+    Attributes:
+        candles: None if the ingestor did not report it.
+    """
 
     venue: str
     markets: tuple[ListedInstrument, ...]
     fetched_ns: int
+    candles: CandleOffer | None = None

@@ -32,7 +32,7 @@ from services.common.model.history import (
     RequestState,
     RequestStatus,
 )
-from services.common.model.instrument import Instrument, InstrumentList, ListedInstrument, Series
+from services.common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
 from services.common.model.periods import TRADES_PERIOD, check_span
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
@@ -45,6 +45,7 @@ MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
 _PROGRESS = set(pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
 _WINDOWS, _LISTED = (tuple(m.DESCRIPTOR.fields_by_name) for m in (pb.VerifyProgress, pb.Market))
+_OFFER = set(pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
 _RANGES = ("lost", "unexpected", "duplicates", "off_grid")
 _COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES}
 
@@ -198,8 +199,15 @@ def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) 
 def encode_instruments(found: InstrumentList) -> pb.ListMarketsResponse:
     """Return the instruments of a venue."""
     return pb.ListMarketsResponse(
-        markets=[pb.Market(**each._asdict()) for each in found.markets], fetched_at=found.fetched_ns
+        markets=[pb.Market(**each._asdict()) for each in found.markets],
+        fetched_at=found.fetched_ns,
+        candles=encode_candle_offer(found.candles) if found.candles else None,
     )
+
+
+def encode_candle_offer(offer: CandleOffer) -> pb.CandleOffer:
+    """Return the candles that an exchange offers."""
+    return pb.CandleOffer(**offer._asdict())
 
 
 def decode_instruments(
@@ -207,7 +215,13 @@ def decode_instruments(
 ) -> InstrumentList:
     """Return the instruments of a venue, unchecked."""
     instruments = tuple(ListedInstrument(**_fields(each, _LISTED)) for each in message.markets)
-    return InstrumentList(venue, instruments, message.fetched_at)
+    offer = _decode_candle_offer(message.candles) if message.HasField("candles") else None
+    return InstrumentList(venue, instruments, message.fetched_at, offer)
+
+
+def _decode_candle_offer(message: pb.CandleOffer) -> CandleOffer:
+    tolerance = message.volume_tolerance if message.HasField("volume_tolerance") else None
+    return CandleOffer(tuple(message.period_seconds), **_fields(message, _OFFER), volume_tolerance=tolerance)
 
 
 def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:

@@ -22,6 +22,7 @@ import tenacity
 from services.common.clock import Clock
 from services.common.exchanges import Exchange, override_urls
 from services.common.model.history import Delay
+from services.common.model.instrument import CandleOffer
 from services.common.model.page import Candle
 from services.common.model.periods import PERIODS
 from services.common.model.time_range import TimeRange
@@ -96,6 +97,7 @@ class Venue:
         """Lend a session to one dispatch."""
         session = self._idle.pop() if self._idle else Session(self)
         session.keep_connection()
+        session.calls = 0
         try:
             yield session
         finally:
@@ -148,6 +150,17 @@ class Venue:
             raise ExchangeFailure(reason)
         return timeframe
 
+    def offer(self) -> CandleOffer:
+        """Return the candles that the exchange offers, with what was learnt of its answers."""
+        shape, dialect = self.shapes.shape, self.dialect
+        return CandleOffer(
+            tuple(sorted(self.offered)) if dialect.history == "candles" else tuple(PERIODS),
+            shape.apply(self.limits).candles,
+            0 < shape.page_limit < self.limits.candles,
+            *shape[1:],
+            dialect.volume_tolerance,
+        )
+
     def limits_of(self, symbol: str) -> CallLimits:
         """Return the limits of one call for a symbol that `timeframe` has checked."""
         market = self._markets_of.markets[symbol]
@@ -175,6 +188,8 @@ class Session:
         self._paused = False
         self._worst_status = 0
         self._attempts = Attempts()
+        self.calls = 0
+        """Calls of the exchange since the session was lent."""
         self.client = venue.new_client()
         self.client.throttler = venue.rate_limiter
         self._parse_ohlcvs = self.client.parse_ohlcvs
@@ -350,6 +365,7 @@ class Session:
         self._paused = False
         self._worst_status = 0
         self.client.last_json_response = None
+        self.calls += 1
         metrics.calls.labels(name).inc()
         try:
             with metrics.call_seconds.labels(name).time():

@@ -76,6 +76,7 @@ class _Run:
         self._dispatch = dispatch
         self._venue = dispatch.instrument.venue
         self._trace = trace
+        self._session: Session | None = None
         self._pages = 0
         self._candles = 0
 
@@ -91,6 +92,7 @@ class _Run:
         venue = self._runner.venues[self._venue]
         venue.learnt.share(now_ns=venue.clock.wall_ns())
         async with venue.session() as session, asyncio.TaskGroup() as group:
+            self._session = session
             reporting = group.create_task(self._report_delays(session))
             try:
                 missing = await Fetcher(self._dispatch, venue, session, venue.learnt.agreement).run(queue.put)
@@ -130,7 +132,7 @@ class _Run:
         self._candles += len(page.candles)
         metrics.pages.labels(self._venue).inc()
         metrics.candles.labels(self._venue).inc(len(page.candles))
-        return await publisher.report_page(headers, len(page.candles))
+        return await publisher.report_page(headers, len(page.candles), self._session.calls if self._session else 0)
 
     async def _publish_final(self, missing: list[Missing]) -> Completion:
         status, text = pb.DataResponse.OK, None

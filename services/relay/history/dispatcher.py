@@ -117,12 +117,17 @@ class Dispatcher:
         for dispatch_id in self._leases.expired(now_ns=now_ns):
             self.give_back(dispatch_id, "its lease expired", kind="lease")
 
-    async def report_page(self, dispatch_id: str, span: TimeRange, empty: Sequence[TimeRange]) -> bool:
-        """Record a page that Kafka has acknowledged; return whether the dispatch is current."""
+    async def report_page(self, dispatch_id: str, span: TimeRange, empty: Sequence[TimeRange], calls: int = 0) -> bool:
+        """Record a page that Kafka has acknowledged, and the dispatch's calls of the exchange up to it.
+
+        Returns:
+            Whether the dispatch is current.
+        """
         context, batch = self._context, Batch()
         job = dispatches.page(context.state, dispatch_id, span, empty, batch, now_ns=context.clock.monotonic_ns())
         if job is None:
             return False
+        job.calls = job.earlier_calls + calls
         context.changed(job.requests)
         await context.store.commit(batch)
         return True

@@ -82,6 +82,8 @@ class Job:
         refused: Ranges of pages that the pipeline could not use.
         handled: Ranges that no later dispatch fetches: those of dispatches whose final record was reported, and those
             whose coverage was retracted while a dispatch had them.
+        calls: Calls of the exchange up to its last page, as far as they were reported since the relay's start.
+        earlier_calls: Those of earlier dispatches.
         delay: What holds up the current dispatch at the exchange, as its ingestor said since the last page.
         requests: Ids of the requests that wait for it.
         dispatch_ids: Every dispatch so far. Late pages arrive under old ids.
@@ -102,6 +104,8 @@ class Job:
     acked_empty: RangeSet = field(default_factory=RangeSet)
     refused: RangeSet = field(default_factory=RangeSet)
     handled: RangeSet = field(default_factory=RangeSet)
+    calls: int = 0
+    earlier_calls: int = 0
     delay: Delay | None = None
     requests: set[str] = field(default_factory=set)
     dispatch_ids: set[str] = field(default_factory=set)
@@ -119,6 +123,7 @@ class Job:
         self.produced = False
         self.sent = None
         self.delay = None
+        self.earlier_calls = self.calls
 
     def lose(self, reason: str, covered: RangeSet, policy: RetryPolicy) -> None:
         """Count a dispatch that ended without a final record, as a failure unless it made progress."""

@@ -130,6 +130,7 @@ def progress(state: HistoryState, live: LiveRequest, end_ns: int | None = None) 
         finished_jobs=sum(state.is_over(job.id) for job in jobs),
         running_jobs=sum(state.leases.is_running(job.id) for job in jobs),
         waiting=live.waiting,
+        calls=sum(job.calls for job in jobs),
         delay=next((job.delay for job in jobs if job.delay), None),
     )
 

@@ -22,7 +22,7 @@ from services.common.model.history import (
     RequestState,
     RequestStatus,
 )
-from services.common.model.instrument import InstrumentList, ListedInstrument, Series
+from services.common.model.instrument import CandleOffer, InstrumentList, ListedInstrument, Series
 from services.common.model.time_range import Diff, TimeRange
 from services.relay.history.job import Job
 from services.relay.history.request import LiveRequest
@@ -276,7 +276,7 @@ class Batch:
             " WHERE excluded.fetched_ns >= fetched_ns",
             listed.venue,
             listed.fetched_ns,
-            json.dumps(listed.markets, separators=(",", ":")),
+            json.dumps({"markets": listed.markets, "candles": listed.candles}, separators=(",", ":")),
         )
 
 
@@ -285,8 +285,12 @@ def _dump(ranges: Iterable[TimeRange]) -> str:
 
 
 def read_instruments(venue: str, fetched_ns: int, markets: str) -> InstrumentList:
-    """Return what ``Batch.instruments`` stored."""
-    return InstrumentList(venue, tuple(ListedInstrument(*each) for each in json.loads(markets)), fetched_ns)
+    """Return what ``Batch.instruments`` stored; earlier versions stored only the list of markets."""
+    stored = json.loads(markets)
+    stored = stored if isinstance(stored, dict) else {"markets": stored, "candles": None}
+    periods, *answers = stored["candles"] or [()]
+    offer = CandleOffer(tuple(periods), *answers) if answers else None
+    return InstrumentList(venue, tuple(ListedInstrument(*each) for each in stored["markets"]), fetched_ns, offer)
 
 
 def read_request(row: tuple[Any, ...]) -> HistoryRequest:

@@ -42,6 +42,16 @@ def test_filter_ignores_case(listed: FakeRelay) -> None:
     ]
 
 
+def test_learnt_limit_is_named(listed: FakeRelay) -> None:
+    offer = pb.CandleOffer(period_seconds=[60, 3600], call_candles=500, learnt=True, newest_first=True)
+    listed.markets["SIM"].candles.CopyFrom(offer)
+    told = run("SIM").stderr.splitlines()
+    assert told[0] == "SIM: 500 candles a call (learnt), newest candles first (learnt); candles of 1m 1h"
+    found = json.loads(run("SIM", "--json").stdout)["candles"]
+    assert (found["call_candles"], found["learnt"], found["period_seconds"]) == (500, True, [60, 3600])
+    assert found["volume_tolerance"] is None
+
+
 def test_unknown_venue_is_one_sentence(listed: FakeRelay) -> None:
     result = run("MOON")
     assert result.exit_code == 1 and len(result.stderr.splitlines()) == 1

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.model.errors import Unavailable
-from services.common.model.instrument import ListedInstrument
+from services.common.model.instrument import CandleOffer, ListedInstrument
+from services.ingestor import instrument_reports
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.failures import ExchangeFailure
 from services.ingestor.exchange.instruments import list_instruments
@@ -39,7 +40,24 @@ async def test_instruments_are_reported_at_start_and_again(sim: Sim, world_of: S
         btc, luna = by_ticker["BTC/USDT.SIM"], by_ticker["LUNA/USDT.SIM"]
         assert (btc.active, btc.type, btc.base, btc.quote) == (True, "spot", "BTC", "USDT")
         assert not luna.active
+        offer = first.candles
+        assert (offer.call_candles, offer.learnt, offer.volume_tolerance) == (1_000, False, 1e-9)
+        assert {60, 3_600, 86_400} < set(offer.period_seconds)
         assert NOW_NS < first.fetched_at < second.fetched_at
+
+
+async def test_learnt_limit_is_reported_without_another_list(
+    sim: Sim, world_of: StartWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instrument_reports, "_LEARNT_SECONDS", 0.05)
+    await sim.faults({"kind": "short", "size": 250})
+    async with world_of() as world:
+        first = await world.relay.markets.get()
+        assert (await run_job(world, dispatch("j1", minutes(0, 2_000)))).success
+        second = await world.relay.markets.get()
+        offer = second.candles
+        assert (offer.call_candles, offer.learnt) == (250, True)
+        assert (list(second.markets), second.fetched_at) == (list(first.markets), first.fetched_at)
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT])
@@ -76,6 +94,9 @@ class Script:
         if isinstance(self.troubles[0], (ExchangeFailure, ValueError)):
             raise self.troubles[0]
         return {}, 1
+
+    def offer(self) -> CandleOffer:
+        return CandleOffer((60,), 1_000)
 
     async def report_instruments(self, *_: Any) -> None:
         if self.troubles[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import grpc
 import pytest
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import InstrumentList, ListedInstrument
+from services.common.model.instrument import CandleOffer, InstrumentList, ListedInstrument
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.instruments import check
+from services.relay.store.schema import read_instruments
 from tests.unit.services.relay.harness import Suite, suite
 
 
@@ -42,6 +44,39 @@ async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path
         assert await listed(s) == answer
         await report(s, [one], 20)  # the same moment, told by another ingestor
         assert list((await listed(s)).markets) == [one]
+
+
+async def test_offer_of_candles_is_listed_and_survives_a_restart(tmp_path: Path) -> None:
+    offer = rpb.CandleOffer(period_seconds=[60, 3_600], call_candles=250, learnt=True, volume_tolerance=1e-9)
+    async with suite(tmp_path) as s:
+        await s.ingestors.ReportMarkets(
+            ipb.ReportMarketsRequest(exchange="SIM", markets=[market("A/Q")], fetched_at=1, candles=offer)
+        )
+        assert (await listed(s)).candles == offer
+    async with suite(tmp_path) as s:
+        assert (await listed(s)).candles == offer
+        await report(s, [market("A/Q")], 2)
+        assert not (await listed(s)).HasField("candles")
+
+
+def test_list_that_an_earlier_version_stored_is_read() -> None:
+    stored = '[["A/Q.SIM",true,"spot","A","Q"]]'
+    found = InstrumentList("SIM", (ListedInstrument("A/Q.SIM", True, "spot", "A", "Q"),), 3)
+    assert read_instruments("SIM", 3, stored) == found
+
+
+@pytest.mark.parametrize(
+    ("offer", "text"),
+    [
+        (CandleOffer((60,), 0), "call_candles 0"),
+        (CandleOffer((61,), 5), r"period_seconds \[61\]"),
+        (CandleOffer((60,), 5, volume_tolerance=1.0), "volume_tolerance 1.0"),
+        (CandleOffer((60,), 5, volume_tolerance=math.nan), "volume_tolerance nan"),
+    ],
+)
+def test_invalid_offer_is_refused(offer: CandleOffer, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        check(InstrumentList("SIM", (ListedInstrument("A.SIM", True, "", "", ""),), 1, offer), now_ns=5)
 
 
 async def test_a_large_exchange_fits_into_one_message(tmp_path: Path) -> None:

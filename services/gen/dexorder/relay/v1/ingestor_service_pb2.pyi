@@ -31,6 +31,7 @@ class ReportPageRequest(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
     EMPTY_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch it belongs to."""
     start_time: _builtins.int
@@ -39,6 +40,8 @@ class ReportPageRequest(_message.Message):
     """First nanosecond since the epoch after the range that the page settles."""
     candles: _builtins.int
     """Candles in the page."""
+    calls: _builtins.int
+    """Calls of the exchange that the dispatch has made so far."""
     @_builtins.property
     def empty(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
@@ -51,10 +54,11 @@ class ReportPageRequest(_message.Message):
         end_time: _builtins.int = ...,
         candles: _builtins.int = ...,
         empty: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
+        calls: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "empty", b"empty", "end_time", b"end_time", "job_id", b"job_id", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "candles", b"candles", "empty", b"empty", "end_time", b"end_time", "job_id", b"job_id", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -141,6 +145,7 @@ class ReportMarketsRequest(_message.Message):
     EXCHANGE_FIELD_NUMBER: _builtins.int
     MARKETS_FIELD_NUMBER: _builtins.int
     FETCHED_AT_FIELD_NUMBER: _builtins.int
+    CANDLES_FIELD_NUMBER: _builtins.int
     exchange: _builtins.str
     """The part of a ticker after its last dot."""
     fetched_at: _builtins.int
@@ -149,16 +154,21 @@ class ReportMarketsRequest(_message.Message):
     def markets(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.Market]:
         """All of its markets."""
 
+    @_builtins.property
+    def candles(self) -> _relay_service_pb2.CandleOffer:
+        """Candles that the exchange offers, and what the ingestor has learnt of its answers."""
+
     def __init__(
         self,
         *,
         exchange: _builtins.str = ...,
         markets: _abc.Iterable[_relay_service_pb2.Market] | None = ...,
         fetched_at: _builtins.int = ...,
+        candles: _relay_service_pb2.CandleOffer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exchange", b"exchange", "fetched_at", b"fetched_at", "markets", b"markets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "exchange", b"exchange", "fetched_at", b"fetched_at", "markets", b"markets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

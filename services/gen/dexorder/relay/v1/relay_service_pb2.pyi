@@ -114,6 +114,7 @@ class Progress(_message.Message):
     RUNNING_JOBS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     DELAY_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     expected_periods: _builtins.int
     """Periods in the request's range."""
     settled_periods: _builtins.int
@@ -132,6 +133,8 @@ class Progress(_message.Message):
     """Those of them that an ingestor works on now."""
     waiting: _builtins.str
     """Reason why the request makes no progress, for example a table that can't be read; empty if none is known."""
+    calls: _builtins.int
+    """Calls of the exchange that its running jobs made up to their last page."""
     @_builtins.property
     def delay(self) -> Global___Delay:
         """What holds up one of its jobs at the exchange; absent while pages arrive."""
@@ -149,10 +152,11 @@ class Progress(_message.Message):
         running_jobs: _builtins.int = ...,
         waiting: _builtins.str = ...,
         delay: Global___Delay | None = ...,
+        calls: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["delay", b"delay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "delay", b"delay", "expected_pages", b"expected_pages", "expected_periods", b"expected_periods", "finished_jobs", b"finished_jobs", "jobs", b"jobs", "running_jobs", b"running_jobs", "settled_pages", b"settled_pages", "settled_periods", b"settled_periods", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "candles", b"candles", "delay", b"delay", "expected_pages", b"expected_pages", "expected_periods", b"expected_periods", "finished_jobs", b"finished_jobs", "jobs", b"jobs", "running_jobs", b"running_jobs", "settled_pages", b"settled_pages", "settled_periods", b"settled_periods", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -646,25 +650,83 @@ class ListMarketsResponse(_message.Message):
 
     MARKETS_FIELD_NUMBER: _builtins.int
     FETCHED_AT_FIELD_NUMBER: _builtins.int
+    CANDLES_FIELD_NUMBER: _builtins.int
     fetched_at: _builtins.int
     """Time at which an ingestor received them from the exchange, nanoseconds since the epoch."""
     @_builtins.property
     def markets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Market]:
         """The markets, by ticker."""
 
+    @_builtins.property
+    def candles(self) -> Global___CandleOffer:
+        """Candles that the exchange offers, and how it answers; absent before an ingestor has reported it."""
+
     def __init__(
         self,
         *,
         markets: _abc.Iterable[Global___Market] | None = ...,
         fetched_at: _builtins.int = ...,
+        candles: Global___CandleOffer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fetched_at", b"fetched_at", "markets", b"markets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "fetched_at", b"fetched_at", "markets", b"markets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListMarketsResponse: _TypeAlias = ListMarketsResponse  # noqa: Y015
+
+@_typing.final
+class CandleOffer(_message.Message):
+    """Candles that an exchange offers, and how its answers to queries for them are made up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    CALL_CANDLES_FIELD_NUMBER: _builtins.int
+    LEARNT_FIELD_NUMBER: _builtins.int
+    NEWEST_FIRST_FIELD_NUMBER: _builtins.int
+    EXCLUDES_SINCE_FIELD_NUMBER: _builtins.int
+    EXCLUDES_UNTIL_FIELD_NUMBER: _builtins.int
+    VOLUME_TOLERANCE_FIELD_NUMBER: _builtins.int
+    call_candles: _builtins.int
+    """Largest number of candles in an answer."""
+    learnt: _builtins.bool
+    """True if call_candles was learnt from answers that had fewer than documented."""
+    newest_first: _builtins.bool
+    """Learnt: a window with more candles is answered with its newest ones."""
+    excludes_since: _builtins.bool
+    """Learnt: the candle at the start of a window is left out."""
+    excludes_until: _builtins.bool
+    """Learnt: the candle at the end of a window is left out."""
+    volume_tolerance: _builtins.float
+    """Relative difference between the volume of a coarser candle and the sum of the finer ones that rounding explains;
+    absent if coarser candles are not known to be checksums.
+    """
+    @_builtins.property
+    def period_seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Periods, in seconds, ascending."""
+
+    def __init__(
+        self,
+        *,
+        period_seconds: _abc.Iterable[_builtins.int] | None = ...,
+        call_candles: _builtins.int = ...,
+        learnt: _builtins.bool = ...,
+        newest_first: _builtins.bool = ...,
+        excludes_since: _builtins.bool = ...,
+        excludes_until: _builtins.bool = ...,
+        volume_tolerance: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_volume_tolerance", b"_volume_tolerance", "volume_tolerance", b"volume_tolerance"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_volume_tolerance", b"_volume_tolerance", "call_candles", b"call_candles", "excludes_since", b"excludes_since", "excludes_until", b"excludes_until", "learnt", b"learnt", "newest_first", b"newest_first", "period_seconds", b"period_seconds", "volume_tolerance", b"volume_tolerance"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__volume_tolerance: _TypeAlias = _typing.Literal["volume_tolerance"]  # noqa: Y015
+    _WhichOneofArgType__volume_tolerance: _TypeAlias = _typing.Literal["_volume_tolerance", b"_volume_tolerance"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__volume_tolerance) -> _WhichOneofReturnType__volume_tolerance | None: ...
+
+Global___CandleOffer: _TypeAlias = CandleOffer  # noqa: Y015
 
 @_typing.final
 class Market(_message.Message):
