@@ -50,6 +50,7 @@ class Fetcher:
         if self._venue.dialect.volume_tolerance is not None:
             ladder = cell_ladder(period_seconds, self._venue.offered, job.limits.candles)
         await _CheckedFetch(job, self._agreement).settle(closed, ladder)
+        await job.finish()
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
         return sorted(job.missing, key=lambda m: m.span)
 

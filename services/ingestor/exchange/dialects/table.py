@@ -59,6 +59,8 @@ class Dialect:
         running: Index and value of the mark in a raw row that its candle is still open.
         volume_tolerance: Relative difference between the volume of a coarser candle and the sum of the finer ones that
             rounding explains; None if coarser candles are no checksums: not known, or candles are built from trades.
+        publish_seconds: Time after a candle's close in which the exchange publishes it. No exchange promises one; these
+            are cautious.
         codes_at: Paths where an answer may hold an error code; every answer has one if ``always_coded``.
         remedies: Error codes that heal although ccxt's class of them does not say so, or does not say how.
         dark_pool_suffix: End of the ids of dark-pool markets, which share their symbol with a lit one; empty for none.
@@ -74,6 +76,7 @@ class Dialect:
     symbol_at: Path | None = None
     running: tuple[int, str] | None = None
     volume_tolerance: float | None = None
+    publish_seconds: float = 120.0
     codes_at: tuple[Path, ...] = ()
     always_coded: bool = False
     remedies: Mapping[str, Remedy] = field(default_factory=dict)
@@ -123,6 +126,7 @@ _BINANCE = Dialect(
     columns=(0, 1, 2, 3, 4, 5, 7, 8),
     linear_columns=(0, 1, 2, 3, 4, 5, 7, 8),
     volume_tolerance=1e-9,
+    publish_seconds=30.0,
     codes_at=(("code",),),
     remedies={"-1008": Remedy.SLOW_DOWN, "-1016": Remedy.REPEAT},
 )
@@ -136,6 +140,7 @@ _ROWS = (
         columns=(0, 1, 2, 3, 4, 5, 6, None),
         linear_columns=(0, 1, 2, 3, 4, 5, 6, None),
         volume_tolerance=1e-9,
+        publish_seconds=30.0,
         symbol_at=("result", "symbol"),
         codes_at=(("retCode",), ("ret_code",)),
         always_coded=True,
@@ -154,6 +159,7 @@ _ROWS = (
         candles=240,
         wide=True,
         history="trades",
+        publish_seconds=30.0,
         rows_at=("result", MARKET),
         codes_at=(("error", 0),),
         remedies={"EService:Throttled": Remedy.SLOW_DOWN},
@@ -166,6 +172,7 @@ _ROWS = (
         columns=(0, 1, 2, 3, 4, 5, 7, None),
         linear_columns=(0, 1, 2, 3, 4, 6, 7, None),
         volume_tolerance=1e-6,
+        publish_seconds=30.0,
         running=(8, "0"),
         codes_at=(("code",),),
         always_coded=True,

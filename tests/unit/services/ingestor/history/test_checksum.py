@@ -32,6 +32,17 @@ def test_only_exchanges_with_known_tolerance_are_checked() -> None:
     }
 
 
+def test_delays_of_exchanges() -> None:
+    assert {name: row.publish_seconds for name, row in TABLE.items()} == {
+        "binance": 30,
+        "binanceus": 30,
+        "bybit": 30,
+        "coinbase": 120,
+        "kraken": 30,
+        "okx": 30,
+    }
+
+
 @pytest.mark.parametrize(
     ("shape", "size", "most_calls"),
     [

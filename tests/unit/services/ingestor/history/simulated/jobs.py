@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from services.common.model.page import Candle
 from services.common.model.periods import next_open, open_times, split_by_periods
 from services.common.model.time_range import TimeRange, merge, subtract
+from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.fetch import Fetcher
@@ -42,17 +43,30 @@ class Outcome:
         return _opens((r for page in self.pages for r in page.empty), self.world.period_seconds)
 
     def expected_missing(self) -> list[TimeRange]:
-        """Return the ranges that cannot be fetched: impossible candles, and those that are still open."""
+        """Return the ranges that cannot be fetched: impossible candles, those still open, and absent ones too new."""
         world = self.world
         open_end = TimeRange(min(world.closed_end_ns, world.span.end_ns), world.span.end_ns)
         bad = [TimeRange(world.open_ns(n), world.open_ns(n + 1)) for n in world.impossible]
-        return [part for r in merge([open_end, *bad]) if (part := r.intersect(world.answered))]
+        return [part for r in merge([open_end, *bad, *_too_new(world)]) if (part := r.intersect(world.answered))]
 
     def explain(self) -> str:
         """Return the world, which can be run again, and the faults in it, as text."""
         exchange = self.exchange
         told = f"{exchange.calls} calls, {exchange.lies} lies, {exchange.failed} failures"
         return "\n".join(["", repr(self.world), told, *exchange.log, *map(str, self.missing)])
+
+
+def _too_new(world: World) -> list[TimeRange]:
+    """Return the absent candles that closed less than 120 s ago, or less than 600 s ago without a later candle."""
+    now_ns = world.closed_end_ns + SECOND_NS // 2
+    last_ns = max((t for t in world.market if t < world.closed_end_ns), default=0)
+    new = []
+    for n in range(world.periods):
+        part = TimeRange(world.open_ns(n), world.open_ns(n + 1))
+        age_ns = now_ns - part.end_ns
+        if 0 <= age_ns < (120 if part.start_ns < last_ns else 600) * SECOND_NS and part.start_ns not in world.market:
+            new.append(part)
+    return new
 
 
 def fetch(world: World, agreement: Agreement | None = None) -> Outcome:
