@@ -10,9 +10,11 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from services.common.model.errors import Exhausted, InvalidRequest, NotFound
 from services.common.model.history import HistoryRequest, RequestRecord
+from services.common.model.realtime import Subscription
 from services.common.model.times import SECOND_NS
 from services.common.rpc.identity import Caller, Role
 
@@ -30,8 +32,11 @@ def unknown_request(request_id: str) -> NotFound:
     return NotFound(f"request_id {request_id[:64]!r} is not known")
 
 
-def signed(caller: Caller | None, request: HistoryRequest) -> HistoryRequest:
-    """Return the request with the caller's own client_id; InvalidRequest if it names another client."""
+T = TypeVar("T", HistoryRequest, Subscription)
+
+
+def signed(caller: Caller | None, request: T) -> T:
+    """Return what the caller asks for with its own client_id; InvalidRequest if it names another client."""
     if caller is None:
         return request
     if request.client_id and request.client_id != caller.client_id:
@@ -39,9 +44,14 @@ def signed(caller: Caller | None, request: HistoryRequest) -> HistoryRequest:
     return dataclasses.replace(request, client_id=caller.client_id)
 
 
+def owns(caller: Caller | None, client_id: str) -> bool:
+    """Return whether the caller may see and change what belongs to a client."""
+    return caller is None or caller.role is Role.ADMIN or client_id == caller.client_id
+
+
 def sees(caller: Caller | None, request: HistoryRequest) -> bool:
     """Return whether the caller may see a request."""
-    return caller is None or caller.role is Role.ADMIN or request.client_id == caller.client_id
+    return owns(caller, request.client_id)
 
 
 def seen(caller: Caller | None, record: RequestRecord) -> RequestRecord:
@@ -68,6 +78,7 @@ class Limits:
     submissions_per_minute: int
     unfinished_periods: int
     open_streams: int
+    subscriptions: int
 
 
 class Quotas:
@@ -134,6 +145,11 @@ class Quotas:
         periods = self._periods[caller.client_id] + own
         if periods > limits.unfinished_periods:
             raise self._refused(caller, "unfinished_periods", periods, limits.unfinished_periods, later)
+
+    def subscribe(self, caller: Caller | None, subscriptions: int) -> None:
+        """Check that the caller, which has some subscriptions, may start one more; Exhausted if not."""
+        if caller is not None and subscriptions >= (limit := self._of(caller).subscriptions):
+            raise self._refused(caller, "subscriptions", subscriptions + 1, limit, "stop another one first")
 
     @contextmanager
     def stream(self, caller: Caller | None) -> Iterator[None]:

@@ -66,7 +66,12 @@ class RelaySettings(ServiceSettings):
     quota_unfinished_periods: int = Field(default=1_000_000_000, ge=0)
     """Largest number of candle periods in the unfinished requests of one client."""
     quota_open_streams: int = Field(default=1_000, ge=0)
-    """Largest number of open streams of one client: progress, notifications, FetchOhlc, coverage, verification."""
+    """Largest number of open streams of one client: progress, notifications, coverage, live data and others."""
+    quota_subscriptions: int = Field(default=10_000, ge=0)
+    """Largest number of realtime subscriptions of one client."""
+
+    live_queue: int = Field(default=10_000, ge=1)
+    """Live trades and candles kept for a client that does not read; then they are coalesced or dropped."""
 
     def limits(self) -> Limits:
         """Return the quotas of a caller whose entry has none."""
@@ -75,6 +80,7 @@ class RelaySettings(ServiceSettings):
             submissions_per_minute=self.quota_submissions_per_minute,
             unfinished_periods=self.quota_unfinished_periods,
             open_streams=self.quota_open_streams,
+            subscriptions=self.quota_subscriptions,
         )
 
     @model_validator(mode="after")

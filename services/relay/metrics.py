@@ -7,8 +7,10 @@ from collections import Counter as Tally
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from services.common.model.history import RequestState
+from services.common.model.realtime import RealtimeState
 from services.relay.broker.leases import Load, SlotKind
 from services.relay.history.state import HistoryState, waiting_since
+from services.relay.realtime.registry import Registry
 
 PREFIX = "dexorder_relay"
 GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -40,6 +42,15 @@ class RelayMetrics:
         self.notification_streams = gauge("notification_streams", "Notification streams open.")
         self.progress_streams = gauge("progress_streams", "Progress streams open.")
 
+        self.subscriptions = gauge("subscriptions", "Realtime subscriptions.")
+        self.realtime_jobs = gauge("realtime_jobs", "Realtime jobs.", "state")
+        self.live_streams = gauge("live_streams", "Streams of live data open.")
+
+        self.realtime_settled = counter(
+            "realtime_settled", "Trades and candles of realtime that Kafka has.", "exchange", "kind"
+        )
+        self.live_dropped = counter("live_dropped", "Live trades and candles that a slow client was not sent.")
+        self.live_fenced = counter("live_fenced", "Live messages of dispatches that are not current.")
         self.dispatches = counter("dispatches", "Jobs sent to an ingestor.", "exchange")
         self.requeues = counter("requeues", "Dispatches that ended without a result.", "exchange", "reason")
         self.without_progress = counter(
@@ -64,7 +75,7 @@ class RelayMetrics:
         self.group_size.observe(batches)
         self.commit_seconds.observe(seconds)
 
-    def sample(self, state: HistoryState, *, wall_ns: int, report_age_ns: int) -> None:
+    def sample(self, state: HistoryState, registry: Registry, *, wall_ns: int, report_age_ns: int) -> None:
         """Set the gauges from a state; those of an exchange that is no longer in it become 0."""
         loads, since_ns = state.leases.load(), waiting_since(state)
         self._exchanges |= loads.keys()
@@ -80,6 +91,10 @@ class RelayMetrics:
             self.requests.labels(each.name).set(requests[each])
         self.requests_waiting.set(sum(bool(live.waiting) for live in state.requests.values()))
         self.report_age.set(report_age_ns / 1e9)
+        self.subscriptions.set(len(registry.subscriptions))
+        states = Tally(job.state for job in registry.jobs.values())
+        for state_of_job in RealtimeState:
+            self.realtime_jobs.labels(state_of_job.name).set(states[state_of_job])
 
 
 IDLE = Load(0, 0, {})

@@ -43,6 +43,7 @@ from services.relay.history.table_reader import TableReader
 from services.relay.history.verification import Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
+from services.relay.realtime.registry import Registry
 from services.relay.service import RelayService, register
 from services.relay.store.database import Store, open_store
 from services.relay.store.schema import Batch
@@ -85,10 +86,11 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         reader, retraction_table = TableReader(tables), RetractionTable(tables)
         numbers = DispatchNumbers()
         state = _empty_state(settings, numbers)
-        numbers.restart(await _load(state, store, reader, retraction_table, clock), wall_ns=clock.wall_ns())
+        realtime = Registry(state.leases)
+        numbers.restart(await _load(state, realtime, store, reader, retraction_table, clock), wall_ns=clock.wall_ns())
         retraction_log = RetractionLog(retraction_table, numbers, clock)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
-        engine = Engine(settings, state, store, decider, retraction_log, venues, clock, metrics)
+        engine = Engine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
         service = RelayService(  # type: ignore[abstract]  # the others: UNIMPLEMENTED
             engine,
             Answers(engine, reader, max_bytes=settings.max_message_bytes),
@@ -132,7 +134,9 @@ def _empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistorySt
     return HistoryState(leases, retry_policy, job_periods=settings.job_periods, page_periods=settings.page_periods)
 
 
-async def _load(state: HistoryState, store: Store, reader: TableReader, table: RetractionTable, clock: Clock) -> int:
+async def _load(
+    state: HistoryState, registry: Registry, store: Store, reader: TableReader, table: RetractionTable, clock: Clock
+) -> int:
     """Load the database, then apply retractions and claims that the tables have beyond it.
 
     Claims are read from shortly before the last load on, as the database has those before.
@@ -140,7 +144,7 @@ async def _load(state: HistoryState, store: Store, reader: TableReader, table: R
     Returns:
         The largest number of a dispatch or of a retraction that the database or a table has.
     """
-    await store.load(state, now_ns=clock.monotonic_ns())
+    await store.load(state, registry, now_ns=clock.monotonic_ns())
     read_ns, since_ns = clock.wall_ns(), max(0, await store.coverage_read_ns() - COVERAGE_MARGIN_NS)
     applied = await store.retractions()
     attempts = AsyncRetrying(stop=stop_after_attempt(LOAD_ATTEMPTS), wait=wait_exponential(0.2, max=5), reraise=True)
@@ -158,5 +162,11 @@ async def _load(state: HistoryState, store: Store, reader: TableReader, table: R
     coverage.settle_jobs(state, batch)
     batch.coverage_read(read_ns)
     await store.commit(batch)
-    log.info("loaded", requests=len(state.requests), jobs=len(state.jobs), covered_ranges=len(claims))
+    log.info(
+        "loaded",
+        requests=len(state.requests),
+        jobs=len(state.jobs),
+        covered_ranges=len(claims),
+        subscriptions=len(registry.subscriptions),
+    )
     return max(numbers)

@@ -38,18 +38,19 @@ from services.relay.history.request import check_part
 from services.relay.history.verification import Repair, VerificationState, Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
+from services.relay.paging import page_size, read_token
+from services.relay.realtime_service import RealtimeCalls, RealtimeReports
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 M = TypeVar("M")
 V = TypeVar("V")
-PAGE_SIZE, MAX_PAGE_SIZE = 100, 1_000
 RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
 DISPATCHES_IN_A_CALL = 10_000
 
 
 @dataclass
-class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
+class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
     """RPCs for clients."""
 
     engine: Engine
@@ -101,14 +102,12 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
 
     async def ListRequests(self, request: pb.ListRequestsRequest, context: Context) -> pb.ListRequestsResponse:  # noqa: N802
         """Return a page of records; the token is the sequence number of its last one."""
-        size = request.page_size or PAGE_SIZE
-        if size > MAX_PAGE_SIZE:
-            raise InvalidRequest(f"page_size {size} is over {MAX_PAGE_SIZE}")
+        size = page_size(request.page_size)
         if not 0 <= request.state < len(RequestState):
             raise InvalidRequest(f"state {request.state} is not one of 0 to 3")
         state = RequestState.from_number(request.state) if request.state else None
         client_id = access.listed(current_caller(), request.client_id)
-        records = await self.engine.queries.records(client_id, state, _token(request.page_token), size)
+        records = await self.engine.queries.records(client_id, state, read_token(request.page_token), size)
         token = str(records[-1].sequence) if len(records) == size else ""
         return pb.ListRequestsResponse(records=map(messages.encode_record, records), next_page_token=token)
 
@@ -196,11 +195,11 @@ class RelayService(relay_service_pb2_grpc.RelayServiceServicer):
         return series, check_part(series, start_ns, end_ns, self.engine.venues)
 
 
-class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
+class IngestorService(RealtimeReports, ingestor_service_pb2_grpc.IngestorServiceServicer):
     """RPCs for ingestors."""
 
     def __init__(self, engine: Engine, instruments: Instruments) -> None:
-        self._engine = engine
+        self.engine = engine
         self._instruments = instruments
 
     async def ReportPage(  # noqa: N802
@@ -210,7 +209,7 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
         if not request.job_id:
             raise InvalidRequest("job_id is missing")
         span, empty = TimeRange(request.start_time, request.end_time), messages.decode_ranges(request.empty)
-        current = await self._engine.dispatcher.report_page(request.job_id, span, empty, request.calls)
+        current = await self.engine.jobs.report_page(request.job_id, span, empty, request.calls)
         return ingestor_service_pb2.ReportPageResponse(current=current)
 
     async def ReportDelay(  # noqa: N802
@@ -220,7 +219,7 @@ class IngestorService(ingestor_service_pb2_grpc.IngestorServiceServicer):
         if not request.job_id:
             raise InvalidRequest("job_id is missing")
         delay = messages.decode_delay(request.delay) if request.HasField("delay") else None
-        current = self._engine.dispatcher.report_delay(request.job_id, delay)
+        current = self.engine.jobs.report_delay(request.job_id, delay)
         return ingestor_service_pb2.ReportDelayResponse(current=current)
 
     async def ReportMarkets(  # noqa: N802
@@ -244,7 +243,8 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
         """Apply one micro-batch. The pipeline repeats it until it is answered, so invalid parts are skipped."""
         pages = self._valid("page", messages.decode_page_result, request.pages)
         finals = self._valid("final", messages.decode_final_result, request.finals)
-        await self._engine.dispatcher.report_jobs(pages, finals)
+        await self._engine.jobs.report_jobs(pages, finals)
+        self._engine.realtime.landed(pages)
         return pipeline_service_pb2.ReportJobsResponse()
 
     async def DescribeDispatches(  # noqa: N802
@@ -273,14 +273,6 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
                 self._metrics.ignored.labels(kind).inc()
                 log.error("part of a pipeline report ignored", part=kind, error=str(error))
         return decoded
-
-
-def _token(text: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise InvalidRequest(f"page_token {text[:32]!r} is invalid; pass the next_page_token of the previous answer")
-    return int(text)
 
 
 def register(server: grpc.aio.Server, relay: RelayService) -> Sequence[str]:

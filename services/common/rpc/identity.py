@@ -57,6 +57,7 @@ class Quota(FileModel):
     submissions_per_minute: int | None = Field(default=None, ge=1)
     unfinished_periods: int | None = Field(default=None, ge=0)
     open_streams: int | None = Field(default=None, ge=0)
+    subscriptions: int | None = Field(default=None, ge=0)
 
 
 NO_QUOTA = Quota()

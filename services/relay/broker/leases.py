@@ -1,5 +1,7 @@
 """Slots, queues and leases: which ingestor gets which job, and when a job is taken back. Pure; time is passed in.
 
+A job is HISTORICAL or REALTIME and takes a slot of that kind or an ANY slot.
+
 A job is queued, then held under the id of its current dispatch. A held job runs under a lease until the ingestor says
 that Kafka has the final record; from then on it waits for the pipeline without a lease. Taking a job back forgets its
 dispatch id, which fences whatever arrives under it later. One WorkerReady is one slot, used by one dispatch.
@@ -12,13 +14,13 @@ dispatch id, which fences whatever arrives under it later. One WorkerReady is on
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 
 class SlotKind(IntEnum):
-    """Kind of job that a slot takes; numbers of the proto's SlotType."""
+    """Kind of a job, or of the jobs that a slot takes; numbers of the proto's SlotType."""
 
     ANY = 0
     HISTORICAL = 1
@@ -55,13 +57,20 @@ class Load:
 @dataclass(slots=True)
 class _Entry:
     exchange: str
+    kind: SlotKind
+    place: int = 0
     not_before_ns: int = 0
     rejected_by: set[bytes] = field(default_factory=set)
     dispatch_id: str | None = None
     deadline_ns: int | None = None
+    stopping: bool = False
 
     def running(self) -> bool:
         return self.deadline_ns is not None
+
+    @property
+    def queue(self) -> tuple[str, SlotKind]:
+        return self.exchange, self.kind
 
 
 class Leases:
@@ -73,19 +82,30 @@ class Leases:
         self._max_slots = max_slots
         self._entries: dict[int, _Entry] = {}
         self._held: dict[str, int] = {}
-        self._queues: defaultdict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._queues: defaultdict[tuple[str, SlotKind], OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._first = self._last = 0
         self._slots: defaultdict[str, list[Slot]] = defaultdict(list)
         self._slots_of: Counter[bytes] = Counter()
 
-    def queue(self, job: int, exchange: str) -> None:
-        """Add a job at the back of its exchange's queue."""
-        self._entries[job] = _Entry(exchange)
-        self._queues[exchange][job] = None
+    def queue(self, job: int, exchange: str, kind: SlotKind = SlotKind.HISTORICAL) -> None:
+        """Add a job behind all others of its exchange."""
+        self._last += 1
+        entry = self._entries[job] = _Entry(exchange, kind, self._last)
+        self._queues[entry.queue][job] = None
 
-    def resume(self, job: int, exchange: str, dispatch_id: str, *, produced: bool, now_ns: int) -> None:
+    def resume(
+        self,
+        job: int,
+        exchange: str,
+        dispatch_id: str,
+        *,
+        kind: SlotKind = SlotKind.HISTORICAL,
+        produced: bool,
+        now_ns: int,
+    ) -> None:
         """Add a job that was held before a restart, with a full lease."""
         deadline_ns = None if produced else now_ns + self._lease_ns
-        self._entries[job] = _Entry(exchange, dispatch_id=dispatch_id, deadline_ns=deadline_ns)
+        self._entries[job] = _Entry(exchange, kind, dispatch_id=dispatch_id, deadline_ns=deadline_ns)
         self._held[dispatch_id] = job
 
     def requeue(self, job: int, *, not_before_ns: int = 0, rejected_by: bytes | None = None) -> None:
@@ -100,7 +120,9 @@ class Leases:
         entry.not_before_ns = not_before_ns
         if rejected_by is not None:
             entry.rejected_by.add(rejected_by)
-        queue = self._queues[entry.exchange]
+        self._first -= 1
+        entry.place = self._first
+        queue = self._queues[entry.queue]
         queue[job] = None
         queue.move_to_end(job, last=False)
 
@@ -109,7 +131,7 @@ class Leases:
         entry = self._entries.pop(job, None)
         if entry is not None:
             self._release(entry)
-            self._queues[entry.exchange].pop(job, None)
+            self._queues[entry.queue].pop(job, None)
 
     def offer(self, slot: Slot) -> bool:
         """Keep a slot; return False if this identity has offered too many."""
@@ -128,20 +150,42 @@ class Leases:
     def assign(self, *, now_ns: int) -> list[Assignment]:
         """Give queued jobs, oldest first, to free slots, oldest first, and to ingestors that have not rejected them."""
         made = []
-        for exchange, queue in self._queues.items():
-            slots = [slot for slot in self._slots[exchange] if slot.kind is not SlotKind.REALTIME]
-            for job in queue:
-                if not slots:
-                    break
+        for exchange in dict.fromkeys(exchange for exchange, _ in self._queues):
+            free = Counter(slot.kind for slot in self._slots[exchange])
+            for job in self._by_age(exchange, free):
                 entry = self._entries[job]
                 if entry.not_before_ns > now_ns:
                     continue
-                slot = next((s for s in slots if s.identity not in entry.rejected_by), slots[0])
-                slots.remove(slot)
+                slot = self._slot_for(entry)
+                free[slot.kind] -= 1
                 made.append(self._hold(job, entry, slot, now_ns))
-            for assignment in made:
-                queue.pop(assignment.job, None)
+        for assignment in made:
+            self._queues[self._entries[assignment.job].queue].pop(assignment.job)
         return made
+
+    def _slot_for(self, entry: _Entry) -> Slot:
+        """Return the slot for a queued job, for whose kind there is one."""
+        kinds = (SlotKind.ANY, entry.kind)
+        fitting = (slot for slot in self._slots[entry.exchange] if slot.kind in kinds)
+        first = next(fitting)
+        if first.identity not in entry.rejected_by:
+            return first
+        return next((slot for slot in fitting if slot.identity not in entry.rejected_by), first)
+
+    def _by_age(self, exchange: str, free: Mapping[SlotKind, int]) -> Iterator[int]:
+        """Yield the queued jobs of an exchange, oldest first, as long as ``free`` has a slot for their kind."""
+        queues = {
+            kind: iter(self._queues.get((exchange, kind), ())) for kind in (SlotKind.HISTORICAL, SlotKind.REALTIME)
+        }
+        heads = {kind: job for kind, queue in queues.items() if (job := next(queue, None)) is not None}
+        while kinds := [kind for kind in heads if free[kind] or free[SlotKind.ANY]]:
+            kind = min(kinds, key=lambda each: self._entries[heads[each]].place)
+            yield heads[kind]
+            job = next(queues[kind], None)
+            if job is None:
+                del heads[kind]
+            else:
+                heads[kind] = job
 
     def job_of(self, dispatch_id: str) -> int | None:
         """Return the job whose current dispatch this is; None for fenced, ended and unknown ids."""
@@ -153,7 +197,7 @@ class Leases:
         if job is None:
             return False
         entry = self._entries[job]
-        if entry.running():
+        if entry.running() and not entry.stopping:
             entry.deadline_ns = now_ns + self._lease_ns
         return True
 
@@ -161,6 +205,11 @@ class Leases:
         """Start full leases for all, after this process itself was suspended: silence means nothing then."""
         for dispatch_id in self._held:
             self.renew(dispatch_id, now_ns=now_ns)
+
+    def stop(self, dispatch_id: str) -> None:
+        """Let the lease run out, as the ingestor was told to stop: no sign of life extends it any more."""
+        if (job := self._held.get(dispatch_id)) is not None:
+            self._entries[job].stopping = True
 
     def complete(self, dispatch_id: str) -> int | None:
         """End the lease, as Kafka has the final record; return the job if the dispatch is current."""
@@ -186,19 +235,21 @@ class Leases:
         return job in self._entries and self._entries[job].running()
 
     def busy_exchanges(self) -> set[str]:
-        """Return the exchanges with a running job."""
-        return {entry.exchange for entry in map(self._entries.__getitem__, self._held.values()) if entry.running()}
+        """Return the exchanges with a running job of history."""
+        held = map(self._entries.__getitem__, self._held.values())
+        return {entry.exchange for entry in held if entry.running() and entry.kind is SlotKind.HISTORICAL}
 
     def load(self) -> dict[str, Load]:
         """Return queued jobs, running jobs and free slots by exchange."""
         running = Counter(entry.exchange for entry in self._entries.values() if entry.running())
+        queued = Counter({exchange: 0 for exchange, _ in self._queues})
+        for (exchange, _), queue in self._queues.items():
+            queued[exchange] += len(queue)
         return {
             exchange: Load(
-                len(self._queues.get(exchange, ())),
-                running[exchange],
-                Counter(slot.kind for slot in self._slots.get(exchange, ())),
+                queued[exchange], running[exchange], Counter(slot.kind for slot in self._slots.get(exchange, ()))
             )
-            for exchange in {*self._queues, *running, *self._slots}
+            for exchange in {*queued, *running, *self._slots}
         }
 
     def _hold(self, job: int, entry: _Entry, slot: Slot, now_ns: int) -> Assignment:
@@ -215,3 +266,4 @@ class Leases:
         if entry.dispatch_id is not None:
             self._held.pop(entry.dispatch_id, None)
         entry.dispatch_id = entry.deadline_ns = None
+        entry.stopping = False

@@ -22,6 +22,8 @@ from services.common.messaging.curve import curve_server
 from services.common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
 from services.common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
 from services.common.model.history import Dispatch
+from services.common.model.realtime import RealtimeDispatch, Stop
+from services.common.rpc.realtime_messages import encode_params
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.relay.broker.leases import Slot, SlotKind
 from services.relay.config import RelaySettings
@@ -45,7 +47,7 @@ class Handler(Protocol):
     def ready(self, slot: Slot) -> bool:
         """Add a slot."""
 
-    def heartbeat(self, dispatch_id: str) -> bool:
+    def heartbeat(self, dispatch_id: str, identity: bytes) -> bool:
         """Renew the lease of a running dispatch."""
 
     def complete(self, dispatch_id: str) -> bool:
@@ -104,27 +106,33 @@ class Broker:
             return "no_job_id"
         return None if _handle_dispatch(identity, message, handler) else "not_current"
 
-    async def send(self, identity: bytes, dispatch: Dispatch) -> bool:
-        """Send a dispatch; return False if the peer is gone (EHOSTUNREACH) or its queue is full (EAGAIN)."""
-        request = pb.DataRequest(
-            request_id=dispatch.request_id,
-            type=pb.DataRequest.HISTORICAL_OHLC,
-            ticker=dispatch.series.ticker,
-            historical=pb.HistoricalParams(
-                start_time=dispatch.span.start_ns,
-                end_time=dispatch.span.end_ns,
-                period_seconds=dispatch.series.period_seconds,
-            ),
-            client_id=dispatch.client_id or None,
-            job_id=dispatch.dispatch_id,
-        )
+    async def send(self, identity: bytes, message: Dispatch | RealtimeDispatch | Stop) -> bool:
+        """Send a message; return False if the peer is gone (EHOSTUNREACH) or its queue is full (EAGAIN)."""
         try:
-            await self._socket.send_multipart([identity, *encode_work(request)], flags=zmq.NOBLOCK)
+            await self._socket.send_multipart([identity, *encode_work(_encode(message))], flags=zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 return False
             raise
         return True
+
+
+def _encode(message: Dispatch | RealtimeDispatch | Stop) -> pb.DataRequest | pb.WorkStop:
+    if isinstance(message, Stop):
+        return pb.WorkStop(job_id=message.dispatch_id)
+    request = pb.DataRequest(
+        request_id=message.request_id, client_id=message.client_id or None, job_id=message.dispatch_id
+    )
+    if isinstance(message, RealtimeDispatch):
+        request.type = pb.DataRequest.REALTIME_TICKS
+        request.ticker = message.ticker
+        request.realtime.CopyFrom(encode_params(message.params))
+        return request
+    request.ticker = message.series.ticker
+    request.historical.start_time = message.span.start_ns
+    request.historical.end_time = message.span.end_ns
+    request.historical.period_seconds = message.series.period_seconds
+    return request
 
 
 def _handle_ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | None:
@@ -138,7 +146,7 @@ def _handle_ready(identity: bytes, message: pb.WorkerReady, handler: Handler) ->
 
 def _handle_dispatch(identity: bytes, message: WorkFrame, handler: Handler) -> bool:
     if isinstance(message, pb.WorkHeartbeat):
-        return handler.heartbeat(message.job_id)
+        return handler.heartbeat(message.job_id, identity)
     if isinstance(message, pb.WorkReject):
         reason = f"the ingestor rejected it: {message.reason or 'no reason given'}"
         return handler.give_back(message.job_id, reason, kind="rejected", rejected_by=identity)

@@ -36,9 +36,9 @@ class Signals:
         self._closed = False
 
     @contextmanager
-    def listen(self, key: str) -> Iterator[asyncio.Event]:
-        """Yield an event that ``notify(key)`` sets. Clear it before looking at what changed."""
-        event = asyncio.Event()
+    def listen(self, key: str, event: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
+        """Yield an event, or this one, that ``notify(key)`` sets. Clear it before looking at what changed."""
+        event = event or asyncio.Event()
         self._listeners[key].add(event)
         try:
             yield event

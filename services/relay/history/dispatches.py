@@ -20,26 +20,22 @@ from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch, job_owner
 
 
-def assign(state: HistoryState, batch: Batch, *, wall_ns: int, now_ns: int) -> list[tuple[Assignment, Dispatch]]:
-    """Give queued jobs to free slots; the batch must be on disk before anything is sent."""
-    made = []
-    for assignment in state.leases.assign(now_ns=now_ns):
-        job = state.jobs[assignment.job]
-        dispatch = state.add_dispatch(job, assignment.dispatch_id)
-        made.append((assignment, dispatch))
-        batch.dispatch(job, dispatch, issued_ns=wall_ns)
-        for live in state.requests_of(job):
-            live.progress_ns = now_ns
-            if live.start():
-                batch.request(live)
-    return made
+def begin(state: HistoryState, assignment: Assignment, batch: Batch, *, wall_ns: int, now_ns: int) -> Dispatch:
+    """Start the dispatch of a job that was given to a slot; the batch must be on disk before anything is sent."""
+    job = state.jobs[assignment.job]
+    dispatch = state.add_dispatch(job, assignment.dispatch_id)
+    batch.dispatch(job, dispatch, issued_ns=wall_ns)
+    for live in state.requests_of(job):
+        live.progress_ns = now_ns
+        if live.start():
+            batch.request(live)
+    return dispatch
 
 
 def unsent(state: HistoryState, assignment: Assignment, batch: Batch) -> None:
     """Queue a job again whose ingestor could not be reached; this is not a failure of the job."""
-    if state.leases.job_of(assignment.dispatch_id) == assignment.job:
-        state.leases.requeue(assignment.job)
-        _end_dispatch(state, state.jobs[assignment.job], batch)
+    state.leases.requeue(assignment.job)
+    _end_dispatch(state, state.jobs[assignment.job], batch)
 
 
 def produced(state: HistoryState, dispatch_id: str, batch: Batch) -> bool:

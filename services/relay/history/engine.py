@@ -1,6 +1,6 @@
 """Engine of the relay: joins the rules with the store, the broker and the table. Runs in one event loop.
 
-``submitter.py`` accepts requests, ``dispatcher.py`` gives their jobs to ingestors, ``completion.py`` ends them;
+``submitter.py`` accepts requests, ``jobs.py`` follows the dispatches of their jobs, ``completion.py`` ends them;
 ``context.py`` has the parts that they share, and the order in which memory, disk and answers change.
 """
 
@@ -15,15 +15,19 @@ from services.common.clock import Clock
 from services.common.model.times import SECOND_NS
 from services.relay.access import Quotas
 from services.relay.config import RelaySettings
+from services.relay.dispatcher import Dispatcher, Sender
 from services.relay.history.completion import Completion
 from services.relay.history.context import Context
-from services.relay.history.dispatcher import Dispatcher, Sender
+from services.relay.history.jobs import HistoryJobs
 from services.relay.history.outcome import OutcomeDecider
 from services.relay.history.queries import RequestQueries
 from services.relay.history.retraction_log import RetractionLog
 from services.relay.history.state import HistoryState
 from services.relay.history.submitter import Submitter
 from services.relay.metrics import RelayMetrics
+from services.relay.realtime.jobs import FLUSH_SECONDS, RealtimeJobs
+from services.relay.realtime.live import LiveHub
+from services.relay.realtime.registry import Registry
 from services.relay.store.database import FORGOTTEN_AT_ONCE, Store
 
 log = structlog.get_logger(__name__)
@@ -39,6 +43,7 @@ class Engine:
         self,
         settings: RelaySettings,
         state: HistoryState,
+        registry: Registry,
         store: Store,
         decider: OutcomeDecider,
         retraction_log: RetractionLog,
@@ -46,35 +51,40 @@ class Engine:
         clock: Clock,
         metrics: RelayMetrics,
     ) -> None:
-        """Continue with a state that was read from the store."""
+        """Continue with what was read from the store."""
         self.venues = frozenset(venues)
         self.quotas = Quotas(settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc())
         for live in state.requests.values():
             self.quotas.enter(live.request)
-        self._context = context = Context(settings, state, store, self.quotas, clock, metrics)
+        self.context = context = Context(settings, state, store, self.quotas, clock, metrics)
         self.queries = RequestQueries(state, store, context.signals, metrics)
         self.completion = Completion(context, decider)
         self.submitter = Submitter(context, self.completion, retraction_log, self.venues)
-        self.dispatcher = Dispatcher(context, self.completion, self.venues)
+        self.jobs = HistoryJobs(context, self.completion)
+        self.live = LiveHub(settings.live_queue)
+        self.realtime = RealtimeJobs(context, registry, self.submitter, self.live, self.venues)
+        self.live.state = self.realtime.state
+        self.dispatcher = Dispatcher(context, [self.jobs, self.realtime], self.venues)
 
     async def run(self, sender: Sender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
         async with asyncio.TaskGroup() as tasks:
-            self._context.tasks = tasks
+            self.context.tasks = tasks
             tasks.create_task(self.dispatcher.run(sender))
             tasks.create_task(self._tick())
+            tasks.create_task(self._tick_realtime())
             tasks.create_task(self._forget())
             tasks.create_task(self._measure())
             tasks.create_task(self._fail_stop())
             self.completion.check_ready()
-            self._context.wake.set()
+            self.context.wake.set()
 
     def close_streams(self) -> None:
         """End progress and notification streams, which have no end of their own."""
-        self._context.signals.close()
+        self.context.signals.close()
 
     async def _tick(self) -> None:
-        context = self._context
+        context = self.context
         last_ns = context.clock.monotonic_ns()
         while True:
             await asyncio.sleep(TICK_SECONDS)
@@ -86,27 +96,38 @@ class Engine:
             self.completion.check_ready()
             context.wake.set()  # a job's wait after a failure may be over
 
-    async def _measure(self) -> None:
-        context = self._context
+    async def _tick_realtime(self) -> None:
         while True:
-            age_ns = context.clock.monotonic_ns() - self.dispatcher.reported_ns
-            context.metrics.sample(context.state, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns)
+            await asyncio.sleep(FLUSH_SECONDS)
+            await self.realtime.tick()
+
+    async def _measure(self) -> None:
+        context = self.context
+        while True:
+            age_ns = context.clock.monotonic_ns() - self.jobs.reported_ns
+            context.metrics.sample(
+                context.state, self.realtime.registry, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns
+            )
             await asyncio.sleep(MEASURE_SECONDS)
 
     async def _forget(self) -> None:
         """Forget old requests and dispatches, in pieces, so that other writes do not wait for all of them."""
-        settings, store = self._context.settings, self._context.store
-        kept = [(store.forget, settings.retention_days), (store.forget_dispatches, settings.dispatch_retention_days)]
+        settings, store = self.context.settings, self.context.store
+        kept = [
+            (store.forget, settings.retention_days),
+            (store.forget_subscriptions, settings.retention_days),
+            (store.forget_dispatches, settings.dispatch_retention_days),
+        ]
         while True:
             for forget, days in kept:
-                before_ns = self._context.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
+                before_ns = self.context.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
                 while await forget(before_ns) == FORGOTTEN_AT_ONCE:
                     pass
             await asyncio.sleep(FORGET_SECONDS)
 
     async def _fail_stop(self) -> None:
         try:
-            await asyncio.shield(self._context.store.failed)
+            await asyncio.shield(self.context.store.failed)
         except Exception as error:
             log.error("the database can't be written; the relay stops, nothing answered is lost", error=str(error))
             raise

@@ -83,8 +83,7 @@ def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) 
     for job_id in attach:
         _attach(live, state.jobs[job_id], batch)
     for part in new:
-        job = Job(state.next_job, request.request_id, request.client_id, series, part)
-        state.next_job += 1
+        job = Job(state.new_job_id(), request.request_id, request.client_id, series, part)
         batch.job(job)
         state.add_job(job)
         state.leases.queue(job.id, series.exchange)

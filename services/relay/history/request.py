@@ -83,9 +83,8 @@ class LiveRequest:
 
 def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> None:
     """Raise InvalidRequest, with the field and its value, for a request that cannot be answered."""
-    for field_, text in (("request_id", request.request_id), ("client_id", request.client_id or "-")):
-        if not text or len(text) > MAX_ID_LENGTH:
-            raise InvalidRequest(f"{field_} {text[:32]!r} has {len(text)} characters; 1 to {MAX_ID_LENGTH} are allowed")
+    check_id("request_id", request.request_id)
+    check_id("client_id", request.client_id or "-")
     check_ticker(request.ticker, venues)
     span = check_span(request.start_ns, request.end_ns, request.period_seconds)
     if request.limit == 0:
@@ -95,6 +94,12 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
     if request.max_candles > max_periods:
         periods = count_periods(span, request.period_seconds)
         raise InvalidRequest(f"end_time {request.end_ns} makes {periods} periods; at most {max_periods} are allowed")
+
+
+def check_id(field_: str, text: str) -> None:
+    """Raise InvalidRequest for an id that is empty or too long."""
+    if not text or len(text) > MAX_ID_LENGTH:
+        raise InvalidRequest(f"{field_} {text[:32]!r} has {len(text)} characters; 1 to {MAX_ID_LENGTH} are allowed")
 
 
 def check_ticker(ticker: str, venues: Container[str]) -> None:

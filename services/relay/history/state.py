@@ -45,6 +45,11 @@ class HistoryState:
         self._by_dispatch_id: dict[str, Job] = {}
         self._by_series: defaultdict[Series, dict[int, Job]] = defaultdict(dict)
 
+    def new_job_id(self) -> int:
+        """Return the id of a new job, of history or not."""
+        self.next_job += 1
+        return self.next_job - 1
+
     def add_job(self, job: Job) -> None:
         """Add a job that is new, or read from the database at start."""
         self.jobs[job.id] = job
@@ -68,9 +73,9 @@ class HistoryState:
         return self._by_dispatch_id.get(dispatch_id)
 
     def current_job(self, dispatch_id: str) -> Job | None:
-        """Return the job whose current dispatch this is."""
+        """Return the job of history whose current dispatch this is."""
         job_id = self.leases.job_of(dispatch_id)
-        return None if job_id is None else self.jobs[job_id]
+        return None if job_id is None else self.jobs.get(job_id)
 
     def jobs_of(self, series: Series) -> ValuesView[Job]:
         """Return the jobs of a series, oldest first."""

@@ -30,14 +30,17 @@ from services.common.model.time_range import TimeRange
 from services.common.rpc.streams import retrieved
 from services.common.storage.durable_sqlite import open_durable
 from services.common.storage.process_lock import sole_owner
+from services.relay.broker.leases import SlotKind
 from services.relay.history.job import Job, Phase
 from services.relay.history.request import LiveRequest
 from services.relay.history.state import HistoryState
-from services.relay.store import schema
+from services.relay.realtime.registry import Registry
+from services.relay.store import realtime, schema
 from services.relay.store.schema import (
     COVERAGE_READ,
     FORGET,
     FORGET_DISPATCHES,
+    FORGET_SUBSCRIPTIONS,
     LAST_NUMBER,
     REQUEST_COLUMNS,
     Batch,
@@ -90,6 +93,13 @@ class Store:
         """Delete requests that ended before a time; return their number, at most FORGOTTEN_AT_ONCE."""
         values = (completed_before_ns, FORGOTTEN_AT_ONCE)
         return self._give(lambda connection: [connection.execute(sql, values).rowcount for sql in FORGET][-1])
+
+    def forget_subscriptions(self, stopped_before_ns: int) -> asyncio.Future[int]:
+        """Delete subscriptions that were stopped before a time, as ``forget`` does."""
+        values = (stopped_before_ns, FORGOTTEN_AT_ONCE)
+        return self._give(
+            lambda connection: [connection.execute(sql, values).rowcount for sql in FORGET_SUBSCRIPTIONS][-1]
+        )
 
     def forget_dispatches(self, issued_before_ns: int) -> asyncio.Future[int]:
         """Delete dispatches without a job that were issued before a time, as ``forget`` does."""
@@ -204,13 +214,13 @@ class Store:
         wanted = set(dispatch_ids)
         numbers = json.dumps([number for dispatch_id in wanted if (number := _number(dispatch_id))])
         sql = (
-            "SELECT job_id, ticker, period_seconds, start_ns, end_ns FROM dispatches"
+            "SELECT job_id, ticker, period_seconds, start_ns, end_ns, realtime FROM dispatches"
             " WHERE number IN (SELECT value FROM json_each(?))"
         )
         rows = await self.read(lambda connection: connection.execute(sql, (numbers,)).fetchall())
         return [
-            IssuedDispatch(dispatch_id, Series(ticker, period), TimeRange(start_ns, end_ns))
-            for dispatch_id, ticker, period, start_ns, end_ns in rows
+            IssuedDispatch(dispatch_id, Series(ticker, period), TimeRange(start_ns, end_ns), bool(realtime))
+            for dispatch_id, ticker, period, start_ns, end_ns, realtime in rows
             if dispatch_id in wanted
         ]
 
@@ -235,9 +245,10 @@ class Store:
         found = await self.read(lambda connection: connection.execute(sql, (COVERAGE_READ,)).fetchone())
         return int(found[0]) if found else 0
 
-    async def load(self, state: HistoryState, *, now_ns: int) -> None:
-        """Fill an empty state from the file; dispatches that are out keep their ids and get a full lease."""
+    async def load(self, state: HistoryState, registry: Registry, *, now_ns: int) -> None:
+        """Fill an empty state and registry; dispatches that are out keep their ids and get a full lease."""
         await self.read(lambda connection: fill_state(connection, state, now_ns))
+        await self.read(lambda connection: fill_registry(connection, registry, state, now_ns))
 
 
 @asynccontextmanager
@@ -286,6 +297,25 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
             state.leases.queue(job.id, job.series.exchange)
         elif job.phase is Phase.OPEN and job.dispatch_id is not None:
             state.leases.resume(job.id, job.series.exchange, job.dispatch_id, produced=job.produced, now_ns=now_ns)
+
+
+def fill_registry(connection: sqlite3.Connection, registry: Registry, state: HistoryState, now_ns: int) -> None:
+    """Fill an empty registry from the tables."""
+    for job in realtime.read_jobs(connection):
+        registry.add_job(job)
+        state.next_job = max(state.next_job, job.id + 1)
+        if job.dispatch_id is None:
+            registry.leases.queue(job.id, job.exchange, SlotKind.REALTIME)
+        else:
+            registry.leases.resume(
+                job.id, job.exchange, job.dispatch_id, kind=SlotKind.REALTIME, produced=False, now_ns=now_ns
+            )
+    for started in realtime.read_subscriptions(connection):
+        registry.subscriptions[started.subscription.subscription_id] = started
+        if (found := registry.job_for(started.subscription.ticker)) is not None:
+            found.subscriptions[started.subscription.subscription_id] = started
+    registry.last_sequence = realtime.last_sequence(connection)
+    registry.history = {part.request_id: part for part in realtime.read_unsubmitted(connection)}
 
 
 def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:

@@ -95,6 +95,24 @@ INSERT INTO numbered SELECT ticker, period_seconds, start_ns, end_ns, 0, retract
 DROP TABLE retractions;
 ALTER TABLE numbered RENAME TO retractions;
 """,
+    # 5: realtime subscriptions, their jobs, and how far these are settled
+    """
+CREATE TABLE subscriptions (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, subscription_id TEXT NOT NULL UNIQUE, ticker TEXT NOT NULL,
+    params TEXT NOT NULL, since_ns INTEGER, client_id TEXT NOT NULL, started_ns INTEGER NOT NULL, stopped_ns INTEGER);
+CREATE INDEX subscriptions_by_end ON subscriptions (stopped_ns) WHERE stopped_ns IS NOT NULL;
+CREATE TABLE realtime_jobs (
+    job INTEGER PRIMARY KEY, ticker TEXT NOT NULL UNIQUE, job_id TEXT, params TEXT, dispatched_ns INTEGER NOT NULL,
+    dispatches INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT NOT NULL);
+CREATE TABLE realtime_positions (
+    job INTEGER, period_seconds INTEGER, from_ns INTEGER NOT NULL, next_ns INTEGER NOT NULL,
+    last_trade_id TEXT NOT NULL, PRIMARY KEY (job, period_seconds)) WITHOUT ROWID;
+CREATE TABLE realtime_history (
+    request_id TEXT PRIMARY KEY, subscription_id TEXT NOT NULL, ticker TEXT NOT NULL, period_seconds INTEGER NOT NULL,
+    start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL, client_id TEXT NOT NULL, submitted INTEGER NOT NULL);
+CREATE INDEX realtime_history_by_subscription ON realtime_history (subscription_id);
+ALTER TABLE dispatches ADD COLUMN realtime INTEGER NOT NULL DEFAULT 0;
+""",
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (
@@ -111,6 +129,13 @@ FORGET_DISPATCHES = (
 """Delete the oldest dispatches that were issued before a time and whose job is gone, at most a number of them."""
 LAST_NUMBER = "dispatch"
 """Name in ``meta`` of the last number of a dispatch."""
+FORGET_SUBSCRIPTIONS = (
+    "DELETE FROM realtime_history WHERE subscription_id IN"
+    " (SELECT subscription_id FROM subscriptions WHERE stopped_ns < ? ORDER BY stopped_ns, sequence LIMIT ?)",
+    "DELETE FROM subscriptions WHERE sequence IN"
+    " (SELECT sequence FROM subscriptions WHERE stopped_ns < ? ORDER BY stopped_ns, sequence LIMIT ?)",
+)
+"""Delete the oldest subscriptions that were stopped before a time, at most a number of them."""
 COVERAGE_READ = "coverage_read_ns"
 """Name in ``meta`` of the time at which coverage was last read from its table."""
 REQUEST_COLUMNS = (
@@ -142,17 +167,19 @@ class Batch:
     def __init__(self) -> None:
         self.statements: list[tuple[str, tuple[Any, ...]]] = []
 
-    def _add(self, sql: str, *values: Any) -> None:
+    def add(self, sql: str, *values: Any) -> None:
+        """Add a statement."""
         self.statements.append((sql, values))
 
-    def _insert(self, into: str, **values: Any) -> None:
+    def insert(self, into: str, **values: Any) -> None:
+        """Add an INSERT of values by column; ``into`` is what follows INSERT, up to the table's name."""
         columns, marks = ", ".join(values), ", ".join("?" * len(values))
-        self._add(f"INSERT {into} ({columns}) VALUES ({marks})", *values.values())  # noqa: S608 - names from below
+        self.add(f"INSERT {into} ({columns}) VALUES ({marks})", *values.values())  # noqa: S608 - names from below
 
     def accept(self, live: LiveRequest) -> None:
         """Add a new request."""
         request = live.request
-        self._insert(
+        self.insert(
             "INTO requests",
             request_id=request.request_id,
             ticker=request.ticker,
@@ -169,7 +196,7 @@ class Batch:
 
     def request(self, live: LiveRequest) -> None:
         """Store the state and planned end of a live request."""
-        self._add(
+        self.add(
             "UPDATE requests SET state = ?, planned_end_ns = ? WHERE request_id = ?",
             live.state.number,
             live.planned_end_ns,
@@ -179,7 +206,7 @@ class Batch:
     def finish(self, request: HistoryRequest, outcome: Outcome, progress: Progress) -> None:
         """Store the outcome of a request, and its notifications."""
         _, *counts, _ = astuple(progress)
-        self._add(
+        self.add(
             "UPDATE requests SET state = ?, progress = ?, status = ?, error = ?, answered_end_ns = ?,"
             " completed_ns = ?, row_count = ?, empty_periods = ?, missing = ?, snapshot_id = ?"
             " WHERE request_id = ? AND status IS NULL",
@@ -196,13 +223,13 @@ class Batch:
             request.request_id,
         )
         for topic in request.topics:
-            self._insert("INTO notifications", topic=topic, request_id=request.request_id)
-        self._add("DELETE FROM attachments WHERE request_id = ?", request.request_id)
+            self.insert("INTO notifications", topic=topic, request_id=request.request_id)
+        self.add("DELETE FROM attachments WHERE request_id = ?", request.request_id)
 
     def job(self, job: Job) -> None:
         """Store a new or changed job."""
         sent = job.sent
-        self._insert(
+        self.insert(
             "OR REPLACE INTO jobs",
             job=job.id,
             request_id=job.request_id,
@@ -222,7 +249,7 @@ class Batch:
     def dispatch(self, job: Job, dispatch: Dispatch, *, issued_ns: int) -> None:
         """Store a job and its new dispatch."""
         number = number_of(dispatch.dispatch_id)
-        self._insert(
+        self.insert(
             "INTO dispatches",
             number=number,
             job_id=dispatch.dispatch_id,
@@ -232,34 +259,34 @@ class Batch:
             end_ns=dispatch.span.end_ns,
             issued_ns=issued_ns,
         )
-        self._insert("OR REPLACE INTO meta", name=LAST_NUMBER, value=number)
+        self.insert("OR REPLACE INTO meta", name=LAST_NUMBER, value=number)
         self.job(job)
 
     def coverage_read(self, read_ns: int) -> None:
         """Store that the ranges reflect the coverage table as it was at this time."""
-        self._insert("OR REPLACE INTO meta", name=COVERAGE_READ, value=read_ns)
+        self.insert("OR REPLACE INTO meta", name=COVERAGE_READ, value=read_ns)
 
     def attach(self, request_id: str, job_id: int) -> None:
         """Store that a request waits for a job."""
-        self._insert("OR IGNORE INTO attachments", request_id=request_id, job=job_id)
+        self.insert("OR IGNORE INTO attachments", request_id=request_id, job=job_id)
 
     def forget(self, job_id: int) -> None:
         """Delete a job that no request waits for; its dispatches stay known, as their pages may still arrive."""
         for table in ("jobs", "attachments"):
-            self._add(f"DELETE FROM {table} WHERE job = ?", job_id)  # noqa: S608 - a name from the line above
-        self._add("UPDATE dispatches SET job = NULL WHERE job = ?", job_id)
-        self._add("DELETE FROM ranges WHERE owner = ?", job_owner(job_id))
+            self.add(f"DELETE FROM {table} WHERE job = ?", job_id)  # noqa: S608 - a name from the line above
+        self.add("UPDATE dispatches SET job = NULL WHERE job = ?", job_id)
+        self.add("DELETE FROM ranges WHERE owner = ?", job_owner(job_id))
 
     def ranges(self, owner: str, kind: str, diff: Diff) -> None:
         """Store a change of a range set."""
         for part in diff.removed:
-            self._add("DELETE FROM ranges WHERE owner = ? AND kind = ? AND start_ns = ?", owner, kind, part.start_ns)
+            self.add("DELETE FROM ranges WHERE owner = ? AND kind = ? AND start_ns = ?", owner, kind, part.start_ns)
         for part in diff.added:
-            self._insert("INTO ranges", owner=owner, kind=kind, start_ns=part.start_ns, end_ns=part.end_ns)
+            self.insert("INTO ranges", owner=owner, kind=kind, start_ns=part.start_ns, end_ns=part.end_ns)
 
     def retraction(self, made: Retraction) -> None:
         """Store a retraction that coverage and jobs reflect."""
-        self._insert(
+        self.insert(
             "OR IGNORE INTO retractions",
             **made.series._asdict(),
             start_ns=made.span.start_ns,
@@ -270,7 +297,7 @@ class Batch:
 
     def instruments(self, listed: InstrumentList) -> None:
         """Store the instruments of a venue, unless the stored ones are newer."""
-        self._add(
+        self.add(
             "INSERT INTO markets (exchange, fetched_ns, markets) VALUES (?, ?, ?) ON CONFLICT (exchange) DO UPDATE"
             " SET fetched_ns = excluded.fetched_ns, markets = excluded.markets"
             " WHERE excluded.fetched_ns >= fetched_ns",

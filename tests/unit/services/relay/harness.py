@@ -27,6 +27,7 @@ from services.common.lake.coverage import CoverageRow, encode_coverage
 from services.common.lake.rewrite import replace_rows
 from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, opens_in
 from services.common.messaging.frames import decode_work, encode_work
+from services.common.model.history import Dispatch
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -37,9 +38,12 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from services.relay.broker.leases import Leases
+from services.relay.broker.leases import Assignment, Leases
 from services.relay.config import RelaySettings
+from services.relay.history import dispatches
+from services.relay.history.state import HistoryState
 from services.relay.server import RunningRelay, relay
+from services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
 
@@ -93,6 +97,12 @@ def environment(folder: Path, port: int = 0) -> dict[str, str]:
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
         "DEXORDER_CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
     }
+
+
+def dispatch_all(state: HistoryState, batch: Batch, *, wall_ns: int, now_ns: int) -> list[tuple[Assignment, Dispatch]]:
+    """Give queued jobs to free slots and start their dispatches, as the dispatcher does."""
+    made = state.leases.assign(now_ns=now_ns)
+    return [(each, dispatches.begin(state, each, batch, wall_ns=wall_ns, now_ns=now_ns)) for each in made]
 
 
 def counts(leases: Leases) -> tuple[int, int, int]:

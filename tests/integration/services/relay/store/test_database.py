@@ -27,12 +27,23 @@ from services.relay.broker.leases import Leases, Slot, SlotKind
 from services.relay.history import coverage, dispatches, planner
 from services.relay.history.job import RetryPolicy
 from services.relay.history.state import HistoryState, progress
+from services.relay.realtime.registry import Registry
 from services.relay.store import schema
 from services.relay.store.database import Store, open_store
 from services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
-from tests.unit.services.relay.harness import TICKER, at, counts, environment, free_port, minute, request, suite
+from tests.unit.services.relay.harness import (
+    TICKER,
+    at,
+    counts,
+    dispatch_all,
+    environment,
+    free_port,
+    minute,
+    request,
+    suite,
+)
 
 SERIES = Series(TICKER, 60)
 
@@ -59,7 +70,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     planner.accept(state, history_request("b", 20, 40), batch, wall_ns=6, now_ns=0)
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    (one, _), (two, _) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+    (one, _), (two, _) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     dispatches.page(state, one.dispatch_id, span(0, 4), [span(1, 2)], batch, now_ns=0)
     dispatches.produced(state, two.dispatch_id, batch)
     pages = [
@@ -70,7 +81,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     await first.commit(batch)
 
     second, again = Store(tmp_path / "relay.db"), new_state(100)
-    await second.load(again, now_ns=1_000)
+    await second.load(again, Registry(again.leases), now_ns=1_000)
     assert again.requests.keys() == state.requests.keys()
     for request_id, live in state.requests.items():
         copy = again.requests[request_id]
@@ -99,7 +110,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     assert lost is not None and not lost.failures_in_a_row  # what it was before is on disk too
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     again.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    made = dispatches.assign(again, batch, wall_ns=0, now_ns=1_016)
+    made = dispatch_all(again, batch, wall_ns=0, now_ns=1_016)
     assert [minute(d.span.start_ns) for _, d in made] == [4, 20]
     for store in (first, second):
         await store.close()
@@ -109,7 +120,7 @@ async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path
     store, state, batch = Store(tmp_path / "relay.db"), new_state(), Batch()
     planner.accept(state, history_request("r", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    ((assign, _),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+    ((assign, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     page = PageResult(assign.dispatch_id, SERIES, span(0, 10), (span(0, 10),))
     dispatches.report(state, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
     await store.commit(batch)
@@ -178,7 +189,7 @@ async def test_a_file_of_the_first_version_opens_and_keeps_its_data(tmp_path: Pa
     first_version(path)
     for _ in range(2):
         store, again = Store(path), new_state()
-        await store.load(again, now_ns=0)
+        await store.load(again, Registry(again.leases), now_ns=0)
         assert again.requests.keys() == {"live"}
         assert list(again.coverage[SERIES].covered) == [span(50, 80), span(90, 95)]
         job = again.jobs[1]
@@ -201,11 +212,11 @@ async def test_what_is_taken_back_stays_so_in_a_file_that_had_overlapping_ranges
     path = tmp_path / "relay.db"
     first_version(path)
     store, state, batch = Store(path), new_state(), Batch()
-    await store.load(state, now_ns=0)
+    await store.load(state, Registry(state.leases), now_ns=0)
     coverage.retract(state, SERIES, [span(51, 58)], Order(3, 1_000), batch)
     await store.commit(batch)
     again = new_state()
-    await store.load(again, now_ns=0)
+    await store.load(again, Registry(again.leases), now_ns=0)
     assert list(again.coverage[SERIES].covered) == [span(50, 51), span(58, 80), span(90, 95)]
     assert not again.coverage[SERIES].empty
     assert await store.retractions() == {Retraction(SERIES, span(51, 58), Order(3, 1_000))}

@@ -125,7 +125,7 @@ class OneHeartbeat:
     def ready(self, slot: Slot) -> bool:
         raise AssertionError
 
-    def heartbeat(self, job_id: str) -> bool:
+    def heartbeat(self, job_id: str, identity: bytes) -> bool:
         self.came.set_result(job_id)
         return True
 

@@ -44,7 +44,7 @@ class Heard:
         self.slots.put_nowait(slot)
         return True
 
-    def heartbeat(self, job_id: str) -> bool:
+    def heartbeat(self, job_id: str, identity: bytes) -> bool:
         return False
 
     def complete(self, job_id: str) -> bool:

@@ -27,7 +27,7 @@ from services.relay.history.state import HistoryState, progress, timed_out
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import MINUTE_NS, at, counts
+from tests.unit.services.relay.harness import MINUTE_NS, at, counts, dispatch_all
 from tests.unit.services.relay.history.state_model import (
     ALL_SERIES,
     BACKOFF_NS,
@@ -183,7 +183,7 @@ class StateMachine(RuleBasedStateMachine):
     def dispatch(self, cancelled: int | None) -> None:
         """Dispatch as the engine does: on disk, then sent; meanwhile a request may be cancelled."""
         expected, batch = self.model.assign(self.now_ns), Batch()
-        made = dispatches.assign(self.state, batch, wall_ns=self.wall_ns, now_ns=self.now_ns)
+        made = dispatch_all(self.state, batch, wall_ns=self.wall_ns, now_ns=self.now_ns)
         self.save(batch)
         assert sorted((a.job, a.slot) for a, _ in made) == sorted(expected)
         for exchange in EXCHANGES:

@@ -14,7 +14,7 @@ from services.relay.history.job import Phase, RetryPolicy
 from services.relay.history.state import HistoryState, timed_out
 from services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import TICKER, at, counts, minute
+from tests.unit.services.relay.harness import TICKER, at, counts, dispatch_all, minute
 
 SERIES = Series(TICKER, 60)
 SLOT = Slot(b"i", "SIM", SlotKind.ANY)
@@ -39,11 +39,11 @@ def test_the_final_record_of_a_fenced_dispatch_counts_for_nothing(status: FinalS
     state, batch = new_state(), Batch()
     live = planner.accept(state, history_request("r", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(SLOT)
-    ((fenced, _),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+    ((fenced, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     dispatches.lose(state, fenced.dispatch_id, "its lease expired", batch, now_ns=15)
     if reassigned:
         state.leases.offer(SLOT)
-        dispatches.assign(state, batch, wall_ns=0, now_ns=15)
+        dispatch_all(state, batch, wall_ns=0, now_ns=15)
     (job,) = state.jobs.values()
     before = (job.phase, job.dispatch_id, job.sent, job.error, job.failures_in_a_row, counts(state.leases))
 
@@ -63,7 +63,7 @@ def test_further_ranges_of_a_job_go_out_after_the_first_ones_final() -> None:
     spans = []
     for _ in range(2):
         state.leases.offer(SLOT)
-        ((assignment, dispatch),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+        ((assignment, dispatch),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
         spans.append((minute(dispatch.span.start_ns), minute(dispatch.span.end_ns)))
         assert not state.is_ready(live)
         pages = [PageResult(assignment.dispatch_id, SERIES, dispatch.span)]
@@ -77,7 +77,7 @@ def test_queued_job_that_others_covered_is_never_sent() -> None:
     live = planner.accept(state, history_request("a", 0, 10), batch, wall_ns=0, now_ns=0)
     dispatches.report(state, [PageResult(dispatch_id(9), SERIES, span(0, 10))], [], batch, now_ns=0)
     state.leases.offer(SLOT)
-    assert dispatches.assign(state, batch, wall_ns=0, now_ns=0) == []
+    assert dispatch_all(state, batch, wall_ns=0, now_ns=0) == []
     assert state.is_ready(live) and [job.phase for job in state.jobs.values()] == [Phase.SETTLED]
 
 
@@ -85,7 +85,7 @@ def test_range_of_a_refused_page_is_fetched_again_for_the_next_request() -> None
     state, batch = new_state(), Batch()
     planner.accept(state, history_request("a", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(SLOT)
-    ((assignment, _),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+    ((assignment, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     dispatches.page(state, assignment.dispatch_id, span(2, 5), [], batch, now_ns=0)
     dispatches.report(state, [PageResult(assignment.dispatch_id, SERIES, span(2, 5), (), "bad")], [], batch, now_ns=0)
     live = planner.accept(state, history_request("b", 0, 10), batch, wall_ns=0, now_ns=0)
@@ -97,7 +97,7 @@ def test_a_page_refused_for_its_series_or_range_marks_no_other_range(wrong: Seri
     state, batch = new_state(), Batch()
     planner.accept(state, history_request("a", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(SLOT)
-    ((assignment, _),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+    ((assignment, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     refused = PageResult(assignment.dispatch_id, wrong, span(0, 10) if wrong != SERIES else span(10, 20), (), "bad")
     dispatches.report(state, [refused], [], batch, now_ns=0)
     (job,) = state.jobs.values()
@@ -109,10 +109,9 @@ def test_unsent_dispatch_is_first_again_and_is_not_a_failure() -> None:
     planner.accept(state, history_request("a", 0, 20), batch, wall_ns=0, now_ns=0)
     for _ in range(5):  # more often than a job may be attempted
         state.leases.offer(SLOT)
-        ((assignment, dispatch),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+        ((assignment, dispatch),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
         assert minute(dispatch.span.start_ns) == 0
         dispatches.unsent(state, assignment, batch)
-        dispatches.unsent(state, assignment, batch)  # an old copy changes nothing
     assert counts(state.leases) == (2, 0, 0)
 
 
@@ -120,7 +119,7 @@ def test_time_queued_behind_other_jobs_of_the_exchange_does_not_count() -> None:
     state, batch = new_state(), Batch()
     planner.accept(state, history_request("first", 0, 10), batch, wall_ns=0, now_ns=0)
     state.leases.offer(SLOT)
-    ((assignment, _),) = dispatches.assign(state, batch, wall_ns=0, now_ns=0)
+    ((assignment, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     planner.accept(state, history_request("behind", 50, 60), batch, wall_ns=0, now_ns=0)
     dispatches.page(state, assignment.dispatch_id, span(0, 1), [], batch, now_ns=90)
     assert [r.request.request_id for r in timed_out(state, 100, now_ns=150)] == []

@@ -26,7 +26,7 @@ from services.relay.history.state import HistoryState, progress
 from services.relay.store import database, schema
 from services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import TICKER, at
+from tests.unit.services.relay.harness import TICKER, at, dispatch_all
 
 SERIES = Series(TICKER, 60)
 NUMBERS = itertools.count(1)
@@ -83,7 +83,7 @@ class Life(RuleBasedStateMachine):
         for _ in range(slots):
             self.state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
         batch = Batch()
-        for _, dispatch in dispatches.assign(self.state, batch, wall_ns=0, now_ns=self.now_ns):
+        for _, dispatch in dispatch_all(self.state, batch, wall_ns=0, now_ns=self.now_ns):
             assert not self.state.coverage[SERIES].covered.within(dispatch.span)
             self.workers.append(Worker(dispatch, split_by_periods(dispatch.span, 60, 3)))
         self.save(batch)

@@ -25,7 +25,7 @@ from services.relay.history.state import HistoryState, progress
 from services.relay.store import database
 from services.relay.store.database import Store
 from services.relay.store.schema import Batch
-from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, page, suite, until
+from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, dispatch_all, page, suite, until
 
 DAY_NS = 86_400 * SECOND_NS
 
@@ -107,7 +107,7 @@ def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
     live = planner.accept(state, request, batch, wall_ns=0, now_ns=0)
     for start in (0, 5):
         state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, _),) = dispatches.assign(state, batch, wall_ns=completed_ns, now_ns=start)
+        ((assign, _),) = dispatch_all(state, batch, wall_ns=completed_ns, now_ns=start)
         dispatches.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
         if start == 0:
             (job_id,) = state.leases.expired(now_ns=1)

@@ -1,0 +1,1 @@
+"""Realtime subscriptions: their jobs, live data, and the control of ingestors."""
