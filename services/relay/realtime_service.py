@@ -72,7 +72,8 @@ class RealtimeCalls:
             while True:
                 answer = _answer(stream)
                 metrics.live_dropped.inc(sum(each.count for each in answer.missed))
-                yield answer
+                if answer.ByteSize():  # the event may be older than the last answer
+                    yield answer
                 if not stream.queue.items:
                     await signals.wait(stream.event)
 

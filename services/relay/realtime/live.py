@@ -58,7 +58,6 @@ class LiveHub:
         """Yield a stream, which begins with the states of all its instruments."""
         stream = LiveStream(interest, LiveQueue(interest.policy, self._max_items))
         stream.states = {ticker: self.state(ticker) for ticker in sorted(interest.tickers)}
-        stream.event.set()
         for ticker in interest.tickers:
             self._streams[ticker].add(stream)
         try:

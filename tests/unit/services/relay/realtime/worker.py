@@ -48,7 +48,7 @@ async def the_job(suite: Suite) -> pb.RealtimeJob:
 async def job_in(suite: Suite, state: Any) -> pb.RealtimeJob:
     """Wait until the only job is in a state."""
     async with asyncio.timeout(30):
-        while (job := await the_job(suite)).state != state:
+        while (job := await the_job(suite)).state != state:  # noqa: ASYNC110 - it happens in the relay
             await asyncio.sleep(0.02)
     return job
 
@@ -83,7 +83,9 @@ class RawWorker:
         """Return type and message of the next frame."""
         version, body = await asyncio.wait_for(self.socket.recv_multipart(), seconds)
         assert version == b"\x01"
-        return body[0], {0x24: ingest.DataRequest, 0x25: ingest.WorkStop}[body[0]].FromString(body[1:])
+        message = {0x24: ingest.DataRequest(), 0x25: ingest.WorkStop()}[body[0]]
+        message.ParseFromString(body[1:])
+        return body[0], message
 
     async def job(self) -> Any:
         """Return the next DataRequest."""

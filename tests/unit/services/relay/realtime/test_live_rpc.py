@@ -1,0 +1,165 @@
+"""Live data from ingestors to clients through a real relay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.clock import SystemClock
+from services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.relay.server import relay
+from tests.unit.services.relay.harness import TICKER, Suite, catalog_settings, make_tables, settings, suite
+from tests.unit.services.relay.realtime.worker import RawWorker, start, stop
+
+COALESCE, DROP_OLDEST = pb.SLOW_CLIENT_POLICY_COALESCE, pb.SLOW_CLIENT_POLICY_DROP_OLDEST
+
+
+def trade(number: int, **fields: Any) -> market_pb2.Trade:
+    return market_pb2.Trade(trade_id=str(number), time=number, price=1.5, amount=2.5, **fields)
+
+
+def candle(open_ns: int, period: int = 60, *, closed: bool = False) -> market_pb2.Candle:
+    return market_pb2.Candle(period_seconds=period, closed=closed, ohlcv=ohlcv_pb2.OHLCV(open_time=open_ns, close=7.0))
+
+
+async def running_job(s: Suite) -> str:
+    worker = RawWorker(s.context, s.running.broker_address)
+    s.made.append(worker)  # type: ignore[arg-type]  # closed with the others
+    await worker.ready()
+    await start(s, "a", 60)
+    return str((await worker.job()).job_id)
+
+
+def watch(s: Suite, **fields: Any) -> Any:
+    values = {"tickers": [TICKER], "include_trades": True, **fields}
+    return s.relay.StreamMarketData(pb.StreamMarketDataRequest(**values))
+
+
+async def push(s: Suite, *messages: ipb.PushMarketDataRequest) -> int:
+    """Push messages and end the stream; return how many were dropped."""
+
+    async def requests() -> AsyncIterator[ipb.PushMarketDataRequest]:
+        for message in messages:
+            yield message
+
+    return int((await s.ingestors.PushMarketData(requests())).dropped)
+
+
+async def test_clients_receive_what_they_asked_for_and_nothing_of_a_fenced_dispatch(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        job_id = await running_job(s)
+        trades, candles = watch(s), watch(s, include_trades=False, period_seconds=[60], include_running=True)
+        closed, other = watch(s, period_seconds=[60, 300]), watch(s, tickers=["ETH/USDT.SIM"])
+        for call, state in ((trades, "RUNNING"), (candles, "RUNNING"), (closed, "RUNNING"), (other, "WAITING")):
+            first = await call.read()
+            assert [pb.RealtimeState.Name(each.state) for each in first.states] == [f"REALTIME_STATE_{state}"]
+        dropped = await push(
+            s,
+            ipb.PushMarketDataRequest(job_id="1-0123456789abcdef", trades=[trade(1)]),
+            ipb.PushMarketDataRequest(
+                job_id=job_id,
+                trades=[trade(2), trade(3)],
+                candles=[candle(0, closed=True), candle(60), candle(0, 300)],
+            ),
+        )
+        assert dropped == 1
+        got = await trades.read()
+        assert [(each.trade_id, each.ticker) for each in got.trades] == [("2", TICKER), ("3", TICKER)]
+        assert not got.candles and not got.missed
+        got = await candles.read()
+        assert [(each.ohlcv.open_time, each.closed, each.period_seconds) for each in got.candles] == [
+            (0, True, 60),
+            (60, False, 60),
+        ]
+        assert not got.trades
+        got = await closed.read()
+        assert [each.ohlcv.open_time for each in got.candles] == [0] and len(got.trades) == 2
+        await stop(s, "a")
+        got = await trades.read()
+        assert [each.state for each in got.states] == [pb.REALTIME_STATE_STOPPING]
+        unheard = asyncio.ensure_future(other.read())
+        assert not (await asyncio.wait({unheard}, timeout=0.1))[0]
+        for call in (trades, candles, closed, other):
+            call.cancel()
+
+
+@pytest.mark.parametrize("policy", [COALESCE, DROP_OLDEST])
+async def test_a_client_that_does_not_read_is_told_what_it_missed_and_delays_nobody(
+    tmp_path: Path, policy: Any
+) -> None:
+    """Far more is pushed than the connection's buffers hold; the relay keeps at most 50 items for the client."""
+    total, text = 30_000, "x" * 200
+    async with suite(tmp_path, live_queue=50) as s:
+        job_id = await running_job(s)
+        slow, fast = watch(s, slow_client=policy), watch(s, slow_client=policy)
+        for call in (slow, fast):
+            await call.read()
+
+        async def read(call: Any, until: int) -> tuple[list[int], int]:
+            numbers, missed = [], 0
+            while (answer := await call.read()) is not grpc.aio.EOF:
+                missed += sum(each.count for each in answer.missed)
+                for each in answer.missed:
+                    assert (each.ticker, each.period_seconds) == (TICKER, 0)
+                    assert each.start_time <= each.end_time and each.count <= each.end_time - each.start_time + 1
+                numbers += [each.time for each in answer.trades]
+                if numbers and numbers[-1] == until:
+                    break
+            return numbers, missed
+
+        reading = asyncio.ensure_future(read(fast, total))
+        messages = (
+            ipb.PushMarketDataRequest(
+                job_id=job_id, trades=[market_pb2.Trade(trade_id=text, time=n) for n in range(first, first + 20)]
+            )
+            for first in range(1, total, 20)
+        )
+        assert await push(s, *messages) == 0
+        numbers, missed = await asyncio.wait_for(reading, 60)
+        assert len(numbers) + missed == total
+        slow_numbers, slow_missed = await asyncio.wait_for(read(slow, total), 60)
+        assert len(slow_numbers) + slow_missed == total and slow_missed > total // 10
+        assert slow_numbers == sorted(slow_numbers)
+        for call in (slow, fast):
+            call.cancel()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"tickers": []}, "tickers has 0 entries"),
+        ({"tickers": ["BTC"]}, "is not SYMBOL.VENUE"),
+        ({"period_seconds": [7]}, "period_seconds 7 is not one of"),
+        ({"include_trades": False}, "ask for one of them"),
+        ({"slow_client": 9}, "slow_client 9 is not one of"),
+    ],
+)
+async def test_invalid_streams_are_refused(tmp_path: Path, fields: dict[str, Any], text: str) -> None:
+    async with suite(tmp_path) as s:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await watch(s, **fields).read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT and text in (caught.value.details() or "")
+
+
+async def test_a_stream_ends_when_the_relay_stops(tmp_path: Path) -> None:
+    catalog = catalog_settings(tmp_path)
+    make_tables(catalog.load())
+    async with AsyncExitStack() as outer:
+        async with relay(settings(tmp_path), catalog, SystemClock()) as running:
+            channel = await outer.enter_async_context(grpc.aio.insecure_channel(running.address))
+            call = rrpc.RelayServiceStub(channel).StreamMarketData(
+                pb.StreamMarketDataRequest(tickers=[TICKER], include_trades=True)
+            )
+            await call.read()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
