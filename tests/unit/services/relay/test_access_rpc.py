@@ -132,9 +132,20 @@ MATRIX = {
     "RelayService/GetCoverage": CLIENTS,
     "RelayService/VerifyCoverage": CLIENTS,
     "RelayService/RefreshHistorical": CLIENTS,
+    "RelayService/StartRealtime": CLIENTS,
+    "RelayService/StopRealtime": CLIENTS,
+    "RelayService/ListRealtime": CLIENTS,
+    "RelayService/SnapshotTickers": CLIENTS,
+    "RelayService/StreamMarketData": CLIENTS,
+    "RelayService/ControlIngestors": CLIENTS,
     "IngestorService/ReportPage": INGESTORS,
     "IngestorService/ReportDelay": INGESTORS,
     "IngestorService/ReportMarkets": INGESTORS,
+    "IngestorService/ResumeRealtime": INGESTORS,
+    "IngestorService/ReportRealtime": INGESTORS,
+    "IngestorService/PushMarketData": INGESTORS,
+    "IngestorService/WatchControl": INGESTORS,
+    "IngestorService/ReportControl": INGESTORS,
     "PipelineService/ReportJobs": PIPELINES,
     "PipelineService/DescribeDispatches": PIPELINES,
     "PipelineService/ListNamedSnapshots": PIPELINES,
@@ -155,8 +166,11 @@ async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
         for caller in ("desk", "boss", "fetcher", "spark", None):
             channel: Any = await suite.channel(caller)
             for name, method in methods.items():
-                kind = channel.unary_stream if method.server_streaming else channel.unary_unary
-                code, _ = await code_of(kind(f"/dexorder.relay.v1.{name}")(b"", timeout=30))
+                sent, answered = (
+                    "stream" if s else "unary" for s in (method.client_streaming, method.server_streaming)
+                )
+                call = getattr(channel, f"{sent}_{answered}")(f"/dexorder.relay.v1.{name}")
+                code, _ = await code_of(call([b""] if method.client_streaming else b"", timeout=30))
                 if code in (CODE.UNAUTHENTICATED, CODE.PERMISSION_DENIED):
                     refused[name, caller] = code
     expected = {
