@@ -1,10 +1,13 @@
 """Replays: the metadata of their calls, the check of a range, and the commits that follow from acks. Pure.
 
 ReadFn   x-partition, x-start, x-end   read [x-start, x-end) of the partition, the same records each time
+          x-epoch                      refuse the range if the log up to x-end is not the one that had this epoch
          (answer) the last eot has msg ``range complete``; then the stream ends with OK
 AckFn    x-replay: 1                   an acked offset n commits n + 1 to the replay group
           x-group                      the replay group of this name, also for PendingFn
 PendingFn (answer) x-starts, x-ends, x-committed   ``0:17,1:20``, partition:offset
+          (answer) x-epochs               ``0:3,1:4``, partition:epoch of the leaders at the log's end
+          (answer) x-committed-epochs     those at the commits
           (answer) x-topic-id             another one than before means another log
           (answer) x-record-bytes         average size of the latest records
 """
@@ -17,10 +20,11 @@ from dataclasses import dataclass
 
 from services.common.model.errors import Conflict, InvalidRequest
 
-PARTITION, START, END = "x-partition", "x-start", "x-end"
+PARTITION, START, END, EPOCH = "x-partition", "x-start", "x-end", "x-epoch"
 REPLAY = "x-replay"
 GROUP = "x-group"
 STARTS, ENDS, COMMITTED, TOPIC_ID = "x-starts", "x-ends", "x-committed", "x-topic-id"
+EPOCHS, COMMITTED_EPOCHS = "x-epochs", "x-committed-epochs"
 RECORD_BYTES = "x-record-bytes"
 COMPLETE = "range complete"
 """``msg`` of the eot after which the server ends the stream; a request sent after it is not read."""
@@ -36,11 +40,16 @@ class OffsetsGone(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Range ``[start, end)`` of offsets of one partition."""
+    """Range ``[start, end)`` of offsets of one partition.
+
+    Attributes:
+        epoch: Epoch of the partition's leaders when the log reached up to ``end``; -1 if the caller does not know it.
+    """
 
     partition: int
     start: int
     end: int
+    epoch: int = -1
 
     def __str__(self) -> str:
         return f"[{self.start}, {self.end}) of partition {self.partition}"
@@ -55,17 +64,19 @@ def parse_range(metadata: Metadata) -> OffsetRange:
     """Return the range that a ReadFn call requests.
 
     Raises:
-        InvalidRequest: One of the three values is missing or not a whole number, or the range is reversed.
+        InvalidRequest: One of the first three values is missing, one is not a whole number, or the range is reversed.
     """
     given = dict(metadata)
-    values = []
-    for name in (PARTITION, START, END):
-        if name not in given:
+    values = {}
+    for name in (PARTITION, START, END, EPOCH):
+        if name in given:
+            values[name] = parse_number(f"metadata {name}", given[name])
+        elif name != EPOCH:
             raise InvalidRequest(f"metadata {name} is missing; a replay needs {PARTITION}, {START} and {END}")
-        values.append(parse_number(f"metadata {name}", given[name]))
-    if values[2] < values[1]:
-        raise InvalidRequest(f"metadata {END} {values[2]} is before {START} {values[1]}")
-    return OffsetRange(*values)
+    partition, start, end = (values[name] for name in (PARTITION, START, END))
+    if end < start:
+        raise InvalidRequest(f"metadata {END} {end} is before {START} {start}")
+    return OffsetRange(partition, start, end, values.get(EPOCH, -1))
 
 
 def is_replay(metadata: Metadata | None) -> bool:

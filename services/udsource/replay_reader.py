@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message
 
+from services.common.kafka.member_commits import position_of
 from services.common.model.errors import Unavailable
 from services.udsource.config import UdsourceSettings
 from services.udsource.replay import OffsetRange, OffsetsGone
@@ -30,8 +31,8 @@ IDLE_SECONDS = 30.0
 @dataclass(eq=False)
 class _PooledConsumer:
     consumer: Consumer
-    topic_id: str
-    """Topic that it reads; it may have fetched records or errors of it in advance."""
+    log: tuple[str, Mapping[int, int]]
+    """Topic that it reads, and its leaders' epochs; it may have fetched records or errors of it in advance."""
     at: tuple[int, int] | None = None
     """Partition and offset that it reads next; None if it has no position."""
     held: list[Message] = field(default_factory=list)
@@ -40,25 +41,36 @@ class _PooledConsumer:
 
 
 class RangeReader:
-    """Reads one range once. `read` runs in a thread, one call at a time."""
+    """Reads one range once. `read` runs in a thread, one call at a time.
 
-    def __init__(self, topic: str, span: OffsetRange, pooled: _PooledConsumer) -> None:
+    Args:
+        check_log: Have Kafka check first that the log up to the range's end is that of the range's epoch.
+    """
+
+    def __init__(self, topic: str, span: OffsetRange, pooled: _PooledConsumer, *, check_log: bool = False) -> None:
         self._topic = topic
         self._span = span
         self._pooled = pooled
         self._stopped = False
         self._again = False
+        self._checking = check_log
         self.position = span.start
         """Offset after the last record that was returned."""
-        self.done = span.start >= span.end
+        self.done = span.start >= span.end and not check_log
         """All records of the range were returned."""
         self.short = False
         """At the last read the log ended before the range."""
         self.running: asyncio.Future[list[Message]] | None = None
         """The running `read`."""
-        if not self.done and pooled.at != (span.partition, span.start):
-            pooled.held.clear()
-            pooled.consumer.assign([TopicPartition(topic, span.partition, span.start)])
+        if check_log:
+            self._assign(span.end)
+        elif not self.done and pooled.at != (span.partition, span.start):
+            self._assign(span.start)
+
+    def _assign(self, offset: int) -> None:
+        """Continue at an offset; with an epoch, Kafka's client first compares the log before it."""
+        self._pooled.held.clear()
+        self._pooled.consumer.assign([position_of(self._topic, self._span.partition, offset, epoch=self._span.epoch)])
 
     def stop(self) -> None:
         """Make a running `read` return soon; may be called from any thread."""
@@ -78,10 +90,12 @@ class RangeReader:
         """Return at most ``limit`` records of the range as soon as there are any; none after ``timeout_s``.
 
         Raises:
-            OffsetsGone: The next record is no longer in the topic.
+            OffsetsGone: The next record is no longer in the topic, or the log lost records of the range's epoch.
             Unavailable: Kafka can't be read.
         """
         self.short = False
+        if self._checking:
+            return self._check_log(time.monotonic() + timeout_s)
         limit = min(limit, MAX_RECORDS, self._span.end - self.position)
         deadline_s = time.monotonic() + timeout_s
         good: list[Message] = []
@@ -91,6 +105,18 @@ class RangeReader:
             if left_s <= 0:
                 break
         return good
+
+    def _check_log(self, deadline_s: float) -> list[Message]:
+        """Wait for Kafka's answer about the log before the range's end, which is a record or the log's end there."""
+        while self._checking and not self._stopped and (left_s := deadline_s - time.monotonic()) > 0:
+            for message in self._fetch(1, min(left_s, WAIT_SLICE_S)):
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    self._note(error, message.offset(), self._span.end)
+                else:
+                    self._checking, self.done = False, self._span.start >= self._span.end
+                    self._assign(self._span.start)
+        return []
 
     def _fetch(self, limit: int, wait_s: float) -> list[Message]:
         if self._pooled.held:
@@ -109,7 +135,7 @@ class RangeReader:
             error = message.error()
             offset = message.offset() or 0
             if error is not None:
-                self._note(error, offset)
+                self._note(error, message.offset(), self.position)
             elif offset >= self._span.end:  # a hole at the end of the range
                 self._pooled.held = messages[index:]
                 self.done = True
@@ -120,20 +146,21 @@ class RangeReader:
         self.done = self.done or self.position >= self._span.end
         return good
 
-    def _note(self, error: KafkaError, offset: int) -> None:
+    def _note(self, error: KafkaError, offset: int | None, position: int) -> None:
         partition, code = self._span.partition, error.code()
         if code == KafkaError._PARTITION_EOF:
             # Offsets without a record (compaction, transaction markers) may follow the last record.
-            self.done = self.done or offset >= self._span.end
+            self.done = self.done or (offset or 0) >= self._span.end
             self.short = not self.done
         elif code in _GONE:
-            if offset != self.position and not self._again:  # the consumer met it before this range
+            # The consumer met it before this range; an error about the log as a whole has no offset.
+            if offset is not None and offset != position and not self._again:
                 self._again = True
-                self._pooled.consumer.assign([TopicPartition(self._topic, partition, self.position)])
+                self._assign(position)
                 return
-            raise OffsetsGone(f"offset {self.position} of partition {partition} is gone: {error.str()}")
+            raise OffsetsGone(f"offset {position} of partition {partition} is gone: {error.str()}")
         elif code != KafkaError._TRANSPORT and code != KafkaError._ALL_BROKERS_DOWN:
-            raise Unavailable(f"partition {partition} can't be read at offset {self.position}: {error.str()}")
+            raise Unavailable(f"partition {partition} can't be read at offset {position}: {error.str()}")
 
 
 class ReplayPool:
@@ -160,8 +187,13 @@ class ReplayPool:
         await self._monitor.check_range(span)
         await self._free.acquire()
         self.active += 1
-        pooled = self._pick(span)
-        reader = RangeReader(self._settings.topic, span, pooled)
+        state = self._monitor.state
+        # Without another leader since the epoch, no record was lost. What retention removed can't be compared.
+        check_log = span.epoch >= 0 and state.epochs.get(span.partition, span.epoch) != span.epoch
+        check_log &= span.end >= state.starts.get(span.partition, 0)
+        # librdkafka compares a log only for a consumer that has not read it yet.
+        pooled = self._new_consumer() if check_log else self._pick(span)
+        reader = RangeReader(self._settings.topic, span, pooled, check_log=check_log)
         try:
             yield reader
         finally:
@@ -213,8 +245,7 @@ class ReplayPool:
 
     def _pick(self, span: OffsetRange) -> _PooledConsumer:
         """Return the best consumer: at the range's start, of the same partition or none, new, or longest unused."""
-        topic_id = self._monitor.state.topic_id
-        self._close_idle([p for p in self._idle if p.topic_id != topic_id])
+        self._close_idle([p for p in self._idle if p.log != self._log])
 
         def rank(pooled: _PooledConsumer) -> int:
             if pooled.at == (span.partition, span.start):
@@ -223,9 +254,16 @@ class ReplayPool:
 
         best = min(self._idle, key=lambda p: (rank(p), p.used_s), default=None)
         if best is None or (rank(best) == 2 and self.active + len(self._idle) <= self._settings.replay_consumers):
-            return _PooledConsumer(Consumer(self._options()), topic_id)
+            return self._new_consumer()
         self._idle.remove(best)
         return best
+
+    @property
+    def _log(self) -> tuple[str, Mapping[int, int]]:
+        return self._monitor.state.topic_id, self._monitor.state.epochs
+
+    def _new_consumer(self) -> _PooledConsumer:
+        return _PooledConsumer(Consumer(self._options()), self._log)
 
     def _put_back(self, reader: RangeReader, pooled: _PooledConsumer) -> None:
         pooled.at = reader.next_position()

@@ -156,6 +156,8 @@ class SourceService:
                 (replay.STARTS, replay.format_offsets(state.starts)),
                 (replay.ENDS, replay.format_offsets(state.ends)),
                 (replay.COMMITTED, replay.format_offsets(state.replayed)),
+                (replay.EPOCHS, replay.format_offsets(state.epochs)),
+                (replay.COMMITTED_EPOCHS, replay.format_offsets(state.replayed_epochs)),
                 (replay.TOPIC_ID, state.topic_id),
                 (replay.RECORD_BYTES, str(self._ranges.record_bytes)),
             )

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from services.common.kafka.client_errors import error_text
 from services.common.kafka.client_options import LIBRDKAFKA_LOG, client_id
 from services.common.kafka.group_commits import commit_now, committed, topic_ids
+from services.common.kafka.member_commits import position_of
 from services.common.model.errors import InvalidRequest, Unavailable
 from services.udsource import replay
 from services.udsource.config import UdsourceSettings
@@ -53,6 +54,8 @@ class TopicState:
         committed: Commits of the group of plain reads; a partition without one is absent.
         replayed: Commits of the replay group.
         topic_id: Another one than before means that the topic was deleted and created again.
+        epochs: Epoch of the partition's leaders at the log's end. If it rises, the log may have lost records.
+        replayed_epochs: Epochs in the commits of ``replayed``, as far as they have one.
     """
 
     starts: Mapping[int, int] = field(default_factory=dict)
@@ -60,6 +63,8 @@ class TopicState:
     committed: Mapping[int, int] = field(default_factory=dict)
     replayed: Mapping[int, int] = field(default_factory=dict)
     topic_id: str = ""
+    epochs: Mapping[int, int] = field(default_factory=dict)
+    replayed_epochs: Mapping[int, int] = field(default_factory=dict)
 
     def replay_lag(self) -> int:
         """Return the number of records that the replay group has not acked."""
@@ -68,6 +73,16 @@ class TopicState:
     def replay_position(self, partition: int) -> int:
         """Return the first offset that the replay group has not acked, of those in the topic."""
         return max(self.replayed.get(partition, 0), self.starts.get(partition, 0))
+
+
+Positions = tuple[dict[int, int], dict[int, int]]
+"""Offsets by partition, and the epochs of those that have one."""
+
+
+def positions(found: Iterable[tuple[int, int, int | None]]) -> Positions:
+    """Return partitions, offsets and epochs as `Positions`."""
+    known = list(found)
+    return {p: offset for p, offset, _ in known}, {p: e for p, _, e in known if e is not None and e >= 0}
 
 
 class TopicMonitor:
@@ -146,14 +161,15 @@ class TopicMonitor:
 
     async def _fetch(self) -> TopicState:
         partitions = await self._partitions()
-        starts, ends, committed, replayed, ids = await asyncio.gather(
+        (starts, _), (ends, epochs), (committed, _), (replayed, replayed_epochs), ids = await asyncio.gather(
             self._watermarks(partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
             self._watermarks(partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
             self._plain_group.committed(partitions),
             self._replay_group("").committed(partitions),
             topic_ids(self._admin, [self._settings.topic], REQUEST_TIMEOUT_S),
         )
-        return TopicState(starts, ends, committed, replayed, ids.get(self._settings.topic, ""))
+        topic_id = ids.get(self._settings.topic, "")
+        return TopicState(starts, ends, committed, replayed, topic_id, epochs, replayed_epochs)
 
     async def _partitions(self) -> list[int]:
         """Return the topic's partitions, ascending.
@@ -168,14 +184,14 @@ class TopicMonitor:
             raise Unavailable(f"topic {name}: {topic.error.str()}")
         return sorted(topic.partitions)
 
-    async def _watermarks(self, partitions: list[int], spec: OffsetSpec) -> dict[int, int]:
+    async def _watermarks(self, partitions: list[int], spec: OffsetSpec) -> Positions:
         futures = self._admin.list_offsets(
             {TopicPartition(self._settings.topic, p): spec for p in partitions},
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=REQUEST_TIMEOUT_S,
         )
         answers = await asyncio.gather(*map(asyncio.wrap_future, futures.values()))
-        return {p.partition: a.offset for p, a in zip(futures, answers, strict=True)}
+        return positions((p.partition, a.offset, a.leader_epoch) for p, a in zip(futures, answers, strict=True))
 
     def _replay_group(self, name: str) -> GroupOffsets:
         group = self._settings.replay_group + (f"-{name}" if name else "")
@@ -194,10 +210,10 @@ class TopicMonitor:
         if not group:
             return state
         try:
-            replayed = await asyncio.wait_for(self._replay_group(group).committed(state.ends), within_s)
+            replayed, epochs = await asyncio.wait_for(self._replay_group(group).committed(state.ends), within_s)
         except (KafkaException, TimeoutError) as error:
             raise Unavailable(f"replay group {group!r}: {error_text(error) or 'no answer in time'}") from error
-        return replace(state, replayed=replayed)
+        return replace(state, replayed=replayed, replayed_epochs=epochs)
 
     async def ack_replayed(self, acks: list[tuple[int, int]], group: str) -> int:
         """Commit acked (partition, offset) pairs to a replay group; return how many records the commits passed.
@@ -215,11 +231,12 @@ class TopicMonitor:
             moves = replay.replay_commits(acks, state.replayed, state.starts, state.ends)
             if moves:
                 try:
-                    await self._replay_group(group).commit(moves)
+                    await self._replay_group(group).commit(moves, state.epochs)
                 except KafkaException as error:
                     raise Unavailable(f"replay group {group!r}: {error_text(error)}") from error
                 if not group:
-                    self.state = replace(state, replayed={**state.replayed, **moves})
+                    epochs = {**state.replayed_epochs, **{p: state.epochs[p] for p in moves if p in state.epochs}}
+                    self.state = replace(state, replayed={**state.replayed, **moves}, replayed_epochs=epochs)
             return sum(position - state.replay_position(p) for p, position in moves.items())
 
     async def check_range(self, span: replay.OffsetRange) -> None:
@@ -256,24 +273,24 @@ class GroupOffsets:
         self._consumer = Consumer({**client_options(settings), **limits, "group.id": group})
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="group")
 
-    async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the committed offset of each partition; partitions without a commit are absent.
+    async def committed(self, partitions: Iterable[int]) -> Positions:
+        """Return the committed offset of each partition, and its epoch; partitions without a commit are absent.
 
         Raises:
             KafkaException: Kafka does not answer in time, or refuses one partition.
         """
         wanted = [TopicPartition(self._topic, p) for p in partitions]
         found = await self._in_thread(lambda: committed(self._consumer, wanted, REQUEST_TIMEOUT_S))
-        return {p.partition: p.offset for p in found if p.offset >= 0}
+        return positions((p.partition, p.offset, p.leader_epoch) for p in found if p.offset >= 0)
 
-    async def commit(self, positions: Mapping[int, int]) -> None:
-        """Commit an offset for each partition; return once Kafka has them.
+    async def commit(self, offsets: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Commit an offset for each partition, with its epoch where that is known; return once Kafka has them.
 
         Raises:
             KafkaException: Kafka refuses, for example because the group has members.
             Unavailable: Kafka does not answer in time.
         """
-        wanted = [TopicPartition(self._topic, p, o) for p, o in positions.items()]
+        wanted = [position_of(self._topic, p, o, epoch=epochs.get(p, -1)) for p, o in offsets.items()]
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await self._in_thread(lambda: commit_now(self._consumer, wanted, REQUEST_TIMEOUT_S))

@@ -9,6 +9,7 @@ import functools
 import queue
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
@@ -109,7 +110,11 @@ class SourceClient:
             parse_pairs(metadata.get(f"x-{name}", "")) for name in ("starts", "ends", "committed")
         )
         record_bytes = int(metadata.get("x-record-bytes", 0))
-        return SourceState(starts, ends, committed, metadata.get("x-topic-id", ""), record_bytes)
+        epochs, committed_epochs = (
+            parse_pairs(metadata.get(f"x-{name}", "")) for name in ("epochs", "committed-epochs")
+        )
+        topic_id = metadata.get("x-topic-id", "")
+        return SourceState(starts, ends, committed, topic_id, record_bytes, epochs, committed_epochs)
 
     def read(self, part: OffsetRange, *, limit: int = 500, retry_seconds: float = 60.0) -> Iterator[list[Result]]:
         """Yield every record of the range that is still in the log, ascending, in lists of at most ``limit``.
@@ -127,7 +132,7 @@ class SourceClient:
         while position < part.end:
             before = position
             try:
-                for results in self._stream(OffsetRange(part.partition, position, part.end), limit):
+                for results in self._stream(replace(part, start=position), limit):
                     yield results
                     position = int(results[-1].offset.offset) + 1
                     backoff.reset()
@@ -138,6 +143,20 @@ class SourceClient:
             if position == before:
                 return
 
+    def compare(self, part: OffsetRange) -> str:
+        """Return how the source's log before an empty range differs from that of its epoch; empty if it does not.
+
+        Unavailable if the source cannot tell it now.
+        """
+        try:
+            for _ in self._stream(part, 1):
+                pass
+        except SourceBroken as error:
+            return str(error) if error.__cause__ is None else error_text(error.__cause__)
+        except grpc.RpcError as error:
+            raise Unavailable(f"source {self._address}: {error_text(error)}") from error
+        return ""
+
     def _stream(self, part: OffsetRange, limit: int) -> Iterator[list[Result]]:
         """Run one ReadFn call until the server ends it; yield one list for each read that returned records.
 
@@ -145,7 +164,8 @@ class SourceClient:
         """
         requests: queue.SimpleQueue[pb.ReadRequest | None] = queue.SimpleQueue()
         requests.put(pb.ReadRequest(handshake=pb.Handshake(sot=True)))
-        metadata = (("x-partition", str(part.partition)), ("x-start", str(part.start)), ("x-end", str(part.end)))
+        given = {"partition": part.partition, "start": part.start, "end": part.end, "epoch": part.epoch}
+        metadata = tuple((f"x-{name}", str(value)) for name, value in given.items() if value >= 0)
         call = self._read(iter(requests.get, None), metadata=metadata, timeout=_STREAM_TIMEOUT_S)
         position, reads = part.start, 0
         results: list[Result] = []
@@ -167,10 +187,11 @@ class SourceClient:
                     if results:
                         yield results
                     reads, results = reads + 1, []
-                    requests.put(_request(part.end - position, limit) if position < part.end else None)
+                    wants_more = position < part.end or part.start == part.end
+                    requests.put(_request(part.end - position, limit) if wants_more else None)
                 else:
                     results.append(response.result)
-                    position = _next_position(response.result, OffsetRange(part.partition, position, part.end), where)
+                    position = _next_position(response.result, replace(part, start=position), where)
             if results or not reads:
                 raise Unavailable("the stream ended early, in the middle of a read")
         except grpc.RpcError as error:

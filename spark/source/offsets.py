@@ -3,13 +3,14 @@
 Spark's checkpoint has them as JSON objects, ``{"0": 17}``; gRPC metadata as ``0:17,1:20``. The end of a query's first
 batch also has the query's start, ``{"0": 17, "from": {"0": 3}}``: Spark does not keep that start, so without it a first
 batch that is repeated after a crash would begin wherever ``startingOffsets`` is by then. A batch that does not begin
-where the one before ends, as the log went back, has its start as ``"restart"``. The id of the topic is ``"topic"``.
+where the one before ends, as the log went back, has its start as ``"restart"``. The id of the topic is ``"topic"``, and
+``"epochs"`` are those of the partitions' leaders when the batch was planned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from spark.source.options import Position
 
 Offsets = Mapping[int, int]
 _RECORDS_OF_UNKNOWN_SIZE = 1_000
-_FROM, _RESTART, _TOPIC = "from", "restart", "topic"
+_FROM, _RESTART, _TOPIC, _EPOCHS = "from", "restart", "topic", "epochs"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class SourceState:
     Attributes:
         topic_id: Another one than before means another log; empty if the source does not tell it.
         record_bytes: Size of its latest records on average; 0 if the source does not tell it.
+        epochs: Epoch of the leaders at the ends, where the source tells it. If it changes, records may have been lost.
+        committed_epochs: Epochs in the commits.
     """
 
     starts: Offsets
@@ -35,15 +38,22 @@ class SourceState:
     committed: Offsets
     topic_id: str = ""
     record_bytes: int = 0
+    epochs: Offsets = field(default_factory=dict)
+    committed_epochs: Offsets = field(default_factory=dict)
 
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:
-    """Offsets ``[start, end)`` of one partition; compaction may have removed some from the log."""
+    """Offsets ``[start, end)`` of one partition; compaction may have removed some from the log.
+
+    Attributes:
+        epoch: Epoch of the leaders when the log had these offsets; -1 if it is unknown.
+    """
 
     partition: int
     start: int
     end: int
+    epoch: int = -1
 
 
 def parse_pairs(text: str) -> dict[int, int]:
@@ -55,7 +65,12 @@ def parse_pairs(text: str) -> dict[int, int]:
 
 
 def to_json(
-    offsets: Offsets, start: Offsets | None = None, *, restart: Offsets | None = None, topic_id: str = ""
+    offsets: Offsets,
+    start: Offsets | None = None,
+    *,
+    restart: Offsets | None = None,
+    topic_id: str = "",
+    epochs: Offsets | None = None,
 ) -> dict[str, Any]:
     """Return the offsets as Spark writes them to its checkpoint; sorted, so that equal offsets are equal texts.
 
@@ -68,6 +83,8 @@ def to_json(
         found[_FROM] = to_json(start)
     if restart is not None:
         found[_RESTART] = to_json(restart)
+    if epochs:
+        found[_EPOCHS] = to_json(epochs)
     return found | {_TOPIC: topic_id} if topic_id else found
 
 
@@ -90,14 +107,40 @@ def bounds(start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[dict[int, 
     return from_json(start), from_json(end)
 
 
-def log_that_went_back(last: Mapping[str, Any], state: SourceState) -> str:
-    """Return how the source shows that it has another log than the one read up to ``last``; empty if it does not."""
-    if (known := last.get(_TOPIC, "")) and state.topic_id and known != state.topic_id:
-        return f"its topic has id {state.topic_id} instead of {known}"
-    for partition, offset in sorted(from_json(last).items()):
-        if offset > (end := state.ends.get(partition, 0)):
-            return f"partition {partition} ends at offset {end}, before offset {offset}, up to which it was read"
-    return ""
+def epochs_of(offsets: Mapping[str, Any]) -> dict[int, int]:
+    """Return the epochs in offsets as ``to_json`` has them."""
+    return from_json(offsets.get(_EPOCHS, {}))
+
+
+def lost_logs(last: Mapping[str, Any], state: SourceState) -> dict[int, str]:
+    """Return the partitions of which the source has another log than the one read up to ``last``, each with the reason.
+
+    A topic is deleted as a whole: unless it has the same id as before, one partition that went back stands for all.
+    """
+    known, offsets = last.get(_TOPIC, ""), from_json(last)
+    if known and state.topic_id and known != state.topic_id:
+        return dict.fromkeys(offsets, f"its topic has id {state.topic_id} instead of {known}")
+    found = {
+        partition: f"partition {partition} ends at offset {end}, before offset {offset}, up to which it was read"
+        for partition, offset in sorted(offsets.items())
+        if offset > (end := state.ends.get(partition, 0))
+    }
+    is_same = known and known == state.topic_id
+    return found if is_same or not found else dict.fromkeys(offsets, next(iter(found.values())))
+
+
+def to_compare(offsets: Offsets, epochs: Offsets, state: SourceState) -> list[OffsetRange]:
+    """Return an empty range at each offset whose partition has had other leaders since the log reached it.
+
+    These may not have had all its records. The source, asked for such a range, says whether they had.
+    """
+    others = ((p, o) for p, o in sorted(offsets.items()) if p in epochs and epochs[p] != state.epochs.get(p, epochs[p]))
+    return [OffsetRange(partition, offset, offset, epochs[partition]) for partition, offset in others]
+
+
+def initial_epochs(state: SourceState, starting: Position) -> dict[int, int]:
+    """Return the epochs of the offsets at which a new query starts."""
+    return {**state.epochs, **(state.committed_epochs if starting == "committed" else {})}
 
 
 def initial(state: SourceState, starting: Position) -> dict[int, int]:
@@ -123,12 +166,8 @@ def initial(state: SourceState, starting: Position) -> dict[int, int]:
 
 
 def begun_anew(kept: Offsets, state: SourceState, topic_id: str = "") -> set[int]:
-    """Return the partitions to read from their start: all that a reader has kept, if they belong to another log.
-
-    That is so if the topic has another id than ``topic_id``, or if one is ahead of the log: then, as topics are deleted
-    as a whole, the others may belong to another one as well.
-    """
-    return {*kept} if log_that_went_back(to_json(kept, topic_id=topic_id), state) else set()
+    """Return the partitions of ``lost_logs`` that a reader, which has kept these offsets, reads from their start."""
+    return {*lost_logs(to_json(kept, topic_id=topic_id), state)}
 
 
 def resume(kept: Offsets, state: SourceState) -> dict[int, int]:
@@ -157,7 +196,7 @@ def batch_limit(max_records: int | None, max_bytes: int, record_bytes: int) -> i
     return fitting if max_records is None else min(max_records, fitting) if record_bytes else max_records
 
 
-def plan(start: Offsets, end: Offsets, min_ranges: int = 1) -> list[OffsetRange]:
+def plan(start: Offsets, end: Offsets, min_ranges: int = 1, epochs: Offsets | None = None) -> list[OffsetRange]:
     """Return the ranges of ``[start, end)``; a partition new in ``end`` starts at 0.
 
     There is one range for each partition with records. Where these are fewer than ``min_ranges``, they are cut in
@@ -169,7 +208,7 @@ def plan(start: Offsets, end: Offsets, min_ranges: int = 1) -> list[OffsetRange]
         if last < first:
             raise InvalidRequest(f"end {last} of partition {partition} is before start {first}")
         if first < last:
-            ranges.append(OffsetRange(partition, first, last))
+            ranges.append(OffsetRange(partition, first, last, (epochs or {}).get(partition, -1)))
     total = sum(each.end - each.start for each in ranges)
     if len(ranges) >= min_ranges:
         return ranges
@@ -180,7 +219,7 @@ def _cut(whole: OffsetRange, parts: int) -> Iterator[OffsetRange]:
     size = whole.end - whole.start
     parts = min(max(parts, 1), size)
     ends = [whole.start + size * number // parts for number in range(parts + 1)]
-    return (OffsetRange(whole.partition, first, last) for first, last in pairwise(ends))
+    return (replace(whole, start=first, end=last) for first, last in pairwise(ends))
 
 
 def share(ranges: Sequence[OffsetRange], shares: int) -> list[list[OffsetRange]]:
@@ -193,7 +232,7 @@ def share(ranges: Sequence[OffsetRange], shares: int) -> list[list[OffsetRange]]
         while start < each.end:
             number = seen * shares // total
             size = min(each.end - start, -(-(number + 1) * total // shares) - seen)
-            found[number].append(OffsetRange(each.partition, start, start + size))
+            found[number].append(replace(each, start=start, end=start + size))
             start += size
             seen += size
     return [part for part in found if part]

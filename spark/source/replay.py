@@ -53,6 +53,7 @@ class ReplayPlanner:
         self._options = options
         self._client = SourceClient(options.address, options.group)
         self._initial: dict[int, int] | None = None
+        self._epochs: rules.Offsets = {}  # of the leaders who had all records before the end of the last batch
         self._last: dict[str, Any] | None = None  # end of the last batch, from which the next one is limited
         self._is_new = True  # no batch is planned yet
         self._planned: dict[int, int] | None = None  # not acked yet
@@ -72,43 +73,57 @@ class ReplayPlanner:
             self._last = rules.to_json(self._start(), self._start())
         try:
             state = self._client.state()
-            if rules.log_that_went_back(self._last, state):  # or this replica does not know the newest records yet
+            if rules.lost_logs(self._last, state):  # or this replica does not know the newest records yet
                 time.sleep(_IDLE_WAIT_S)
                 state = self._client.state()
+            lost = self._lost(state)
         except SourceRefuses:
             raise
         except Unavailable as error:
             log.warning("udsource: no new records while the source is unavailable: %s", error)
             time.sleep(_IDLE_WAIT_S)
             return self._last
+        if lost:
+            self._planned = None  # its offsets are those of another log
         self._ack_planned(state)
-        restart = self._restart(state)
+        restart = self._restart(state, lost)
         before = rules.from_json(self._last) if restart is None else restart
         limit = rules.batch_limit(self._options.max_records, self._options.max_bytes, state.record_bytes)
         end = rules.cap(before, state.ends, None if self._options.drain else limit)
         if end != before or restart is not None:
-            start = self._start() if self._is_new else None
-            self._last = rules.to_json(end, start, restart=restart, topic_id=state.topic_id)
+            start = (self._start() if restart is None else restart) if self._is_new else None
+            self._last = rules.to_json(end, start, restart=restart, topic_id=state.topic_id, epochs=state.epochs)
+        self._epochs = state.epochs
         return self._last
 
-    def _restart(self, state: rules.SourceState) -> dict[int, int] | None:
+    def _lost(self, state: rules.SourceState) -> dict[int, str]:
+        """Return the partitions whose log went back, each with the reason; Unavailable if the source can't tell it."""
+        assert self._last is not None
+        found = rules.lost_logs(self._last, state)
+        for each in rules.to_compare(rules.from_json(self._last), self._epochs, state):
+            if each.partition not in found and (reason := self._client.compare(each)):
+                found[each.partition] = reason
+        return found
+
+    def _restart(self, state: rules.SourceState, lost: Mapping[int, str]) -> dict[int, int] | None:
         """Return where the next batch begins if records were lost, and the query may continue; else None."""
         assert self._last is not None
-        lost, before = rules.log_that_went_back(self._last, state), rules.from_json(self._last)
+        before = rules.from_json(self._last)
         if self._options.fail_on_data_loss:
             if lost:
                 raise self._went_back(lost)
             return None
-        kept = {} if lost else before
-        restart = {p: max(first, kept.get(p, first)) for p, first in state.starts.items()}
+        restart = {p: first if p in lost else max(first, before.get(p, first)) for p, first in state.starts.items()}
         if not lost and all(restart.get(p) == offset for p, offset in before.items()):
             return None
-        log.error("udsource: records were lost, continuing at %s: %s", restart, lost or "removed by retention")
+        reason = next(iter(lost.values()), "removed by retention")
+        log.error("udsource: records were lost, continuing at %s: %s", restart, reason)
         return restart
 
-    def _went_back(self, lost: str) -> SourceBroken:
+    def _went_back(self, lost: Mapping[int, str]) -> SourceBroken:
+        reason = next(iter(lost.values()))
         return SourceBroken(
-            f"source {self._options.address}: {lost}: the topic was created again or lost records; to continue at the"
+            f"source {self._options.address}: {reason}: the topic was created again or lost records; to continue at the"
             " beginning of its log, set option failOnDataLoss=false or use a new checkpoint"
         )
 
@@ -120,12 +135,15 @@ class ReplayPlanner:
         first, last = rules.bounds(start, end)
         if self._last is None:
             self._last = dict(end)
+            self._epochs = rules.epochs_of(end)
         self._is_new = False
         self._planned = last  # also for a checkpoint's end: the query that stopped there may not have acked it
         try:
-            parts = rules.plan(first, last, self._options.min_partitions)
+            # A batch that may be of another log by now is read as it is only where lost records are allowed.
+            epochs = rules.epochs_of(end) if self._options.fail_on_data_loss else None
+            parts = rules.plan(first, last, self._options.min_partitions, epochs)
         except InvalidRequest as error:
-            if lost := rules.log_that_went_back(start, self._client.state()):
+            if lost := rules.lost_logs(start, self._client.state()):
                 raise self._went_back(lost) from error
             raise InvalidRequest(
                 f"{error}: a query that continues its checkpoint with Trigger.AvailableNow needs option drain=true"
@@ -149,6 +167,8 @@ class ReplayPlanner:
         if self._initial is None:
             state = first_state(self._client, self._options.retry_seconds)
             self._initial = rules.initial(state, self._options.start)
+            if self._last is None:
+                self._epochs = rules.initial_epochs(state, self._options.start)
         return self._initial
 
     def _ack_planned(self, state: rules.SourceState) -> None:

@@ -31,7 +31,7 @@ class FakeSource(rpc.SourceServicer):
         can_replay: False makes it behave like a server that ignores our metadata.
         committed: Offsets acked without a group.
         groups: Offsets acked by each group.
-        topic_id, record_bytes: Sent if they are not empty.
+        topic_id, record_bytes, epochs: Sent if they are not empty; the last are the epochs of the leaders.
         kafka_is_available: False makes it behave like udsource without Kafka: the pending count is unknown.
         cut_after: Number of records after which the next streams end in the middle of a read; one entry per stream.
         on_ack: Called with each AckFn request before it takes effect.
@@ -47,6 +47,10 @@ class FakeSource(rpc.SourceServicer):
         self.can_replay = True
         self.topic_id = ""
         self.record_bytes = 0
+        self.epochs: dict[int, int] = {}
+        self.committed_epochs: dict[int, int] = {}
+        self._epoch_starts: dict[int, list[tuple[int, int]]] = {}
+        self.compared: list[tuple[int, int, int]] = []
         self.kafka_is_available = True
         self.cut_after: list[int] = []
         self.ack_calls: list[list[tuple[int, int]]] = []
@@ -77,6 +81,22 @@ class FakeSource(rpc.SourceServicer):
             self.starts, self.ends = dict.fromkeys(self.logs, 0), dict.fromkeys(self.logs, 0)
             self.committed = {}
 
+    def elect(self, partition: int, end: int | None = None) -> None:
+        """Let another replica lead, whose log has only the records before ``end``; None for all."""
+        with self._lock:
+            end = self.ends[partition] if end is None else end
+            self.logs[partition] = [r for r in self.logs[partition] if r.offset < end]
+            self.ends[partition] = end
+            kept = [each for each in self._epoch_starts.get(partition, [(self.epochs[partition], 0)]) if each[1] < end]
+            self.epochs[partition] += 1
+            self._epoch_starts[partition] = [*kept, (self.epochs[partition], end)]
+
+    def _lacks(self, partition: int, end: int, epoch: int) -> bool:
+        """Return whether the log up to ``end`` is not that of the epoch."""
+        self.compared.append((partition, end, epoch))
+        later = (start for number, start in self._epoch_starts.get(partition, []) if number > epoch)
+        return min(later, default=self.ends[partition]) < end
+
     # ---- RPCs ------------------------------------------------------------------------------------------------------
 
     def IsReady(self, request: Empty, context: grpc.ServicerContext) -> pb.ReadyResponse:
@@ -93,6 +113,8 @@ class FakeSource(rpc.SourceServicer):
                         ("x-ends", _pairs(self.ends)),
                         ("x-committed", _pairs(self._committed(context))),
                         *([("x-topic-id", self.topic_id)] if self.topic_id else []),
+                        *([("x-epochs", _pairs(self.epochs))] if self.epochs else []),
+                        ("x-committed-epochs", _pairs(self.committed_epochs)),
                         *([("x-record-bytes", str(self.record_bytes))] if self.record_bytes else []),
                     )
                 )
@@ -108,6 +130,8 @@ class FakeSource(rpc.SourceServicer):
         metadata: dict[str, Any] = dict(context.invocation_metadata())
         if self.can_replay and "x-partition" in metadata:
             part = tuple(int(metadata[name]) for name in ("x-partition", "x-start", "x-end"))
+            if "x-epoch" in metadata and self._lacks(part[0], part[2], int(metadata["x-epoch"])):
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the log was truncated before {part[2]}")
             yield from self._replay(requests, part[0], part[1], part[2])
         else:
             yield from self._plain(requests)

@@ -22,7 +22,7 @@ from services.common.kafka.member_commits import MemberCommits, NotRead, Place, 
 from services.common.model.errors import SuiteError
 
 log = structlog.get_logger(__name__)
-_POLL_SECONDS = 0.1
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 0.25
 _MAX_FETCH_RECORDS = 1_000
 _QUERY_SECONDS = 10.0
 _REJOIN_SECONDS = 1.0
@@ -55,6 +55,8 @@ class GroupMember:
         self.lock = threading.Lock()
         self.member_id = ""
         self._group = group
+        # A commit is late by up to one poll, and each costs processor time.
+        self._poll_seconds = min(max(commit_seconds / 2, _MIN_POLL_SECONDS), _MAX_POLL_SECONDS)
         self._log = log.bind(group=group, **labels)
         self._topics: dict[str, TopicReading] = {}
         self._commits = MemberCommits(self.lock, self._topics, commit_seconds, self._log)
@@ -220,8 +222,8 @@ class GroupMember:
         if ready:
             consumer.resume(ready)
         if not full:
-            self._fetch(consumer, _POLL_SECONDS, _MAX_FETCH_RECORDS)
-        elif not self._room.wait(_POLL_SECONDS):
+            self._fetch(consumer, self._poll_seconds, _MAX_FETCH_RECORDS)
+        elif not self._room.wait(self._poll_seconds):
             self._pause(consumer, full)
             self._fetch(consumer, 0, 1)  # Kafka needs polls to keep the membership
 

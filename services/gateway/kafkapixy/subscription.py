@@ -24,7 +24,7 @@ from services.gateway.kafkapixy.metrics import ClusterMetrics
 from services.gateway.kafkapixy.types import Record
 
 log = structlog.get_logger(__name__)
-_TICK_SECONDS = 0.25
+_MAX_TICK_SECONDS = 1.0
 
 
 class OnLeft(Protocol):
@@ -57,6 +57,9 @@ class Subscription:
         self.topic = topic
         self.kafka_up = True
         self._config = config.consume
+        # Each tick looks for timeouts, which need no more than a quarter of their time.
+        shortest = min(config.consume.ack_timeout_seconds, config.consume.subscription_timeout_seconds)
+        self._tick_seconds = min(_MAX_TICK_SECONDS, shortest / 4)
         self._on_left = on_left
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
         self._queue: TopicQueue[Record] = TopicQueue(read_rules(config.consume))
@@ -77,7 +80,7 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         if not member.read(self._reading):
             return False
-        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        self._tick_timer = self._loop.call_later(self._tick_seconds, self._tick)
         return True
 
     @property
@@ -188,7 +191,7 @@ class Subscription:
             _fail(waiter, Unavailable("Kafka can't be reached"))
 
     def _tick(self) -> None:
-        self._tick_timer = self._loop.call_later(_TICK_SECONDS, self._tick)
+        self._tick_timer = self._loop.call_later(self._tick_seconds, self._tick)
         self._serve()
         if not self._open:
             self._check_drained()

@@ -25,6 +25,7 @@ def test_range_comes_from_three_values() -> None:
     given = metadata(partition="1", start="0", end="9223372036854775807")
     assert is_range(given)
     assert parse_range(given) == OffsetRange(1, 0, 2**63 - 1)
+    assert parse_range((*given, ("x-epoch", "4"))) == OffsetRange(1, 0, 2**63 - 1, 4)
     assert not is_range(metadata(replay="1"))
 
 
@@ -39,6 +40,7 @@ def test_range_comes_from_three_values() -> None:
         (metadata(partition="0", start="1", end="9223372036854775808"), "x-end '9223372036854775808'"),
         (metadata(partition="0", start="1", end="٣"), "x-end"),
         (metadata(partition="0", start="3", end="2"), "x-end 2 is before x-start 3"),
+        (metadata(partition="0", start="1", end="2", epoch="-1"), "x-epoch '-1'"),
     ],
 )
 def test_bad_range_names_its_value(given: tuple[tuple[str, str], ...], text: str) -> None:

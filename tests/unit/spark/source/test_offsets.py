@@ -10,6 +10,7 @@ from spark.source.offsets import (
     SourceState,
     begun_anew,
     cap,
+    epochs_of,
     from_json,
     initial,
     parse_pairs,
@@ -17,6 +18,7 @@ from spark.source.offsets import (
     resume,
     share,
     to_ack,
+    to_compare,
     to_json,
 )
 
@@ -103,6 +105,21 @@ def test_a_reader_continues_at_its_own_offsets() -> None:
         begun_anew({0: 9}, other, "a") == {0} and begun_anew({0: 9}, other, "b") == begun_anew({0: 9}, other) == set()
     )
     assert begun_anew({0: 9, 1: 10}, state) == begun_anew({0: 1, 1: 1, 4: 1}, state) - {4} == {0, 1}
+    assert begun_anew({0: 9, 1: 10}, other, "b") == {1}, "the topic is the same one, so a log of its own went back"
+
+
+def test_logs_are_compared_where_the_leaders_have_another_epoch() -> None:
+    state = replace(STATE, epochs={0: 3, 1: 2, 3: 1})
+    assert to_compare({0: 17, 1: 4, 2: 9, 3: 1}, {0: 2, 1: 2, 2: 2}, state) == [OffsetRange(0, 17, 17, 2)]
+    assert to_compare({0: 17}, {0: 4}, state) == [OffsetRange(0, 17, 17, 4)], "a restored cluster counts from below"
+    assert to_compare({0: 17}, {0: 2}, STATE) == [], "the source tells none"
+
+
+def test_ranges_have_the_epoch_of_their_batch() -> None:
+    parts = plan({0: 10}, {0: 20, 1: 2}, 4, {0: 3})
+    assert {(part.partition, part.epoch) for part in parts} == {(0, 3), (1, -1)}
+    assert {(part.partition, part.epoch) for some in share(parts, 3) for part in some} == {(0, 3), (1, -1)}
+    assert epochs_of(to_json({0: 1}, epochs={0: 3})) == {0: 3} and epochs_of(to_json({0: 1})) == {}
 
 
 def test_one_partition_feeds_all_cores() -> None:

@@ -212,6 +212,76 @@ def test_a_log_that_went_back_fails_the_query_or_is_read_from_its_beginning(
     assert source.fake.committed == {0: count}
 
 
+@pytest.mark.parametrize("again", [10, 30], ids=["as long", "longer"])
+def test_log_that_lost_records_and_outgrew_its_old_end_fails_the_query_or_is_read_from_its_beginning(
+    source: RunningSource, again: int
+) -> None:
+    """As after an unclean election: the topic has the same id, and only the epoch of the leaders tells."""
+    source.fake.topic_id, source.fake.epochs = "a", {0: 1, 1: 1}
+    source.fake.add(1, b"other")
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    query = Engine(options(source), checkpoint, rows.extend)
+    query.run_to_idle()
+    source.fake.elect(0, 6)
+    add(source, again - 6)
+    reason = r"FAILED_PRECONDITION: the log was truncated before 10: .*failOnDataLoss=false"
+    for each in (query, Engine(options(source), checkpoint, rows.extend)):
+        with pytest.raises(SourceBroken, match=f"{source.address}: {reason}"):
+            each.poll()
+    assert source.fake.committed == {0: 10, 1: 1}, "nothing is acked in the other log"
+    rows.clear()
+    allowed = options(source, fail_on_data_loss=False)
+    with pytest.raises(Crash):
+        Engine(allowed, checkpoint, rows.extend).poll("commit")
+    Engine(allowed, checkpoint, rows.extend).run_to_idle()
+    assert offsets(rows) == [0, 1, 2, 3, *range(again)], "the other partition is not read again"
+    assert not Engine(options(source), checkpoint, rows.extend).poll(), "it continues as before"
+
+
+def test_elections_that_lose_nothing_are_compared_once_and_change_nothing(source: RunningSource) -> None:
+    source.fake.epochs = {0: 1, 1: 1}
+    rows: list[Row] = []
+    checkpoint = Checkpoint()
+    query = Engine(options(source), checkpoint, rows.extend)
+    query.run_to_idle()
+    source.fake.compared.clear()
+    source.fake.elect(0)
+    for _ in range(3):
+        assert not query.poll()
+    assert source.fake.compared == [(0, 10, 1)]
+    add(source, 2)
+    source.fake.elect(0)
+    assert query.run_to_idle() == 1
+    add(source, 1)
+    assert Engine(options(source), checkpoint, rows.extend).run_to_idle() == 1
+    assert offsets(rows) == list(range(13))
+    assert checkpoint.offsets[-1] == {"0": 13, "1": 0, "epochs": {"0": 3, "1": 1}}
+
+
+def test_log_that_loses_records_between_plan_and_read_fails_the_batch(source: RunningSource) -> None:
+    source.fake.epochs = {0: 1, 1: 1}
+    query = Engine(options(source), Checkpoint(), len)
+    end = query.reader.latestOffset()
+    parts = query.reader.partitions(query.reader.initialOffset(), end)
+    source.fake.elect(0, 2)
+    add(source, 20)
+    with pytest.raises(SourceBroken, match="truncated before 4"):
+        [*query.reader.read(parts[0])]
+
+
+def test_start_at_a_commit_of_a_lost_log_is_noticed(source: RunningSource) -> None:
+    source.fake.epochs, source.fake.committed, source.fake.committed_epochs = {0: 5, 1: 5}, {0: 8}, {0: 5}
+    source.fake.elect(0, 3)
+    add(source, 20)
+    with pytest.raises(SourceBroken, match="truncated before 8"):
+        Engine(options(source, starting="committed"), Checkpoint(), len).poll()
+    assert Engine(options(source, starting="earliest"), Checkpoint(), len).poll()
+    rows: list[Row] = []
+    Engine(options(source, starting="committed", fail_on_data_loss=False), Checkpoint(), rows.extend).run_to_idle()
+    assert offsets(rows) == list(range(23))
+
+
 def test_records_removed_by_retention_are_passed_where_that_is_allowed(source: RunningSource) -> None:
     rows: list[Row] = []
     checkpoint = Checkpoint()

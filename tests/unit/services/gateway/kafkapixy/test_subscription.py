@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ class Reading:
     """Subscription with records added by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rules: ConsumeConfig) -> None:
-        monkeypatch.setattr("services.gateway.kafkapixy.subscription._TICK_SECONDS", 3_600.0)
+        monkeypatch.setattr("services.gateway.kafkapixy.subscription._MAX_TICK_SECONDS", 3_600.0)
         self.member = GroupMember("g", {}, commit_seconds=1.0)
         monkeypatch.setattr(self.member, "read", lambda reading: True)
+        rules = replace(rules, ack_timeout_seconds=86_400.0, subscription_timeout_seconds=86_400.0)
         self.of = Subscription(ClusterConfig("c", "", consume=rules), "g", "t", ClusterMetrics(), lambda *_, **__: None)
         self.of._queue.assign(0, (0, ""), new_group=False)
         assert self.of.start(self.member)
