@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -20,7 +20,7 @@ from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 from services.common.rpc import history_messages as messages
-from services.common.rpc.identity import current_caller
+from services.common.rpc.identity import Caller, current_caller
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import (
     ingestor_service_pb2,
@@ -30,6 +30,7 @@ from services.gen.dexorder.relay.v1 import (
     relay_service_pb2_grpc,
 )
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from services.gen.dexorder.relay.v1.realtime_pb2 import SnapshotTickersRequest
 from services.relay import access
 from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
@@ -43,6 +44,7 @@ from services.relay.realtime_service import RealtimeCalls, RealtimeReports
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Submit: TypeAlias = Callable[[HistoryRequest, Caller | None], Awaitable[bool]]
 M = TypeVar("M")
 V = TypeVar("V")
 RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
@@ -65,18 +67,23 @@ class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
         self, request: ingest.SubmitHistoricalRequest, context: Context
     ) -> ingest.SubmitResponse:
         """Accept a request; an invalid field is status INVALID in the answer, not a gRPC error."""
-        return await self._submit(messages.decode_request(request))
+        return await self._submit(messages.decode_request(request), self.engine.submitter.submit)
 
     async def RefreshHistorical(self, request: pb.RefreshHistoricalRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
         """Accept a request that fetches its whole range again."""
-        return await self._submit(messages.decode_request(request.request, refresh=True))
+        return await self._submit(messages.decode_request(request.request, refresh=True), self.engine.submitter.submit)
 
-    async def _submit(self, request: HistoryRequest) -> ingest.SubmitResponse:
+    async def SnapshotTickers(self, request: SnapshotTickersRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
+        """Accept a request for a snapshot of all tickers of an exchange."""
+        wanted = HistoryRequest.snapshot(request.request_id, request.exchange, request.client_id)
+        return await self._submit(wanted, self.engine.submitter.submit_snapshot)
+
+    async def _submit(self, request: HistoryRequest, submit: Submit) -> ingest.SubmitResponse:
         caller = current_caller()
         answer = ingest.SubmitResponse(request_id=request.request_id)
         try:
             request = access.signed(caller, request)
-            new = await self.engine.submitter.submit(request, caller)
+            new = await submit(request, caller)
         except InvalidRequest as error:
             answer.status = ingest.SubmitResponse.INVALID
             answer.error_message = str(error)

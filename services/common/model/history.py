@@ -11,8 +11,8 @@ from enum import IntEnum, StrEnum
 from typing import Any, Self
 
 from services.common.model.dispatch_id import number_of
-from services.common.model.instrument import Series
-from services.common.model.periods import count_periods
+from services.common.model.instrument import ALL_SYMBOLS, Series
+from services.common.model.periods import TRADES_PERIOD, count_periods
 from services.common.model.proof import NO_PROOF
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
@@ -77,6 +77,11 @@ class HistoryRequest:
     limit: int | None = None
     client_id: str = ""
     refresh: bool = False
+
+    @classmethod
+    def snapshot(cls, request_id: str, exchange: str, client_id: str) -> HistoryRequest:
+        """Return a request for a snapshot of all tickers of an exchange, which has no range."""
+        return cls(request_id, f"{ALL_SYMBOLS}.{exchange}", 0, 0, TRADES_PERIOD, client_id=client_id)
 
     @property
     def series(self) -> Series:
@@ -388,11 +393,16 @@ class PageResult:
 
 @dataclass(frozen=True, slots=True)
 class FinalResult:
-    """The final record of one dispatch, as the pipeline read it."""
+    """The final record of one dispatch, as the pipeline read it.
+
+    Attributes:
+        total_records: Candles or snapshots of the whole dispatch.
+    """
 
     dispatch_id: str
     status: FinalStatus
     error: str = ""
+    total_records: int = 0
 
 
 def describe_ranges(ranges: Sequence[TimeRange], limit: int) -> str:

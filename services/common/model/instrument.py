@@ -8,6 +8,8 @@ from typing import NamedTuple
 from services.common.model.errors import InvalidRequest
 
 MAX_TICKER_LENGTH = 256
+ALL_SYMBOLS = "*"
+"""Stands for the symbol where a ticker means all instruments of a venue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,15 @@ class Instrument:
 
 
 class Series(NamedTuple):
-    """The candles of one instrument and one period."""
+    """The candles of one instrument and one period; or its trades, or snapshots of all tickers of an exchange."""
 
     ticker: str
     period_seconds: int
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it stands for snapshots of all tickers of an exchange."""
+        return self.ticker.startswith(f"{ALL_SYMBOLS}.") and self.period_seconds == 0
 
     @property
     def exchange(self) -> str:

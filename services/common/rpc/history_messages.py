@@ -279,7 +279,8 @@ def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResul
     """Return one final record of a report; InvalidRequest if the job_id is missing or the status is unknown."""
     if not message.job_id or int(message.status) not in set(FinalStatus):
         raise InvalidRequest(f"final of job_id {message.job_id!r} has status {message.status}")
-    return FinalResult(message.job_id, FinalStatus(message.status), message.error_message)
+    total = min(message.total_records, MAX_TIME_NS)
+    return FinalResult(message.job_id, FinalStatus(message.status), message.error_message, total)
 
 
 def encode_ranges(ranges: Iterable[TimeRange]) -> list[pb.TimeRange]:

@@ -129,6 +129,9 @@ def _encode(message: Dispatch | RealtimeDispatch | Stop) -> pb.DataRequest | pb.
         request.realtime.CopyFrom(encode_params(message.params))
         return request
     request.ticker = message.series.ticker
+    if message.series.is_snapshot:
+        request.type = pb.DataRequest.TICKER_SNAPSHOT
+        return request
     request.historical.start_time = message.span.start_ns
     request.historical.end_time = message.span.end_ns
     request.historical.period_seconds = message.series.period_seconds

@@ -17,8 +17,11 @@ def cover(
 ) -> None:
     """Add a page whose rows are in the table, without the parts that were retracted since its dispatch.
 
-    A period is empty only if every page says so: where one has counted a row, the table has it.
+    A period is empty only if every page says so: where one has counted a row, the table has it. Snapshots of tickers
+    cover nothing, as every request for them takes new ones.
     """
+    if series.is_snapshot:
+        return
     coverage, owner, empty = state.coverage[series], series_owner(series), tuple(empty)
     for claimed in state.retractions[series].claimed(span, order):
         rows = subtract(coverage.covered.within(claimed), coverage.empty.within(claimed))

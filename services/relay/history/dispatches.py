@@ -86,6 +86,8 @@ def page(
     if job.sent is None or not job.sent.contains(span):
         raise InvalidRequest(f"page {span} is not inside the range {job.sent} of job {dispatch_id!r}")
     state.leases.renew(dispatch_id, now_ns=now_ns)
+    if job.series.is_snapshot:  # only its final record counts, as another dispatch takes all snapshots again
+        return job
     for part in subtract([span], job.handled):  # not the ranges retracted since the dispatch
         batch.ranges(job_owner(job.id), "acked", job.acked.add(part))
         for hole in intersect(empty, part):
@@ -104,7 +106,10 @@ def report(
     for result in pages:
         landed[result.series].append(result.span)
         job = state.job_of(result.dispatch_id)
-        if result.refused is None:
+        if result.series.is_snapshot:
+            if job is not None and result.dispatch_id == job.dispatch_id:
+                _take(job, result, batch)
+        elif result.refused is None:
             order = Order(result.dispatch, result.fetched_ns)
             cover(state, result.series, result.span, result.empty, order, batch)
         elif job is not None:
@@ -118,6 +123,15 @@ def report(
         for job in state.jobs_of(series):
             if any(map(job.span.overlaps, spans)) and settle_job(state, job):
                 batch.job(job)
+
+
+def _take(job: Job, result: PageResult, batch: Batch) -> None:
+    """Note a page of snapshots of the current dispatch."""
+    if result.refused is None:
+        job.taken_ns = max(job.taken_ns, result.span.end_ns)
+    else:
+        job.error = job.error or f"a page was refused: {result.refused}"
+    batch.job(job)
 
 
 def _refuse(job: Job, result: PageResult, batch: Batch) -> None:

@@ -85,6 +85,8 @@ class Job:
         calls: Calls of the exchange up to its last page, as far as they were reported since the relay's start.
         earlier_calls: Those of earlier dispatches.
         delay: What holds up the current dispatch at the exchange, as its ingestor said since the last page.
+        row_count: Snapshots of all tickers that its final record counts; 0 for candles.
+        taken_ns: Time of these snapshots; 0 while it is not known.
         requests: Ids of the requests that wait for it.
         dispatch_ids: Every dispatch so far. Late pages arrive under old ids.
     """
@@ -107,6 +109,8 @@ class Job:
     calls: int = 0
     earlier_calls: int = 0
     delay: Delay | None = None
+    row_count: int = 0
+    taken_ns: int = 0
     requests: set[str] = field(default_factory=set)
     dispatch_ids: set[str] = field(default_factory=set)
 
@@ -115,6 +119,8 @@ class Job:
         self.dispatch_id = dispatch_id
         self.dispatch_ids.add(dispatch_id)
         self.sent = self.to_fetch(covered)[0]
+        if self.series.is_snapshot:  # all are taken again
+            self.error, self.taken_ns = "", 0
         return Dispatch(dispatch_id, self.request_id, self.series, self.sent, self.client_id)
 
     def end_dispatch(self) -> None:
@@ -140,6 +146,8 @@ class Job:
         self.failures_in_a_row = 0
         if final.status is FinalStatus.ERROR:
             self.error = final.error or "the ingestor gave no reason"
+        if self.series.is_snapshot:
+            self.row_count = final.total_records
         if final.status is FinalStatus.ERROR or not self.to_fetch(covered):
             self.phase = Phase.ENDED
 

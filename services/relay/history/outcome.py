@@ -71,6 +71,8 @@ class OutcomeDecider:
         Raises:
             Unavailable: The table cannot be read, or coverage cannot be retracted now.
         """
+        if live.request.series.is_snapshot:
+            return self._snapshot(live)
         reading = await self._read(live)
         found, request = reading.found, live.request
         if found.lost:
@@ -91,6 +93,20 @@ class OutcomeDecider:
             row_count=rows,
             empty_periods=found.empty_periods,
             snapshot_id=reading.snapshot_id,
+            completed_ns=self._clock.wall_ns(),
+        )
+
+    def _snapshot(self, live: LiveRequest) -> Outcome:
+        """Return the outcome of a request for a snapshot of all tickers; its end is the time of the snapshots."""
+        (job,) = (self._state.jobs[job_id] for job_id in live.jobs)
+        return decide(
+            end_ns=job.taken_ns,
+            missing=(),
+            job_errors=(),
+            wrong=job.error,
+            row_count=job.row_count,
+            empty_periods=0,
+            snapshot_id=None,
             completed_ns=self._clock.wall_ns(),
         )
 

@@ -8,6 +8,7 @@ from services.common.model.history import HistoryRequest
 from services.common.model.instrument import Series
 from services.common.model.periods import count_periods, next_open, split_by_periods
 from services.common.model.time_range import RangeSet, TimeRange, intersect, subtract
+from services.common.model.times import MAX_TIME_NS
 from services.relay.history.job import Job
 from services.relay.history.request import LiveRequest
 from services.relay.history.state import HistoryState
@@ -56,7 +57,10 @@ def accept(state: HistoryState, request: HistoryRequest, batch: Batch, *, wall_n
     live = LiveRequest(request, wall_ns, planned_end_ns, now_ns)
     state.requests[request.request_id] = live
     batch.accept(live)
-    plan(state, live, live.planned, batch)
+    if request.series.is_snapshot:
+        _add_job(state, live, TimeRange(0, MAX_TIME_NS), batch)
+    else:
+        plan(state, live, live.planned, batch)
     return live
 
 
@@ -74,7 +78,7 @@ def widen(state: HistoryState, live: LiveRequest, lacking_candles: int, batch: B
 
 def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) -> None:
     """Attach a request to jobs in flight, and create jobs for the rest of ``span``."""
-    request, series = live.request, live.request.series
+    series = live.request.series
     covered = state.covered(series)
     in_flight = {job.id: job.may_cover(covered) for job in state.jobs_of(series) if job.span.overlaps(span)}
     attach, new = make_plan(
@@ -83,11 +87,16 @@ def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) 
     for job_id in attach:
         _attach(live, state.jobs[job_id], batch)
     for part in new:
-        job = Job(state.new_job_id(), request.request_id, request.client_id, series, part)
-        batch.job(job)
-        state.add_job(job)
-        state.leases.queue(job.id, series.exchange)
-        _attach(live, job, batch)
+        _add_job(state, live, part, batch)
+
+
+def _add_job(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) -> None:
+    request, series = live.request, live.request.series
+    job = Job(state.new_job_id(), request.request_id, request.client_id, series, span)
+    batch.job(job)
+    state.add_job(job)
+    state.leases.queue(job.id, series.exchange)
+    _attach(live, job, batch)
 
 
 def _attach(live: LiveRequest, job: Job, batch: Batch) -> None:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from services.common.lake.tables import OHLC
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
-from services.common.model.instrument import Instrument, Series
+from services.common.model.instrument import ALL_SYMBOLS, Instrument, Series
 from services.common.model.periods import (
     PERIODS,
     ceil_to_grid,
@@ -96,6 +96,15 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
         raise InvalidRequest(f"end_time {request.end_ns} makes {periods} periods; at most {max_periods} are allowed")
 
 
+def check_snapshot(request: HistoryRequest, venues: Container[str]) -> None:
+    """Raise InvalidRequest, as ``check``, for a request for a snapshot of all tickers."""
+    check_id("request_id", request.request_id)
+    check_id("client_id", request.client_id or "-")
+    venue = request.ticker.removeprefix(f"{ALL_SYMBOLS}.")
+    if venue not in venues:
+        raise InvalidRequest(f"exchange {venue[:64]!r} is not known")
+
+
 def check_id(field_: str, text: str) -> None:
     """Raise InvalidRequest for an id that is empty or too long."""
     if not text or len(text) > MAX_ID_LENGTH:
@@ -104,9 +113,11 @@ def check_id(field_: str, text: str) -> None:
 
 def check_ticker(ticker: str, venues: Container[str]) -> None:
     """Raise InvalidRequest for an invalid ticker, or for one of an unknown exchange."""
-    venue = Instrument.parse(ticker).venue
-    if venue not in venues:
-        raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {venue!r}")
+    instrument = Instrument.parse(ticker)
+    if instrument.venue not in venues:
+        raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {instrument.venue!r}")
+    if instrument.symbol == ALL_SYMBOLS:
+        raise InvalidRequest(f"ticker {ticker!r} names all markets of an exchange; name one")
 
 
 def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:

@@ -15,7 +15,7 @@ from services.common.rpc.streams import retrieved
 from services.relay.history import coverage, planner
 from services.relay.history.completion import Completion
 from services.relay.history.context import Context
-from services.relay.history.request import check
+from services.relay.history.request import check, check_snapshot
 from services.relay.history.retraction_log import RetractionLog
 from services.relay.store.schema import Batch
 
@@ -44,6 +44,15 @@ class Submitter:
         """
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
         check(request, self._venues, self._context.settings.max_request_periods)
+        return await self._submit(request, caller)
+
+    async def submit_snapshot(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
+        """Accept a request for a snapshot of all tickers of an exchange, as ``submit``."""
+        self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
+        check_snapshot(request, self._venues)
+        return await self._submit(request, caller)
+
+    async def _submit(self, request: HistoryRequest, caller: Caller | None) -> bool:
         request_id = request.request_id
         while (known := await self._known(request_id)) is None and request_id in self._refetches:
             await asyncio.wait([self._refetches[request_id]])

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from services.common.config import BadSettings
 from services.common.lake.coverage import Order, Retraction
-from services.common.lake.tables import OHLC
+from services.common.lake.tables import NAMESPACE, OHLC
 from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest, Unavailable
 from services.common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
@@ -55,6 +55,7 @@ T = TypeVar("T")
 OnCommit = Callable[[int, float], None]
 MAX_GROUP_SIZE = 256
 FORGOTTEN_AT_ONCE = 500
+TICKERS = f"{NAMESPACE}.tickers"
 _FINISHED = RequestState.FINISHED.number
 _NEWER = "it has schema version {}, and this relay reads up to version {}"
 
@@ -197,7 +198,7 @@ class Store:
             " WHERE n.topic = ? AND n.cursor > ? ORDER BY n.cursor LIMIT ?"
         )
         rows = await self.read(lambda connection: connection.execute(sql, (topic, after, limit)).fetchall())
-        return [Notification(topic, row[-1], read_request(row), read_outcome(row), OHLC.name) for row in rows]
+        return [_read_notification(topic, row) for row in rows]
 
     async def instruments(self, venue: str) -> InstrumentList | None:
         """Return the instruments of a venue; None while none were reported."""
@@ -325,6 +326,12 @@ def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
         yield Retraction(Series(ticker, period), TimeRange(start_ns, end_ns), Order(number, retracted_ns))
 
 
+def _read_notification(topic: str, row: tuple[Any, ...]) -> Notification:
+    request = read_request(row)
+    table = TICKERS if request.series.is_snapshot else OHLC.name
+    return Notification(topic, row[-1], request, read_outcome(row), table)
+
+
 def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
     for kind, part in parts:
         getattr(target, kind).add(part)
@@ -332,7 +339,7 @@ def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
 
 def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
     job_id, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row = row[:10]
-    dispatch_id, produced, sent_start_ns, sent_end_ns = row[10:]
+    dispatch_id, produced, sent_start_ns, sent_end_ns, row_count, taken_ns = row[10:]
     waiting = connection.execute("SELECT request_id FROM attachments WHERE job = ?", (job_id,))
     dispatches = connection.execute("SELECT job_id FROM dispatches WHERE job = ?", (job_id,))
     return Job(
@@ -347,6 +354,8 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
         dispatch_id,
         bool(produced),
         None if sent_start_ns is None else TimeRange(sent_start_ns, sent_end_ns),
+        row_count=row_count,
+        taken_ns=taken_ns,
         requests={request_id for (request_id,) in waiting},
         dispatch_ids={dispatch_id for (dispatch_id,) in dispatches},
     )

@@ -95,7 +95,7 @@ INSERT INTO numbered SELECT ticker, period_seconds, start_ns, end_ns, 0, retract
 DROP TABLE retractions;
 ALTER TABLE numbered RENAME TO retractions;
 """,
-    # 5: realtime subscriptions, their jobs, and how far these are settled
+    # 5: realtime subscriptions, their jobs, and how far these are settled; snapshots of all tickers
     """
 CREATE TABLE subscriptions (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT, subscription_id TEXT NOT NULL UNIQUE, ticker TEXT NOT NULL,
@@ -112,6 +112,8 @@ CREATE TABLE realtime_history (
     start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL, client_id TEXT NOT NULL, submitted INTEGER NOT NULL);
 CREATE INDEX realtime_history_by_subscription ON realtime_history (subscription_id);
 ALTER TABLE dispatches ADD COLUMN realtime INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN row_count INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN taken_ns INTEGER NOT NULL DEFAULT 0;
 """,
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
@@ -244,6 +246,8 @@ class Batch:
             produced=job.produced,
             sent_start_ns=sent and sent.start_ns,
             sent_end_ns=sent and sent.end_ns,
+            row_count=job.row_count,
+            taken_ns=job.taken_ns,
         )
 
     def dispatch(self, job: Job, dispatch: Dispatch, *, issued_ns: int) -> None:
