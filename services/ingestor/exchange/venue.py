@@ -314,9 +314,19 @@ class Session:
         while query := pager.next_query():
             if query.spaced:
                 await self._venue.sleep(settings.hole_spacing_seconds)
-            text = f"{symbol} trades since {iso(query.since_ns)}"
-            await self._query(text, partial(self._fetch_trades, symbol, query, pager))
+            await self.trades(symbol, query, pager)
         return pager.candles(), self._venue.clock.wall_ns()
+
+    async def trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> int:
+        """Add the exchange's answer to a query for trades to the pager that made it; return the time of the answer.
+
+        Raises:
+            ExchangeFailure: There was no valid answer in all attempts.
+            ImpossibleCandle: The answers hold a trade of which no candle can be built, the same each time.
+        """
+        text = f"{symbol} trades since {iso(query.since_ns)}"
+        await self._query(text, partial(self._fetch_trades, symbol, query, pager))
+        return self._venue.clock.wall_ns()
 
     async def _fetch_trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> None:
         # In ``params``, ``since`` is sent unchanged; ccxt's own argument would be cut to whole seconds.

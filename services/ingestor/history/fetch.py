@@ -1,4 +1,8 @@
-"""Fetch of one dispatch: where the exchange has coarser candles, these are checksums; elsewhere answers must agree."""
+"""Fetch of one dispatch.
+
+Where candles come from trades, the trades' ids are the proof. Where the exchange has coarser candles, these are
+checksums. Elsewhere answers must agree.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from services.ingestor.history.checksum import CellStream, CheckedCell
 from services.ingestor.history.evidence import Query
 from services.ingestor.history.job import Job, Missing, Put, Unproven
 from services.ingestor.history.paging import Page, Windows, page_periods
+from services.ingestor.history.trade_walk import settle_by_trades
 
 _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
@@ -46,10 +51,14 @@ class Fetcher:
         except ExchangeFailure as error:
             return [Missing(span, str(error))]
         closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, job.closed_end_ns)))
-        ladder = []
-        if self._venue.dialect.volume_tolerance is not None:
-            ladder = cell_ladder(period_seconds, self._venue.offered, job.limits.candles)
-        await _CheckedFetch(job, self._agreement).settle(closed, ladder)
+        if self._venue.dialect.history == "trades":
+            await settle_by_trades(job, closed)
+        else:
+            ladder = []
+            if self._venue.dialect.volume_tolerance is not None:
+                ladder = cell_ladder(period_seconds, self._venue.offered, job.limits.candles)
+            await _CheckedFetch(job, self._agreement).settle(closed, ladder)
+            await job.wait_for_newest()
         await job.finish()
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
         return sorted(job.missing, key=lambda m: m.span)

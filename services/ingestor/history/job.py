@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 import structlog
@@ -12,6 +12,7 @@ from services.common.model.periods import PERIODS, count_periods, floor_to_grid,
 from services.common.model.time_range import TimeRange, intersect, merge, subtract
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
+from services.ingestor.exchange.dialects.trades import TradePager, TradeQuery
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
@@ -70,7 +71,8 @@ class Job:
         self._found = 0
         self._failed = 0
         self._last: tuple[Candle, ...] = ()
-        self._now_ns = 0
+        self.now_ns = 0
+        """Time by which candles are closed."""
         self._newest_ns = 0
         self._held: list[Page] = []
         self.traded: list[TimeRange] = []
@@ -124,13 +126,18 @@ class Job:
         if 0 < wait_ns <= settings.close_wait_seconds * SECOND_NS:
             await self.venue.sleep(wait_ns / SECOND_NS)
             now_ns = await self._session.now_ns() - lag_ns
-        self._now_ns = max(0, now_ns)
-        return floor_to_grid(self._now_ns, dispatch.period_seconds)
+        self.now_ns = max(0, now_ns)
+        return floor_to_grid(self.now_ns, dispatch.period_seconds)
 
     def leave_out(self, error: ImpossibleCandle) -> bool:
         """Query these candles no more; return False if there are too many."""
         self._impossible.update(dict.fromkeys(error.opens, str(error)))
         return len(self._impossible) <= _MAX_IMPOSSIBLE
+
+    @property
+    def impossible(self) -> Collection[int]:
+        """Open times of the candles that are left out, also of those that are found later."""
+        return self._impossible.keys()
 
     def is_impossible(self, part: TimeRange) -> bool:
         """Return whether a part holds an impossible candle."""
@@ -164,9 +171,8 @@ class Job:
                 todo = todo[1:]
             except ImpossibleCandle as error:
                 if not self.leave_out(error):
-                    self._add_missing(page, str(error))
+                    self.fail(page, str(error))
                     todo = todo[1:]
-                    self._failed += 1
                 todo = self._leave_out_impossible(todo, evidence)
             except Unproven as error:
                 proven = _proven_start(evidence, TimeRange(page.start_ns, error.parts[0].start_ns))
@@ -176,19 +182,28 @@ class Job:
                 todo = todo[1:]
                 self.add_rest(TimeRange(proven.end_ns, page.end_ns), str(error))
             except ExchangeFailure as error:
-                self._add_missing(page, str(error))
+                self.fail(page, str(error))
                 evidence.start_anew(page.end_ns)
                 todo = todo[1:]
-                self._failed += 1
 
     def _leave_out_impossible(self, todo: list[TimeRange], evidence: Evidence) -> list[TimeRange]:
         """Return the pages without the candles known to be impossible, which are missing."""
-        for open_ns, reason in self._impossible.items():
+        for open_ns in self._impossible:
             evidence.avoid(open_ns)
+        return self.possible(todo)
+
+    def possible(self, pages: list[TimeRange]) -> list[TimeRange]:
+        """Return the parts of pages without the candles known to be impossible, which are missing."""
+        for open_ns, reason in self._impossible.items():
             bad = TimeRange(open_ns, next_open(open_ns, self.dispatch.period_seconds))
-            self.missing += [Missing(part, reason) for part in intersect(todo, bad)]
-            todo = [part for page in todo for part in subtract([page], [bad])]
-        return todo
+            self.missing += [Missing(part, reason) for part in intersect(pages, bad)]
+            pages = [part for page in pages for part in subtract([page], [bad])]
+        return pages
+
+    def fail(self, page: TimeRange, reason: str) -> None:
+        """Note a page as missing."""
+        self._add_missing(page, reason)
+        self._failed += 1
 
     def _add_missing(self, part: TimeRange, reason: str) -> None:
         """Note the part of a page that failed; pages in a row that fail are one part, with the reason of the first."""
@@ -228,6 +243,17 @@ class Job:
                 reason = f"{name}'s answers contradict each other: {contradiction}"
                 log.warning("answers contradict each other", exchange=name, detail=contradiction)
 
+    async def query_trades(self, query: TradeQuery, pager: TradePager) -> int:
+        """Add the answer to a query for trades to its pager; return the time of the answer.
+
+        Raises:
+            ExchangeFailure: There is no valid answer.
+        """
+        if query.spaced:
+            self._session.renew_connection()
+            self.venue.metrics.evidence_calls.labels(self.venue.name).inc()
+        return await self._session.trades(self.dispatch.instrument.symbol, query, pager)
+
     async def query(self, query: Query, period_seconds: int) -> tuple[list[Candle], int]:
         """Return the answer to a query for candles of a period, and its time.
 
@@ -261,8 +287,8 @@ class Job:
         self._held.append(page)
         await self._hand_on_settled()
 
-    async def finish(self) -> None:
-        """Wait a little for what is not settled; what is left of it is missing."""
+    async def wait_for_newest(self) -> None:
+        """Query again what is not settled, for a short time."""
         left_seconds = self.venue.settings.close_wait_seconds
         for seconds in _PROBE_SECONDS:
             if not self._held or seconds > left_seconds:
@@ -270,6 +296,9 @@ class Job:
             left_seconds -= seconds
             await self.venue.sleep(seconds)
             await self._probe()
+
+    async def finish(self) -> None:
+        """Hand on what was held back, except for what is not settled, which is missing."""
         held, self._held = self._held, []
         for page in held:
             await self._put_known(page)
@@ -315,7 +344,7 @@ class Job:
 
     def _settled_end_ns(self, page: Page) -> int:
         period, delay = self.dispatch.period_seconds, self.venue.dialect.publish_seconds
-        return settled_end_ns(page, period, newest_ns=self._newest_ns, now_ns=self._now_ns, delay_seconds=delay)
+        return settled_end_ns(page, period, newest_ns=self._newest_ns, now_ns=self.now_ns, delay_seconds=delay)
 
     async def _put_page(self, page: Page) -> None:
         if self.is_limit_reached():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.common.model.periods import next_open, open_times
+from services.common.model.proof import ProofKind
+from services.common.model.time_range import subtract
 from services.common.model.times import SECOND_NS
 from services.ingestor.history.paging import Page
 
@@ -22,7 +24,8 @@ def settled_end_ns(page: Page, period_seconds: int, *, newest_ns: int, now_ns: i
         now_ns: The time by which candles are closed.
         delay_seconds: Age from which on the exchange has published a candle, once it has a later one.
     """
-    for part in page.empty:
+    # Where ids of trades prove an absence, it is one from the first moment on.
+    for part in subtract(page.empty, [proof.span for proof in page.proofs if proof.kind is ProofKind.TRADE_IDS]):
         if _is_settled(part.end_ns, newest_ns, now_ns, delay_seconds):
             continue
         for open_ns in open_times(part, period_seconds):

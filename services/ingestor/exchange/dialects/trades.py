@@ -1,8 +1,8 @@
 """Candles built from an exchange's trades. Pure.
 
 A query names a time (``since``); its answer holds the oldest trades from there on, at most a page. docs/exchanges.md
-states under "Kraken" the rules that ensure that no candle lacks a trade. Periods without any trade are not settled
-here: the caller proves holes as for any other exchange.
+states under "Kraken" the rules that ensure that no candle lacks a trade. Consecutive ids also prove that there is no
+trade between two others; `TradePager.unproven` names where there is no such proof.
 """
 
 from __future__ import annotations
@@ -141,6 +141,14 @@ class CandleBuilder:
         """Return all candles of the trades so far, in time order."""
         return [*self._closed, self._candle()] if self._count else list(self._closed)
 
+    def take(self, known_end_ns: int) -> list[Candle]:
+        """Return the candles that end by a time up to which all trades were added, and forget them."""
+        if self._count and self._end_ns <= known_end_ns:
+            self._closed.append(self._candle())
+            self._count, self._end_ns = 0, -1
+        taken, self._closed = self._closed, []
+        return taken
+
     def _candle(self) -> Candle:
         return Candle(
             self._open_ns,
@@ -192,6 +200,24 @@ class TradePager:
         self._skipped: Counter[tuple[int, int]] = Counter()
         self._unconfirmed: list[Trade] | None = None
         self._idle = 0
+        self.is_numbered = True
+        """Whether all trades so far have an id."""
+        self.is_open_ended = False
+        """Whether only agreeing answers say that no trade follows the last one."""
+        self.unproven: list[TimeRange] = []
+        """Ranges in which only agreeing answers say that there is no further trade: before the first one, after the
+        last one, and where ids are missing."""
+
+    @property
+    def known_end_ns(self) -> int:
+        """Time up to which all trades of the window are known."""
+        if self._done:
+            return self._window.end_ns
+        return max(self._window.start_ns, self._tail[-1].time_ns if self._tail else 0)
+
+    def take(self) -> list[Candle]:
+        """Return the candles that are whole so far, and forget them."""
+        return self._builder.take(self.known_end_ns)
 
     def next_query(self) -> TradeQuery | None:
         """Return the next query, or None when the candles are whole."""
@@ -212,6 +238,7 @@ class TradePager:
             BadAnswer: It does not continue where the last answer ended, or contradicts others; no trade of it counts.
         """
         self._refuse_skips(trades)
+        self.is_numbered = self.is_numbered and all(trade.id is not None for trade in trades)
         if self._idle >= _MAX_IDLE * self._needed:
             raise BadAnswer("the answers do not agree on which trades exist", kind="disagree")
         self._idle += 1
@@ -241,10 +268,12 @@ class TradePager:
             if self._heads < self._needed:
                 self._lookback_ns *= _LOOKBACK_GROWTH
                 return
+            self.is_open_ended = not trades
+            self._doubt(self._window.start_ns, trades[0].time_ns if trades else self._window.end_ns)
         self._accept(trades)
 
     def _add_next(self, trades: list[Trade]) -> None:
-        new = self._after_tail(trades)
+        new, window_end_ns = self._after_tail(trades), self._window.end_ns
         time = iso(self._tail[-1].time_ns)
         if new:
             self._accept(new)
@@ -254,7 +283,9 @@ class TradePager:
             raise BadAnswer(f"the answer ends at {time} although later trades exist", kind="window")
         else:
             self._ends += 1
-            self._done = self._ends >= self._needed and self._later is False
+            self._done = self.is_open_ended = self._ends >= self._needed and self._later is False
+            if self._done:
+                self._doubt(self._tail[-1].time_ns, window_end_ns)
 
     def _accept(self, trades: list[Trade]) -> None:
         """Add the trades known to follow the last one; all of them, or none if one is faulty."""
@@ -267,6 +298,9 @@ class TradePager:
             self._builder.add(trade.time_ns, price, amount)
             if len(self._builder) > self._max_candles:
                 break
+        for one, other in pairwise((*self._tail[-1:], *trades)):
+            if one.id is not None and other.id is not None and other.id > one.id + 1:
+                self._doubt(one.time_ns, other.time_ns)
         if not trades or trades[-1].time_ns >= window.end_ns or len(self._builder) > self._max_candles:
             self._done = True
             return
@@ -274,6 +308,12 @@ class TradePager:
         self._tail = [t for t in (*self._tail, *trades) if t.time_ns == last_ns]
         self._ends = self._idle = 0
         self._later = self._later or None  # an answer that found none is no longer certain
+
+    def _doubt(self, first_ns: int, last_ns: int) -> None:
+        """Note as unproven the periods from that of one time to that of another."""
+        end_ns = next_open(floor_to_grid(last_ns, self._period), self._period)
+        part = TimeRange(floor_to_grid(first_ns, self._period), end_ns).intersect(self._window)
+        self.unproven += [part] if part else []
 
     def _after_tail(self, trades: list[Trade]) -> list[Trade]:
         """Return the trades after the last known ones, which the answer has to hold."""
