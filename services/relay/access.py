@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from services.common.model.errors import Exhausted, InvalidRequest, NotFound
+from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound
 from services.common.model.history import HistoryRequest, RequestRecord
 from services.common.model.realtime import Subscription
 from services.common.model.times import SECOND_NS
@@ -42,6 +42,12 @@ def signed(caller: Caller | None, request: T) -> T:
     if request.client_id and request.client_id != caller.client_id:
         raise InvalidRequest(f"client_id {request.client_id[:64]!r} is not the caller's, {caller.client_id!r}")
     return dataclasses.replace(request, client_id=caller.client_id)
+
+
+def check_admin(caller: Caller | None, action: str) -> None:
+    """Raise NotAllowed unless the caller is an admin, or identity is off."""
+    if caller is not None and caller.role is not Role.ADMIN:
+        raise NotAllowed(f"client_id {caller.client_id!r} may not {action}: its role is {caller.role.value}, not admin")
 
 
 def owns(caller: Caller | None, client_id: str) -> bool:

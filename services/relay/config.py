@@ -70,6 +70,8 @@ class RelaySettings(ServiceSettings):
     quota_subscriptions: int = Field(default=10_000, ge=0)
     """Largest number of realtime subscriptions of one client."""
 
+    control_timeout_seconds: float = Field(default=10.0, gt=0)
+    """Longest time, in seconds, for an ingestor to carry out an instruction and to say so."""
     live_queue: int = Field(default=10_000, ge=1)
     """Live trades and candles kept for a client that does not read; then they are coalesced or dropped."""
 

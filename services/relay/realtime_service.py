@@ -12,12 +12,15 @@ from services.common.model.periods import check_period
 from services.common.rpc import realtime_messages as messages
 from services.common.rpc.identity import current_caller
 from services.gen.dexorder.market.v1 import market_pb2
+from services.gen.dexorder.relay.v1 import control_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
 from services.relay import access
 from services.relay.history.engine import Engine
-from services.relay.history.request import check_ticker
+from services.relay.history.request import check_id, check_ticker
 from services.relay.paging import page_size, read_token
+from services.relay.realtime.control import CANCEL, Connected
+from services.relay.realtime.control import check as check_control
 from services.relay.realtime.live import Interest, LiveStream
 from services.relay.realtime.live_queue import SlowClientPolicy
 
@@ -76,6 +79,19 @@ class RealtimeCalls:
                     yield answer
                 if not stream.queue.items:
                     await signals.wait(stream.event)
+
+    async def ControlIngestors(  # noqa: N802
+        self, request: control_pb2.ControlIngestorsRequest, context: Context
+    ) -> control_pb2.ControlIngestorsResponse:
+        """Give an instruction to ingestors; CANCEL ends its request first, so that its jobs are fenced."""
+        access.check_admin(current_caller(), "control ingestors")
+        control = request.control
+        check_control(control)
+        if control.action == CANCEL:
+            await self.engine.queries.record(control.request_id)
+            await self.engine.completion.cancel(control.request_id, stop_work=False)
+        ingestor_id = request.ingestor_id if request.HasField("ingestor_id") else None
+        return control_pb2.ControlIngestorsResponse(results=await self.engine.control.instruct(control, ingestor_id))
 
     def _interest(self, request: pb.StreamMarketDataRequest) -> Interest:
         if not 1 <= len(request.tickers) <= MAX_TICKERS:
@@ -148,3 +164,27 @@ class RealtimeReports:
             else:
                 live.push(ticker, message.trades, message.candles)
         return ipb.PushMarketDataResponse(dropped=dropped)
+
+    async def WatchControl(  # noqa: N802
+        self, request: control_pb2.WatchControlRequest, context: Context
+    ) -> AsyncIterator[control_pb2.WatchControlResponse]:
+        """Stream the instructions for an ingestor; the first answer has none."""
+        check_id("ingestor_id", request.ingestor_id)
+        ingestor = Connected(request.ingestor_id, frozenset(request.exchanges), frozenset(request.topics))
+        control, signals = self.engine.control, self.engine.context.signals
+        with control.connect(ingestor), signals.listen("control", ingestor.event):
+            yield control_pb2.WatchControlResponse()
+            while True:
+                if (found := control.next(ingestor)) is not None:
+                    yield control_pb2.WatchControlResponse(control_id=found[0], control=found[1])
+                else:
+                    await signals.wait(ingestor.event)
+
+    async def ReportControl(  # noqa: N802
+        self, request: control_pb2.ReportControlRequest, context: Context
+    ) -> control_pb2.ReportControlResponse:
+        """Take the result of an instruction."""
+        if request.result.outcome not in (control_pb2.CONTROL_OUTCOME_APPLIED, control_pb2.CONTROL_OUTCOME_REFUSED):
+            raise InvalidRequest(f"result.outcome {request.result.outcome} is neither APPLIED (1) nor REFUSED (2)")
+        self.engine.control.report(request.control_id, request.result)
+        return control_pb2.ReportControlResponse()

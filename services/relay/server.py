@@ -91,7 +91,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         retraction_log = RetractionLog(retraction_table, numbers, clock)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
         engine = Engine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
-        service = RelayService(  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+        service = RelayService(
             engine,
             Answers(engine, reader, max_bytes=settings.max_message_bytes),
             Instruments(store, engine.venues, clock),

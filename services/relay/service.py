@@ -284,7 +284,7 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
 
 def register(server: grpc.aio.Server, relay: RelayService) -> Sequence[str]:
     """Add the service for clients and those for ingestors and Spark, which share its parts; return their names."""
-    ingestor, pipeline = IngestorService(relay.engine, relay.instruments), PipelineService(relay.engine, relay.metrics)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+    ingestor, pipeline = IngestorService(relay.engine, relay.instruments), PipelineService(relay.engine, relay.metrics)
     relay_service_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
     ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(ingestor, server)
     pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(pipeline, server)

@@ -63,11 +63,15 @@ class Completion:
         if not live.ending:
             self.check_ready([live])  # its next wave may be covered already
 
-    async def cancel(self, request_id: str) -> None:
-        """End a request; nothing happens if it has ended or is unknown."""
+    async def cancel(self, request_id: str, *, stop_work: bool = True) -> None:
+        """End a request; nothing happens if it has ended or is unknown.
+
+        Args:
+            stop_work: Tell ingestors to stop what they do for it, as nobody else does.
+        """
         live = self._context.state.requests.get(request_id)
         if live is not None:
-            await self._cut_short(live, RequestStatus.ERROR, CANCELLED)
+            await self._cut_short(live, RequestStatus.ERROR, CANCELLED, stop_work=stop_work)
 
     async def time_out(self, *, now_ns: int) -> None:
         """End every request without progress for the timeout."""
@@ -76,7 +80,7 @@ class Completion:
             reason = f": {live.waiting}" if live.waiting else ""
             await self._cut_short(live, RequestStatus.TIMEOUT, f"no progress for {seconds:g} s{reason}")
 
-    async def _cut_short(self, live: LiveRequest, status: RequestStatus, error: str) -> None:
+    async def _cut_short(self, live: LiveRequest, status: RequestStatus, error: str, *, stop_work: bool = True) -> None:
         if live.ending:
             await self._context.store.commit(Batch())  # returns when the outcome, given before, is on disk
             return
@@ -85,7 +89,16 @@ class Completion:
         if status is RequestStatus.TIMEOUT and missing:
             error = f"{error}; {describe_missing(missing)}"
         outcome = Outcome(status, error, end_ns, self._context.clock.wall_ns(), missing=tuple(missing))
+        works = stop_work and self._works_alone(live)
         await self._finish(live, outcome, Batch())
+        if works:
+            self._context.stop_work(live.request)
+
+    def _works_alone(self, live: LiveRequest) -> bool:
+        """Return whether an ingestor works for the request, on jobs that no other request waits for."""
+        state, request_id = self._context.state, live.request.request_id
+        own = [job for job in map(state.jobs.__getitem__, live.jobs) if job.request_id == request_id]
+        return any(state.leases.is_running(job.id) for job in own) and all(len(job.requests) == 1 for job in own)
 
     async def _finish(self, live: LiveRequest, outcome: Outcome, batch: Batch) -> None:
         live.ending = True

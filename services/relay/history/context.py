@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from services.common.clock import Clock
 from services.common.model.errors import Unavailable
+from services.common.model.history import HistoryRequest
 from services.relay.access import Quotas
 from services.relay.config import RelaySettings
 from services.relay.history.state import HistoryState
@@ -75,6 +76,7 @@ class Context:
     Attributes:
         wake: Set when a queued job and a free slot may be available at the same time.
         tasks: The engine's task group while it runs.
+        stop_work: Tells ingestors that the work of a request is not needed any more.
     """
 
     settings: RelaySettings
@@ -86,6 +88,7 @@ class Context:
     signals: Signals = field(default_factory=Signals)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: asyncio.TaskGroup | None = None
+    stop_work: Callable[[HistoryRequest], None] = lambda request: None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task of the engine, which must be running."""

@@ -25,6 +25,7 @@ from services.relay.history.retraction_log import RetractionLog
 from services.relay.history.state import HistoryState
 from services.relay.history.submitter import Submitter
 from services.relay.metrics import RelayMetrics
+from services.relay.realtime.control import ControlChannel
 from services.relay.realtime.jobs import FLUSH_SECONDS, RealtimeJobs
 from services.relay.realtime.live import LiveHub
 from services.relay.realtime.registry import Registry
@@ -64,6 +65,8 @@ class Engine:
         self.live = LiveHub(settings.live_queue)
         self.realtime = RealtimeJobs(context, registry, self.submitter, self.live, self.venues)
         self.live.state = self.realtime.state
+        self.control = ControlChannel(settings.control_timeout_seconds)
+        context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
         self.dispatcher = Dispatcher(context, [self.jobs, self.realtime], self.venues)
 
     async def run(self, sender: Sender) -> None:

@@ -137,7 +137,7 @@ MATRIX = {
     "RelayService/ListRealtime": CLIENTS,
     "RelayService/SnapshotTickers": CLIENTS,
     "RelayService/StreamMarketData": CLIENTS,
-    "RelayService/ControlIngestors": CLIENTS,
+    "RelayService/ControlIngestors": {"boss"},
     "IngestorService/ReportPage": INGESTORS,
     "IngestorService/ReportDelay": INGESTORS,
     "IngestorService/ReportMarkets": INGESTORS,
