@@ -13,7 +13,12 @@ from services.common.model.proof import describe_evidence
 from services.common.model.times import iso
 
 _MAX_MISSING_LINES = 20
-_KINDS = {CoverageKind.ROWS: "rows", CoverageKind.EMPTY: "verified empty", CoverageKind.MISSING: "not covered"}
+_KINDS = {
+    CoverageKind.ROWS: "rows",
+    CoverageKind.EMPTY: "verified empty",
+    CoverageKind.PROVISIONAL: "provisionally empty",
+    CoverageKind.MISSING: "not covered",
+}
 
 
 def list_requests(client_id: str, state: RequestState | None, limit: int, as_json: bool, relay: str | None) -> None:

@@ -16,6 +16,7 @@ from services.common.model.times import iso
 _KINDS = {
     CoverageKind.ROWS: "the table has this candle",
     CoverageKind.EMPTY: "the exchange has no such candle",
+    CoverageKind.PROVISIONAL: "the exchange has had no such candle so far; it is queried again",
     CoverageKind.MISSING: "not known: no page that counts covers it; `dexorder history` fetches it",
 }
 

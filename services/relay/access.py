@@ -56,8 +56,8 @@ def owns(caller: Caller | None, client_id: str) -> bool:
 
 
 def sees(caller: Caller | None, request: HistoryRequest) -> bool:
-    """Return whether the caller may see a request."""
-    return owns(caller, request.client_id)
+    """Return whether the caller may see a request: its own, or one of the relay itself, which names no client."""
+    return owns(caller, request.client_id) or (request.again and not request.client_id)
 
 
 def seen(caller: Caller | None, record: RequestRecord) -> RequestRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.common.config import ServiceSettings
@@ -50,6 +50,10 @@ class RelaySettings(ServiceSettings):
     """Largest number of candle periods in one job."""
     page_periods: int = Field(default=1_000, ge=1)
     """Candle periods in a page, for the page counts of the progress."""
+    recheck_after_seconds: tuple[float, ...] = (600.0, 3_600.0, 86_400.0)
+    """Delays after which a provisional absence is queried again, in seconds, ascending; JSON list, [] for never."""
+    parallel_rechecks: int = Field(default=2, ge=1)
+    """Largest number of these queries at one exchange at a time. They start when none of its other jobs is queued."""
     max_request_periods: int = Field(default=200_000_000, ge=1)
     """Largest number of candle periods of one request."""
     retention_days: float = Field(default=30.0, gt=0)
@@ -84,6 +88,13 @@ class RelaySettings(ServiceSettings):
             open_streams=self.quota_open_streams,
             subscriptions=self.quota_subscriptions,
         )
+
+    @field_validator("recheck_after_seconds")
+    @classmethod
+    def _ascending(cls, delays: tuple[float, ...]) -> tuple[float, ...]:
+        if any(each <= 0 for each in delays) or list(delays) != sorted(set(delays)):
+            raise ValueError(f"delays {list(delays)} are not above 0 and ascending")
+        return delays
 
     @model_validator(mode="after")
     def _whole_curve(self) -> Self:

@@ -62,6 +62,7 @@ class RelayMetrics:
             "broker_connections_refused", "Handshakes of ingestors that failed.", "reason"
         )
         self.submitted = counter("submissions", "Submissions answered.", "status")
+        self.revised = counter("revised_periods", "Candles that turned up where none was verified before.", "exchange")
         self.refused = counter("quota_refusals", "Calls refused for a quota.", "client_id", "quota")
         self.finished = counter("requests_finished", "Requests ended.", "status")
         self.ignored = counter("reports_ignored", "Parts of pipeline reports ignored.", "reason")

@@ -131,7 +131,13 @@ def _empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistorySt
         max_slots=settings.max_slots_per_ingestor,
     )
     retry_policy = RetryPolicy(settings.max_attempts, int(settings.retry_backoff_seconds * SECOND_NS))
-    return HistoryState(leases, retry_policy, job_periods=settings.job_periods, page_periods=settings.page_periods)
+    return HistoryState(
+        leases,
+        retry_policy,
+        job_periods=settings.job_periods,
+        page_periods=settings.page_periods,
+        recheck_after_ns=[int(each * SECOND_NS) for each in settings.recheck_after_seconds],
+    )
 
 
 async def _load(
@@ -155,8 +161,10 @@ async def _load(
     batch, new = Batch(), [each for each in made if each not in applied]
     for each in new:
         coverage.retract(state, each.series, [each.span], each.order, batch)
+    unknown = [state.covered(claim.series).holes(claim.span) for claim in claims]
     for claim in claims:
         coverage.cover(state, claim.series, claim.span, claim.empty, claim.order, batch)
+    coverage.note_claims(state, zip(claims, unknown, strict=True), batch, now_ns=read_ns)
     for each in new:
         planner.replan(state, each.series, [each.span], batch)
     coverage.settle_jobs(state, batch)

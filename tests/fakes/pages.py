@@ -70,7 +70,9 @@ def final(
 def append_coverage(catalog: Catalog, pages: Sequence[PageResult], *, now_ns: int) -> int:
     """Append a row of ``trading.coverage`` for each page, as releases did that had no claims; return their number."""
     rows = [
-        encode_coverage(CoverageRow(p.series, p.span, p.dispatch, p.fetched_ns, p.empty, now_ns, p.rows, "page"))
+        encode_coverage(
+            CoverageRow(p.series, p.span, p.dispatch, p.fetched_ns, p.empty, now_ns, p.rows, evidence="page")
+        )
         for p in pages
     ]
     append_rows(catalog.load_table(COVERAGE.name), pa.Table.from_pylist(rows, schema=COVERAGE.arrow))

@@ -45,7 +45,7 @@ def claim_rows(pages: Iterable[PageResult], *, now_ns: int) -> list[CoverageRow]
     last = ""
     for page in sorted(set(pages), key=lambda page: (page.dispatch_id, page.series, page.span)):
         claimed = page.series, page.span, page.dispatch, page.fetched_ns, page.empty
-        row = CoverageRow(*claimed, now_ns, page.rows, page.evidence)
+        row = CoverageRow(*claimed, now_ns, page.rows, evidence=page.evidence)
         if rows and page.dispatch_id == last and _continues(rows[-1], row):
             rows[-1] = _joined(rows[-1], row)
         else:

@@ -10,14 +10,15 @@ returns them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from services.common.model.instrument import Series
 from services.common.model.periods import ceil_to_grid, floor_to_grid
+from services.common.model.proof import NO_PROOF
 from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
 
-CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at", "dispatch")
+CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at", "dispatch", "evidence")
 """Columns of the coverage table that a Claim needs."""
 
 
@@ -42,6 +43,7 @@ class Claim:
         dispatch: Number of the dispatch that settled it.
         fetched_ns: Time at which the exchange answered, in whole microseconds.
         empty: Ranges verified to have no candle.
+        evidence: Proofs as `services.common.model.proof` encodes them; ``page``, or what was merged, in older rows.
     """
 
     series: Series
@@ -49,6 +51,7 @@ class Claim:
     dispatch: int
     fetched_ns: int
     empty: tuple[TimeRange, ...]
+    evidence: str = field(default=NO_PROOF, kw_only=True)
 
     @property
     def order(self) -> Order:
@@ -63,12 +66,10 @@ class CoverageRow(Claim):
     Attributes:
         committed_ns: Time at which the row was written, after its candles.
         rows: Number of candles in ``span``.
-        evidence: Proofs as `services.common.model.proof` encodes them; ``page``, or what was merged, in older rows.
     """
 
     committed_ns: int
     rows: int
-    evidence: str
 
 
 class Retraction(NamedTuple):
@@ -134,7 +135,14 @@ def encode_coverage(row: CoverageRow) -> dict[str, Any]:
 def decode_claim(row: Mapping[str, Any]) -> Claim:
     """Parse the columns ``CLAIM_COLUMNS`` of a row; InvalidRequest if a range is reversed."""
     empty = tuple(map(_span, row["empty"] or ()))
-    return Claim(_series(row), _span(row), row.get("dispatch") or 0, row["fetched_at"] * 1_000, empty)
+    return Claim(
+        _series(row),
+        _span(row),
+        row.get("dispatch") or 0,
+        row["fetched_at"] * 1_000,
+        empty,
+        evidence=row.get("evidence") or NO_PROOF,
+    )
 
 
 def decode_coverage(row: Mapping[str, Any]) -> CoverageRow:
@@ -148,7 +156,7 @@ def decode_coverage(row: Mapping[str, Any]) -> CoverageRow:
         claim.empty,
         committed_ns=row["committed_at"] * 1_000,
         rows=row["rows"],
-        evidence=row["evidence"],
+        evidence=claim.evidence,
     )
 
 

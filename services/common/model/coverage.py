@@ -14,10 +14,14 @@ from services.common.model.times import iso
 
 
 class CoverageKind(StrEnum):
-    """Content of each period of a range: a row, the proof that there is no candle, or nothing known."""
+    """Content of each period of a range: a row, the proof that there is no candle, or nothing known.
+
+    A candle of a PROVISIONAL range may still turn up: its absence was queried too early, or too briefly.
+    """
 
     ROWS = "rows"
     EMPTY = "empty"
+    PROVISIONAL = "provisional"
     MISSING = "missing"
 
 
@@ -33,11 +37,19 @@ class CoverageRange:
         return {"kind": str(self.kind), **range_json(self.span), "periods": count_periods(self.span, period_seconds)}
 
 
-def known_ranges(covered: Iterable[TimeRange], empty: Iterable[TimeRange]) -> list[CoverageRange]:
-    """Return covered ranges and their verified-empty part as ranges of one kind each, in time order."""
+def known_ranges(
+    covered: Iterable[TimeRange], empty: Iterable[TimeRange], provisional: Iterable[TimeRange] = ()
+) -> list[CoverageRange]:
+    """Return covered ranges, their verified-empty part and the provisional part of that, by kind, in time order."""
     covered = list(covered)
     rows = subtract(covered, empty)
-    kinds = [(CoverageKind.ROWS, rows), (CoverageKind.EMPTY, subtract(covered, rows))]
+    absent = subtract(covered, rows)
+    final = subtract(absent, provisional)
+    kinds = [
+        (CoverageKind.ROWS, rows),
+        (CoverageKind.EMPTY, final),
+        (CoverageKind.PROVISIONAL, subtract(absent, final)),
+    ]
     return sorted(CoverageRange(span, kind) for kind, spans in kinds for span in spans)
 
 
@@ -78,7 +90,7 @@ class Coverage:
     """Coverage of one series.
 
     Attributes:
-        known: Ranges of kinds rows and empty in time order; adjacent ranges differ in kind.
+        known: Ranges of kinds rows, empty and provisional in time order; adjacent ranges differ in kind.
         pages: Rows of the coverage table behind them, by start; only if requested.
     """
 

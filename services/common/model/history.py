@@ -67,6 +67,8 @@ class HistoryRequest:
         limit: Number of candles after which the answer ends; None for the whole range.
         client_id: The caller, which also receives the notification on its own topic; may be empty.
         refresh: Fetch the whole range from the exchange again, whatever the table has.
+        again: As ``refresh``, but coverage stays in force meanwhile, as nothing is known to be wrong. Only the relay
+            itself submits such requests.
     """
 
     request_id: str
@@ -77,6 +79,7 @@ class HistoryRequest:
     limit: int | None = None
     client_id: str = ""
     refresh: bool = False
+    again: bool = False
 
     @classmethod
     def snapshot(cls, request_id: str, exchange: str, client_id: str) -> HistoryRequest:
@@ -160,6 +163,8 @@ class Outcome:
     Attributes:
         end_ns: End of the answer, exclusive: that of the request or, where ``limit`` was reached, of the last candle.
         snapshot_id: Snapshot of the table at which ``row_count`` was counted; None if the table has none.
+        provisional: The verified-empty ranges whose absence is not final; the relay has them queried again.
+        revised: Ranges that were verified empty before and now have candles; only of requests of the relay itself.
     """
 
     status: RequestStatus
@@ -170,6 +175,8 @@ class Outcome:
     empty_periods: int = 0
     missing: tuple[TimeRange, ...] = ()
     snapshot_id: int | None = None
+    provisional: tuple[TimeRange, ...] = ()
+    revised: tuple[TimeRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +260,11 @@ class RequestRecord:
         return self.outcome.missing if self.outcome else ()
 
     @property
+    def provisional(self) -> tuple[TimeRange, ...]:
+        """Verified-empty ranges whose absence was not final at the end."""
+        return self.outcome.provisional if self.outcome else ()
+
+    @property
     def snapshot_id(self) -> int | None:
         """Snapshot of the table at which the rows were counted."""
         return self.outcome.snapshot_id if self.outcome else None
@@ -293,6 +305,7 @@ class RequestRecord:
             "row_count": self.row_count,
             "empty_periods": self.empty_periods,
             "missing": [range_json(span) for span in self.missing],
+            "provisional": [range_json(span) for span in self.provisional],
             "snapshot_id": self.snapshot_id,
             "topic": self.topic,
             "submitted_at": iso(self.submitted_ns),
@@ -373,7 +386,8 @@ class PageResult:
         refused: The reason; None for a good page.
         fetched_ns: Time at which the exchange answered; 0 if it is not known. It decides nothing.
         rows: Candles written; 0 for a refused page.
-        evidence: Proofs of the page as `proof` encodes them; the relay is not told.
+        evidence: Proofs of the page as `proof` encodes them; the relay is told ``provisional``.
+        provisional: The part of ``empty`` that no final proof covers, as the relay learns it.
     """
 
     dispatch_id: str
@@ -384,6 +398,7 @@ class PageResult:
     fetched_ns: int = 0
     rows: int = 0
     evidence: str = NO_PROOF
+    provisional: tuple[TimeRange, ...] = ()
 
     @property
     def dispatch(self) -> int:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from services.common.model.errors import InvalidRequest
-from services.common.model.time_range import TimeRange
+from services.common.model.time_range import TimeRange, subtract
 from services.common.model.times import MAX_TIME_NS, SECOND_NS
 
 MAX_PROOFS = 10_000
@@ -63,6 +63,11 @@ class Proof(NamedTuple):
             return False
         young = self.last_ns - self.span.end_ns < SETTLED_AFTER_NS
         return young or (self.kind is ProofKind.ODDS and self.last_ns - self.first_ns < SPREAD_NS)
+
+
+def provisional_ranges(proofs: Iterable[Proof], empty: Iterable[TimeRange]) -> list[TimeRange]:
+    """Return the part of verified-empty ranges that no final proof covers; all of it without proofs."""
+    return subtract(empty, [proof.span for proof in proofs if not proof.is_provisional])
 
 
 def join_proofs(proofs: Iterable[Proof]) -> list[Proof]:

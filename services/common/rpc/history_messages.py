@@ -7,6 +7,7 @@ invalid field is answered like any other.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from services.common.model.coverage import (
@@ -34,6 +35,7 @@ from services.common.model.history import (
 )
 from services.common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
 from services.common.model.periods import TRADES_PERIOD, check_span
+from services.common.model.proof import proofs_of, provisional_ranges
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
@@ -125,7 +127,10 @@ def encode_record(record: RequestRecord) -> pb.RequestRecord:
         submitted_at=record.submitted_ns,
         progress=encode_progress(record.progress),
         refresh=record.request.refresh,
+        again=record.request.again,
         missing=encode_ranges(record.missing),
+        provisional=encode_ranges(record.provisional),
+        revised=encode_ranges(end.revised if end else ()),
     )
     if end is not None:
         message.status = _encode_status(end.status)
@@ -142,7 +147,7 @@ def encode_record(record: RequestRecord) -> pb.RequestRecord:
 
 def decode_record(message: pb.RequestRecord) -> RequestRecord:
     """Return the record of a request."""
-    request = decode_request(message.request, refresh=message.refresh)
+    request = replace(decode_request(message.request, refresh=message.refresh), again=message.again)
     outcome = Outcome(
         status=RequestStatus.from_number(message.status),
         error=message.error_message,
@@ -152,6 +157,8 @@ def decode_record(message: pb.RequestRecord) -> RequestRecord:
         empty_periods=message.empty_periods,
         missing=decode_ranges(message.missing),
         snapshot_id=message.snapshot_id if message.HasField("snapshot_id") else None,
+        provisional=decode_ranges(message.provisional),
+        revised=decode_ranges(message.revised),
     )
     return RequestRecord(
         request,
@@ -180,6 +187,8 @@ def encode_notification(notification: Notification) -> pb.SubscribeNotifications
             row_count=min(end.row_count, MAX_UINT32),
             completed_at=end.completed_ns,
         ),
+        provisional=encode_ranges(end.provisional),
+        revised=encode_ranges(end.revised),
     )
 
 
@@ -191,7 +200,15 @@ def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) 
         topic,
         message.cursor,
         HistoryRequest(note.request_id, note.ticker, note.start_time, note.end_time, note.period_seconds),
-        Outcome(status, note.error_message, note.end_time, note.completed_at, note.row_count),
+        Outcome(
+            status,
+            note.error_message,
+            note.end_time,
+            note.completed_at,
+            note.row_count,
+            provisional=decode_ranges(message.provisional),
+            revised=decode_ranges(message.revised),
+        ),
         f"{note.iceberg_namespace}.{note.iceberg_table}",
     )
 
@@ -236,6 +253,7 @@ def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
         refused=page.refused,
         fetched_at=page.fetched_ns or None,
         empty=encode_ranges(page.empty),
+        provisional=encode_ranges(provisional_ranges(proofs_of(page.evidence), page.empty)),
     )
 
 
@@ -254,6 +272,7 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
         (message.refused or "no reason given") if message.HasField("refused") else None,
         message.fetched_at,
         message.rows,
+        provisional=decode_ranges(message.provisional),
     )
 
 
@@ -295,14 +314,21 @@ def decode_ranges(messages: Iterable[pb.TimeRange]) -> tuple[TimeRange, ...]:
 
 def encode_coverage_range(found: CoverageRange) -> pb.CoverageRange:
     """Return a range of one kind."""
-    kind = pb.CoverageKind.Value(f"COVERAGE_KIND_{found.kind.name}")
-    return pb.CoverageRange(start_time=found.span.start_ns, end_time=found.span.end_ns, kind=kind)
+    provisional = found.kind is CoverageKind.PROVISIONAL
+    kind = CoverageKind.EMPTY if provisional else found.kind
+    return pb.CoverageRange(
+        start_time=found.span.start_ns,
+        end_time=found.span.end_ns,
+        kind=pb.CoverageKind.Value(f"COVERAGE_KIND_{kind.name}"),
+        provisional=provisional,
+    )
 
 
 def decode_coverage_range(message: pb.CoverageRange) -> CoverageRange:
     """Return a range of one kind."""
-    kind = pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
-    return CoverageRange(TimeRange(message.start_time, message.end_time), CoverageKind[kind])
+    name = pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
+    kind = CoverageKind.PROVISIONAL if message.provisional else CoverageKind[name]
+    return CoverageRange(TimeRange(message.start_time, message.end_time), kind)
 
 
 def encode_coverage_page(page: CoveragePage) -> pb.CoveragePage:

@@ -8,13 +8,14 @@ import structlog
 
 from services.common.model.errors import Unavailable
 from services.common.model.history import Outcome, RequestStatus
+from services.common.model.periods import total_periods
 from services.common.model.times import SECOND_NS
 from services.relay.history import planner
 from services.relay.history.context import Context
 from services.relay.history.outcome import OutcomeDecider
 from services.relay.history.request import CANCELLED, LiveRequest, describe_missing
 from services.relay.history.state import progress, timed_out
-from services.relay.store.schema import Batch
+from services.relay.store.schema import Batch, series_owner
 
 log = structlog.get_logger(__name__)
 RETRY_NS = 5 * SECOND_NS
@@ -104,6 +105,7 @@ class Completion:
         live.ending = True
         context, request = self._context, live.request
         batch.finish(request, outcome, progress(context.state, live, outcome.end_ns))
+        topics = [*request.topics, *self._revise(live, outcome, batch)]
         planner.remove(context.state, live, batch)
         context.quotas.leave(request)
         self._ending[request.request_id] = live  # no longer in the state, and not on disk yet
@@ -112,5 +114,31 @@ class Completion:
         context.metrics.finished.labels(outcome.status.name).inc()
         log.info("request ended", request_id=request.request_id, status=outcome.status.name, rows=outcome.row_count)
         context.changed([request.request_id])
-        for topic in request.topics:
+        for topic in topics:
             context.signals.notify(f"topic:{topic}")
+
+    def _revise(self, live: LiveRequest, outcome: Outcome, batch: Batch) -> list[str]:
+        """Count a query of provisional ranges, and announce candles that turned up; return the further topics."""
+        request, state = live.request, self._context.state
+        if not request.again:
+            return []
+        answered = outcome.status in (RequestStatus.OK, RequestStatus.NOT_FOUND)
+        change = state.provisional.queried(
+            request.series,
+            request.span,
+            asked_ns=live.submitted_ns,
+            now_ns=self._context.clock.wall_ns(),
+            answered=answered,
+        )
+        batch.provisional(request.series, change)
+        if not outcome.revised:
+            return []
+        for part in outcome.revised:
+            diff = state.coverage[request.series].found.remove(part)
+            batch.ranges(series_owner(request.series), "found", diff)
+        batch.revision(request, outcome.revised)
+        log.warning("candles turned up", request_id=request.request_id, **request.series._asdict())
+        self._context.metrics.revised.labels(request.series.exchange).inc(
+            total_periods(outcome.revised, request.period_seconds)
+        )
+        return [f"REVISED:{request.ticker}", *self._context.signals.listened("RESPONSE:")]

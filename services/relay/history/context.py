@@ -53,6 +53,11 @@ class Signals:
         for event in self._listeners.get(key, ()):
             event.set()
 
+    def listened(self, prefix: str) -> list[str]:
+        """Return the topics that begin with ``prefix`` and have a listener."""
+        keys = (key.removeprefix("topic:") for key in self._listeners if key.startswith("topic:"))
+        return [key for key in keys if key.startswith(prefix)]
+
     async def wait(self, event: asyncio.Event) -> None:
         """Wait for the event and clear it; Unavailable if the relay is stopping, for the stream to resume later."""
         if not self._closed:

@@ -14,7 +14,7 @@ from services.common.model.history import Dispatch, FinalResult, PageResult
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, subtract
 from services.relay.broker.leases import Assignment
-from services.relay.history.coverage import cover, settle_job
+from services.relay.history.coverage import cover, note_absences, settle_job
 from services.relay.history.job import Job, Phase
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch, job_owner
@@ -55,7 +55,7 @@ def lose(
     job = state.current_job(dispatch_id)
     if job is None:
         return None
-    job.lose(reason, state.covered(job.series), state.retry_policy)
+    job.lose(reason, state.settled(job), state.retry_policy)
     if job.phase is Phase.ENDED:
         state.leases.remove(job.id)
     else:
@@ -99,7 +99,13 @@ def page(
 
 
 def report(
-    state: HistoryState, pages: Iterable[PageResult], finals: Iterable[FinalResult], batch: Batch, *, now_ns: int
+    state: HistoryState,
+    pages: Iterable[PageResult],
+    finals: Iterable[FinalResult],
+    batch: Batch,
+    *,
+    wall_ns: int,
+    now_ns: int,
 ) -> None:
     """Apply what the pipeline committed: pages become coverage whoever fetched them, finals end current dispatches."""
     landed: defaultdict[Series, list[TimeRange]] = defaultdict(list)
@@ -111,7 +117,14 @@ def report(
                 _take(job, result, batch)
         elif result.refused is None:
             order = Order(result.dispatch, result.fetched_ns)
+            # what an ended job says of a covered range is old: the page is late, or is reported again
+            news = [result.span] if job is not None else state.covered(result.series).holes(result.span)
             cover(state, result.series, result.span, result.empty, order, batch)
+            empty = [each for part in news for each in intersect(result.empty, part)]
+            note_absences(state, result.series, empty, result.provisional, batch, now_ns=wall_ns)
+            if job is not None and job.again:
+                for part in intersect([result.span], job.span):
+                    batch.ranges(job_owner(job.id), "landed", job.landed.add(part))
         elif job is not None:
             _refuse(job, result, batch)
     for live in state.requests.values():
@@ -153,7 +166,7 @@ def _finish(state: HistoryState, final: FinalResult, batch: Batch, now_ns: int) 
         return
     assert job.sent is not None
     batch.ranges(job_owner(job.id), "handled", job.handled.add(job.sent))
-    job.finish(final, state.covered(job.series))
+    job.finish(final, state.settled(job))
     if job.phase is Phase.ENDED:
         state.leases.remove(job.id)
     else:

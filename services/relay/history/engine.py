@@ -21,6 +21,7 @@ from services.relay.history.context import Context
 from services.relay.history.jobs import HistoryJobs
 from services.relay.history.outcome import OutcomeDecider
 from services.relay.history.queries import RequestQueries
+from services.relay.history.rechecker import Rechecker
 from services.relay.history.retraction_log import RetractionLog
 from services.relay.history.state import HistoryState
 from services.relay.history.submitter import Submitter
@@ -68,6 +69,7 @@ class Engine:
         self.control = ControlChannel(settings.control_timeout_seconds)
         context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
         self.dispatcher = Dispatcher(context, [self.jobs, self.realtime], self.venues)
+        self._rechecker = Rechecker(context, self.submitter)
 
     async def run(self, sender: Sender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
@@ -76,6 +78,7 @@ class Engine:
             tasks.create_task(self.dispatcher.run(sender))
             tasks.create_task(self._tick())
             tasks.create_task(self._tick_realtime())
+            tasks.create_task(self._rechecker.run())
             tasks.create_task(self._forget())
             tasks.create_task(self._measure())
             tasks.create_task(self._fail_stop())

@@ -89,6 +89,8 @@ class Job:
         taken_ns: Time of these snapshots; 0 while it is not known.
         requests: Ids of the requests that wait for it.
         dispatch_ids: Every dispatch so far. Late pages arrive under old ids.
+        again: It fetches its range although that is covered. What its methods take as ``covered`` is ``landed`` then.
+        landed: Ranges of committed pages of its own dispatches; only if ``again``.
     """
 
     id: int
@@ -113,6 +115,8 @@ class Job:
     taken_ns: int = 0
     requests: set[str] = field(default_factory=set)
     dispatch_ids: set[str] = field(default_factory=set)
+    again: bool = False
+    landed: RangeSet = field(default_factory=RangeSet)
 
     def assign(self, dispatch_id: str, covered: RangeSet) -> Dispatch:
         """Start a dispatch of the first range to fetch; further ranges follow after its final record."""

@@ -98,7 +98,8 @@ class HistoryJobs:
         """Apply a micro-batch of the pipeline; on disk when this returns. Outcomes of requests follow later."""
         context, batch = self._context, Batch()
         self.reported_ns = context.clock.monotonic_ns()
-        dispatches.report(context.state, pages, finals, batch, now_ns=self.reported_ns)
+        wall_ns = context.clock.wall_ns()
+        dispatches.report(context.state, pages, finals, batch, wall_ns=wall_ns, now_ns=self.reported_ns)
         landed = {page.series for page in pages}
         context.changed(r for r, live in context.state.requests.items() if finals or live.request.series in landed)
         await context.store.commit(batch)

@@ -20,7 +20,7 @@ from services.common.model.errors import Unavailable
 from services.common.model.history import Outcome
 from services.common.model.instrument import Series
 from services.common.model.periods import floor_to_grid, next_open, split_by_periods
-from services.common.model.time_range import RangeSet, TimeRange, merge
+from services.common.model.time_range import RangeSet, TimeRange, intersect, merge
 from services.relay.history import coverage, planner
 from services.relay.history.compare import WINDOW_PERIODS, Comparison, compare
 from services.relay.history.request import LiveRequest, decide, describe_wrong
@@ -81,7 +81,8 @@ class OutcomeDecider:
             return None
         rows = found.rows if request.limit is None else min(found.rows, request.limit)
         lacking = 0 if request.limit is None else request.limit - rows
-        missing = merge([*reading.missing, *found.lost])
+        again = intersect(self._state.not_fetched(live), reading.span)
+        missing = merge([*reading.missing, *found.lost, *again])
         if not missing and not found.wrong and lacking and live.planned_end_ns < request.end_ns:
             planner.widen(self._state, live, lacking, batch, now_ns=self._clock.monotonic_ns())
             return None
@@ -94,6 +95,8 @@ class OutcomeDecider:
             empty_periods=found.empty_periods,
             snapshot_id=reading.snapshot_id,
             completed_ns=self._clock.wall_ns(),
+            provisional=self._state.provisional_in(request.series, reading.span),
+            revised=self._state.coverage[request.series].found.within(reading.span) if request.again else (),
         )
 
     def _snapshot(self, live: LiveRequest) -> Outcome:

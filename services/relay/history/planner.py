@@ -58,7 +58,9 @@ def accept(state: HistoryState, request: HistoryRequest, batch: Batch, *, wall_n
     state.requests[request.request_id] = live
     batch.accept(live)
     if request.series.is_snapshot:
-        _add_job(state, live, TimeRange(0, MAX_TIME_NS), batch)
+        _create(state, live, TimeRange(0, MAX_TIME_NS), batch)
+    elif request.again:
+        plan_again(state, live, batch)
     else:
         plan(state, live, live.planned, batch)
     return live
@@ -80,22 +82,32 @@ def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) 
     """Attach a request to jobs in flight, and create jobs for the rest of ``span``."""
     series = live.request.series
     covered = state.covered(series)
-    in_flight = {job.id: job.may_cover(covered) for job in state.jobs_of(series) if job.span.overlaps(span)}
+    in_flight = {
+        job.id: job.may_cover(state.settled(job))
+        for job in state.jobs_of(series)
+        if job.span.overlaps(span) and not (job.again and job.dispatch_id is None)  # those wait behind all others
+    }
     attach, new = make_plan(
         span, series.period_seconds, covered=covered.within(span), in_flight=in_flight, max_periods=state.job_periods
     )
     for job_id in attach:
         _attach(live, state.jobs[job_id], batch)
     for part in new:
-        _add_job(state, live, part, batch)
+        _create(state, live, part, batch)
 
 
-def _add_job(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) -> None:
-    request, series = live.request, live.request.series
-    job = Job(state.new_job_id(), request.request_id, request.client_id, series, span)
+def plan_again(state: HistoryState, live: LiveRequest, batch: Batch) -> None:
+    """Create jobs for the whole range of a request, covered or not; what is not covered may be fetched twice."""
+    for part in split_by_periods(live.planned, live.request.period_seconds, state.job_periods):
+        _create(state, live, part, batch, again=True)
+
+
+def _create(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch, *, again: bool = False) -> None:
+    request = live.request
+    job = Job(state.new_job_id(), request.request_id, request.client_id, request.series, span, again=again)
     batch.job(job)
     state.add_job(job)
-    state.leases.queue(job.id, series.exchange)
+    state.leases.queue(job.id, request.series.exchange)
     _attach(live, job, batch)
 
 

@@ -29,7 +29,7 @@ from services.relay.store.database import Store
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
 SNAPSHOTS_IN_AN_ANSWER = 10_000
-TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:")
+TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:", "REVISED:")
 
 
 class RequestQueries:
@@ -98,7 +98,9 @@ class RequestQueries:
     async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
         """Yield a topic's notifications after a cursor, in order, without end; InvalidRequest for an invalid topic."""
         if not any(topic.startswith(form) and topic != form for form in TOPIC_FORMS):
-            raise InvalidRequest(f"topic {topic[:64]!r} is neither HISTORY_READY:request_id nor RESPONSE:client_id")
+            raise InvalidRequest(
+                f"topic {topic[:64]!r} is not HISTORY_READY:request_id, RESPONSE:client_id or REVISED:ticker"
+            )
         with self._signals.listen(f"topic:{topic}") as event, self._metrics.notification_streams.track_inprogress():
             while True:
                 found = await self._store.notifications(topic, after, NOTIFICATIONS_IN_A_READ)
@@ -118,7 +120,8 @@ class CoverageQueries:
 
     def known(self, series: Series, span: TimeRange) -> list[CoverageRange]:
         """Return the known ranges inside ``span``."""
-        return known_ranges(*self._state.claims(series, span))
+        covered, empty = self._state.claims(series, span)
+        return known_ranges(covered, empty, self._state.provisional_in(series, span))
 
     async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
         """Return the pages that overlap ``span``, by start, with their retracted parts; Unavailable if unreadable."""

@@ -162,6 +162,8 @@ def decide(
     empty_periods: int,
     snapshot_id: int | None,
     completed_ns: int,
+    provisional: Sequence[TimeRange] = (),
+    revised: Sequence[TimeRange] = (),
 ) -> Outcome:
     """Return the outcome of a request whose jobs are all over.
 
@@ -177,4 +179,15 @@ def decide(
         status = RequestStatus.ERROR
     else:
         status = RequestStatus.OK if row_count else RequestStatus.NOT_FOUND
-    return Outcome(status, error, end_ns, completed_ns, row_count, empty_periods, tuple(missing), snapshot_id)
+    return Outcome(
+        status,
+        error,
+        end_ns,
+        completed_ns,
+        row_count,
+        empty_periods,
+        tuple(missing),
+        snapshot_id,
+        tuple(provisional),
+        tuple(revised),
+    )

@@ -7,33 +7,48 @@ passes; the caller commits the batch before anyone outside sees the change.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, ValuesView
+from collections.abc import Iterator, Sequence, ValuesView
 from dataclasses import dataclass, field
 
 from services.common.lake.coverage import Retractions
 from services.common.model.history import Dispatch, Progress
 from services.common.model.instrument import Series
 from services.common.model.periods import count_periods, total_periods
-from services.common.model.time_range import RangeSet, TimeRange, subtract
+from services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
 from services.common.model.times import MAX_TIME_NS
 from services.relay.broker.leases import Leases
 from services.relay.history.job import Job, RetryPolicy
+from services.relay.history.provisional import ProvisionalRanges
 from services.relay.history.request import LiveRequest
 
 
 @dataclass(slots=True)
 class SeriesCoverage:
-    """Coverage of one series: committed ranges, and the verified-empty part of them."""
+    """Coverage of one series: committed ranges, and the verified-empty part of them.
+
+    Attributes:
+        found: Ranges whose absence was provisional and that have candles now, until that is announced.
+    """
 
     covered: RangeSet = field(default_factory=RangeSet)
     empty: RangeSet = field(default_factory=RangeSet)
+    found: RangeSet = field(default_factory=RangeSet)
 
 
 class HistoryState:
     """The one owner of requests, jobs and coverage; single-threaded."""
 
-    def __init__(self, leases: Leases, retry_policy: RetryPolicy, *, job_periods: int, page_periods: int) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        retry_policy: RetryPolicy,
+        *,
+        job_periods: int,
+        page_periods: int,
+        recheck_after_ns: Sequence[int] = (),
+    ) -> None:
         self.leases = leases
+        self.provisional = ProvisionalRanges(recheck_after_ns)
         self.retry_policy = retry_policy
         self.job_periods = job_periods
         self.page_periods = page_periods
@@ -66,7 +81,7 @@ class HistoryState:
     def add_dispatch(self, job: Job, dispatch_id: str) -> Dispatch:
         """Start a dispatch; its id stays known as long as the job, as late pages arrive under old ids."""
         self._by_dispatch_id[dispatch_id] = job
-        return job.assign(dispatch_id, self.covered(job.series))
+        return job.assign(dispatch_id, self.settled(job))
 
     def job_of(self, dispatch_id: str) -> Job | None:
         """Return the job of a dispatch, which may be fenced."""
@@ -84,7 +99,7 @@ class HistoryState:
     def is_over(self, job_id: int) -> bool:
         """Return whether nothing more is to come of a job."""
         job = self.jobs[job_id]
-        return job.is_over(self.covered(job.series))
+        return job.is_over(self.settled(job))
 
     def requests_of(self, job: Job) -> Iterator[LiveRequest]:
         """Yield the requests that wait for a job."""
@@ -98,14 +113,30 @@ class HistoryState:
         """Return the committed ranges of a series."""
         return self.coverage[series].covered
 
+    def settled(self, job: Job) -> RangeSet:
+        """Return the ranges that a job need not fetch: the covered ones, or those it has fetched although covered."""
+        return job.landed if job.again else self.covered(job.series)
+
+    def not_fetched(self, live: LiveRequest) -> list[TimeRange]:
+        """Return the ranges that a request fetches although they are covered, and that are not fetched yet."""
+        jobs = [job for job_id in live.jobs if (job := self.jobs[job_id]).again]
+        return merge(hole for job in jobs for hole in job.landed.holes(job.span))
+
     def claims(self, series: Series, span: TimeRange) -> tuple[list[TimeRange], list[TimeRange]]:
         """Return the committed ranges of a series inside ``span``, and the verified-empty part of them."""
         coverage = self.coverage.get(series)
         return (coverage.covered.within(span), coverage.empty.within(span)) if coverage else ([], [])
 
+    def provisional_in(self, series: Series, span: TimeRange) -> list[TimeRange]:
+        """Return the verified-empty ranges of a series inside ``span`` whose absence is not final."""
+        coverage = self.coverage.get(series)
+        holes = coverage.empty.within(span) if coverage else []
+        return [part for hole in holes for part in self.provisional.within(series, hole)]
+
     def missing(self, live: LiveRequest, end_ns: int) -> list[TimeRange]:
-        """Return the ranges of a request up to ``end_ns`` that are not covered."""
-        return self.covered(live.request.series).holes(TimeRange(live.request.start_ns, end_ns))
+        """Return the ranges of a request up to ``end_ns`` that are not covered, or not fetched again as they must."""
+        span = TimeRange(live.request.start_ns, end_ns)
+        return merge([*self.covered(live.request.series).holes(span), *intersect(self.not_fetched(live), span)])
 
     def errors(self, live: LiveRequest) -> list[str]:
         """Return the errors of a request's jobs, in time order."""
@@ -121,7 +152,8 @@ def progress(state: HistoryState, live: LiveRequest, end_ns: int | None = None) 
     acked = [part for job in jobs for part in job.acked.within(span)]
     acked_empty = [part for job in jobs for part in job.acked_empty.within(span)]
     expected = count_periods(span, period)
-    settled = expected - total_periods(subtract(coverage.covered.holes(span), acked), period)
+    unsettled = [*coverage.covered.holes(span), *intersect(state.not_fetched(live), span)]
+    settled = expected - total_periods(subtract(unsettled, acked), period)
     candles = settled - total_periods([*coverage.empty.within(span), *acked_empty], period)
     expected_pages = -(-expected // state.page_periods)
     return Progress(

@@ -68,6 +68,14 @@ class Submitter:
             await self._accept([request], Batch())
         return True
 
+    async def fetch_again(self, requests: Sequence[HistoryRequest]) -> None:
+        """Accept requests of the relay itself, with ``again``, under ids that nobody else uses; on disk at the end.
+
+        Coverage of their ranges stays in force meanwhile. Unavailable if the store cannot be written.
+        """
+        self._enter(requests, None)
+        await self._accept(requests, Batch())
+
     async def refetch(
         self,
         series: Series,

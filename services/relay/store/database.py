@@ -32,6 +32,7 @@ from services.common.storage.durable_sqlite import open_durable
 from services.common.storage.process_lock import sole_owner
 from services.relay.broker.leases import SlotKind
 from services.relay.history.job import Job, Phase
+from services.relay.history.provisional import Absence
 from services.relay.history.request import LiveRequest
 from services.relay.history.state import HistoryState
 from services.relay.realtime.registry import Registry
@@ -281,6 +282,8 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
     for owner, parts in ranges.items():
         if owner.startswith("market:"):
             _add_ranges(state.coverage[schema.parse_series_owner(owner)], parts)
+    for ticker, period, start_ns, end_ns, *times in connection.execute("SELECT * FROM provisional"):
+        state.provisional.load(Series(ticker, period), Absence(TimeRange(start_ns, end_ns), *times))
     for each in read_retractions(connection):
         state.retractions[each.series].add(each.span, each.order)
     unfinished = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
@@ -339,7 +342,7 @@ def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
 
 def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
     job_id, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row = row[:10]
-    dispatch_id, produced, sent_start_ns, sent_end_ns, row_count, taken_ns = row[10:]
+    dispatch_id, produced, sent_start_ns, sent_end_ns, row_count, taken_ns, again = row[10:]
     waiting = connection.execute("SELECT request_id FROM attachments WHERE job = ?", (job_id,))
     dispatches = connection.execute("SELECT job_id FROM dispatches WHERE job = ?", (job_id,))
     return Job(
@@ -358,6 +361,7 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
         taken_ns=taken_ns,
         requests={request_id for (request_id,) in waiting},
         dispatch_ids={dispatch_id for (dispatch_id,) in dispatches},
+        again=bool(again),
     )
 
 

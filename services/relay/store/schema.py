@@ -7,7 +7,7 @@ Column names are those of the first release: ``most`` is a request's limit, ``fr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -25,6 +25,7 @@ from services.common.model.history import (
 from services.common.model.instrument import CandleOffer, InstrumentList, ListedInstrument, Series
 from services.common.model.time_range import Diff, TimeRange
 from services.relay.history.job import Job
+from services.relay.history.provisional import Change
 from services.relay.history.request import LiveRequest
 
 STEPS = (
@@ -115,6 +116,17 @@ ALTER TABLE dispatches ADD COLUMN realtime INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN row_count INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN taken_ns INTEGER NOT NULL DEFAULT 0;
 """,
+    # 6: absences that are not final, and requests that query a covered range again
+    """
+CREATE TABLE provisional (
+    ticker TEXT, period_seconds INTEGER, start_ns INTEGER, end_ns INTEGER NOT NULL, since_ns INTEGER NOT NULL,
+    queries INTEGER NOT NULL, due_ns INTEGER NOT NULL, PRIMARY KEY (ticker, period_seconds, start_ns)) WITHOUT ROWID;
+ALTER TABLE requests ADD COLUMN again INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE requests ADD COLUMN provisional TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE requests ADD COLUMN revised TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE jobs ADD COLUMN again INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX requests_by_series ON requests (ticker, period_seconds) WHERE client_id IS NOT NULL;
+""",
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (
@@ -143,7 +155,7 @@ COVERAGE_READ = "coverage_read_ns"
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
-    "refresh"
+    "refresh, again, provisional, revised"
 )
 
 
@@ -191,6 +203,7 @@ class Batch:
             most=request.limit,
             client_id=request.client_id or None,
             refresh=request.refresh,
+            again=request.again,
             submitted_ns=live.submitted_ns,
             planned_end_ns=live.planned_end_ns,
             state=live.state.number,
@@ -210,7 +223,8 @@ class Batch:
         _, *counts, _ = astuple(progress)
         self.add(
             "UPDATE requests SET state = ?, progress = ?, status = ?, error = ?, answered_end_ns = ?,"
-            " completed_ns = ?, row_count = ?, empty_periods = ?, missing = ?, snapshot_id = ?"
+            " completed_ns = ?, row_count = ?, empty_periods = ?, missing = ?, snapshot_id = ?, provisional = ?,"
+            " revised = ?"
             " WHERE request_id = ? AND status IS NULL",
             RequestState.FINISHED.number,
             json.dumps(counts),
@@ -222,6 +236,8 @@ class Batch:
             outcome.empty_periods,
             _dump(outcome.missing),
             outcome.snapshot_id,
+            _dump(outcome.provisional),
+            _dump(outcome.revised),
             request.request_id,
         )
         for topic in request.topics:
@@ -248,6 +264,7 @@ class Batch:
             sent_end_ns=sent and sent.end_ns,
             row_count=job.row_count,
             taken_ns=job.taken_ns,
+            again=job.again,
         )
 
     def dispatch(self, job: Job, dispatch: Dispatch, *, issued_ns: int) -> None:
@@ -288,6 +305,38 @@ class Batch:
         for part in diff.added:
             self.insert("INTO ranges", owner=owner, kind=kind, start_ns=part.start_ns, end_ns=part.end_ns)
 
+    def provisional(self, series: Series, change: Change) -> None:
+        """Store a change of the provisional ranges of a series."""
+        for each in change.removed:
+            self.add(
+                "DELETE FROM provisional WHERE ticker = ? AND period_seconds = ? AND start_ns = ?",
+                *series,
+                each.span.start_ns,
+            )
+        for each in change.added:
+            self.insert(
+                "INTO provisional",
+                **series._asdict(),
+                start_ns=each.span.start_ns,
+                end_ns=each.span.end_ns,
+                since_ns=each.since_ns,
+                queries=each.queries,
+                due_ns=each.due_ns,
+            )
+
+    def revision(self, request: HistoryRequest, revised: Sequence[TimeRange]) -> None:
+        """Announce that candles turned up: to whoever follows the ticker, and to clients that were told otherwise."""
+        self.insert("INTO notifications", topic=f"REVISED:{request.ticker}", request_id=request.request_id)
+        self.add(
+            "INSERT INTO notifications (topic, request_id) SELECT DISTINCT 'RESPONSE:' || client_id, ? FROM requests"
+            " WHERE ticker = ? AND period_seconds = ? AND client_id IS NOT NULL AND provisional != '[]'"
+            " AND start_ns < ? AND answered_end_ns > ?",
+            request.request_id,
+            *request.series,
+            revised[-1].end_ns,
+            revised[0].start_ns,
+        )
+
     def retraction(self, made: Retraction) -> None:
         """Store a retraction that coverage and jobs reflect."""
         self.insert(
@@ -315,6 +364,10 @@ def _dump(ranges: Iterable[TimeRange]) -> str:
     return json.dumps([[part.start_ns, part.end_ns] for part in ranges], separators=(",", ":"))
 
 
+def _load(text: str) -> tuple[TimeRange, ...]:
+    return tuple(TimeRange(start, end) for start, end in json.loads(text))
+
+
 def read_instruments(venue: str, fetched_ns: int, markets: str) -> InstrumentList:
     """Return what ``Batch.instruments`` stored; earlier versions stored only the list of markets."""
     stored = json.loads(markets)
@@ -327,15 +380,18 @@ def read_instruments(venue: str, fetched_ns: int, markets: str) -> InstrumentLis
 def read_request(row: tuple[Any, ...]) -> HistoryRequest:
     """Return the request in a row of ``REQUEST_COLUMNS``."""
     _, request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id = row[:8]
-    return HistoryRequest(request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id or "", bool(row[20]))
+    refresh, again = map(bool, row[20:22])
+    return HistoryRequest(request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id or "", refresh, again)
 
 
 def read_outcome(row: tuple[Any, ...]) -> Outcome:
     """Return the outcome in a row of ``REQUEST_COLUMNS`` whose state is FINISHED."""
     status, error, end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id = row[12:20]
-    ranges = tuple(TimeRange(start, end) for start, end in json.loads(missing))
+    missing, provisional, revised = map(_load, (missing, *row[22:24]))
     status = RequestStatus.from_number(status)
-    return Outcome(status, error, end_ns, completed_ns, row_count, empty_periods, ranges, snapshot_id)
+    return Outcome(
+        status, error, end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, provisional, revised
+    )
 
 
 def read_record(row: tuple[Any, ...]) -> RequestRecord:

@@ -147,7 +147,9 @@ def coverage_row(
     holes = tuple(TimeRange(at(first), at(last)) for first, last in empty)
     rows = end - start - sum(last - first for first, last in empty)
     span, committed_ns = TimeRange(at(start), at(end)), time.time_ns() - age_ns
-    return CoverageRow(series or Series(TICKER, 60), span, dispatch, fetched_ns, holes, committed_ns, rows, "page")
+    return CoverageRow(
+        series or Series(TICKER, 60), span, dispatch, fetched_ns, holes, committed_ns, rows, evidence="page"
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -26,7 +26,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_do
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/pipeline_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a%dexorder/relay/v1/relay_service.proto\"\x9b\x01\n\x11ReportJobsRequest\x12\x18\n\x0bsnapshot_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12,\n\x05pages\x18\x02 \x03(\x0b\x32\x1d.dexorder.relay.v1.PageResult\x12.\n\x06\x66inals\x18\x03 \x03(\x0b\x32\x1e.dexorder.relay.v1.FinalResultB\x0e\n\x0c_snapshot_id\"\xef\x01\n\nPageResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x01(\r\x12\x12\n\nstart_time\x18\x04 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x05 \x01(\x04\x12\x0c\n\x04rows\x18\x06 \x01(\r\x12+\n\x05\x65mpty\x18\x07 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x07refused\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nfetched_at\x18\t \x01(\x04H\x01\x88\x01\x01\x42\n\n\x08_refusedB\r\n\x0b_fetched_at\"\xa3\x01\n\x0b\x46inalResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12?\n\x06status\x18\x02 \x01(\x0e\x32/.dexorder.ingest.v1.DataResponse.ResponseStatus\x12\x1a\n\rerror_message\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rtotal_records\x18\x04 \x01(\x04\x42\x10\n\x0e_error_message\"\x14\n\x12ReportJobsResponse\",\n\x19\x44\x65scribeDispatchesRequest\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\"S\n\x1a\x44\x65scribeDispatchesResponse\x12\x35\n\ndispatches\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.IssuedDispatch\"\x80\x01\n\x0eIssuedDispatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x01(\r\x12\x12\n\nstart_time\x18\x04 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x05 \x01(\x04\x12\x10\n\x08realtime\x18\x06 \x01(\x08\"*\n\x19ListNamedSnapshotsRequest\x12\r\n\x05since\x18\x01 \x01(\x04\"Q\n\x1aListNamedSnapshotsResponse\x12\x33\n\tsnapshots\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.NamedSnapshot\"6\n\rNamedSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\x03\x12\x10\n\x08named_at\x18\x02 \x01(\x04\x32\xd2\x02\n\x0fPipelineService\x12Y\n\nReportJobs\x12$.dexorder.relay.v1.ReportJobsRequest\x1a%.dexorder.relay.v1.ReportJobsResponse\x12q\n\x12\x44\x65scribeDispatches\x12,.dexorder.relay.v1.DescribeDispatchesRequest\x1a-.dexorder.relay.v1.DescribeDispatchesResponse\x12q\n\x12ListNamedSnapshots\x12,.dexorder.relay.v1.ListNamedSnapshotsRequest\x1a-.dexorder.relay.v1.ListNamedSnapshotsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/pipeline_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\x1a%dexorder/relay/v1/relay_service.proto\"\x9b\x01\n\x11ReportJobsRequest\x12\x18\n\x0bsnapshot_id\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12,\n\x05pages\x18\x02 \x03(\x0b\x32\x1d.dexorder.relay.v1.PageResult\x12.\n\x06\x66inals\x18\x03 \x03(\x0b\x32\x1e.dexorder.relay.v1.FinalResultB\x0e\n\x0c_snapshot_id\"\xa2\x02\n\nPageResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x01(\r\x12\x12\n\nstart_time\x18\x04 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x05 \x01(\x04\x12\x0c\n\x04rows\x18\x06 \x01(\r\x12+\n\x05\x65mpty\x18\x07 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\x14\n\x07refused\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nfetched_at\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x31\n\x0bprovisional\x18\n \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRangeB\n\n\x08_refusedB\r\n\x0b_fetched_at\"\xa3\x01\n\x0b\x46inalResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12?\n\x06status\x18\x02 \x01(\x0e\x32/.dexorder.ingest.v1.DataResponse.ResponseStatus\x12\x1a\n\rerror_message\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\rtotal_records\x18\x04 \x01(\x04\x42\x10\n\x0e_error_message\"\x14\n\x12ReportJobsResponse\",\n\x19\x44\x65scribeDispatchesRequest\x12\x0f\n\x07job_ids\x18\x01 \x03(\t\"S\n\x1a\x44\x65scribeDispatchesResponse\x12\x35\n\ndispatches\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.IssuedDispatch\"\x80\x01\n\x0eIssuedDispatch\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06ticker\x18\x02 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x01(\r\x12\x12\n\nstart_time\x18\x04 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x05 \x01(\x04\x12\x10\n\x08realtime\x18\x06 \x01(\x08\"*\n\x19ListNamedSnapshotsRequest\x12\r\n\x05since\x18\x01 \x01(\x04\"Q\n\x1aListNamedSnapshotsResponse\x12\x33\n\tsnapshots\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.NamedSnapshot\"6\n\rNamedSnapshot\x12\x13\n\x0bsnapshot_id\x18\x01 \x01(\x03\x12\x10\n\x08named_at\x18\x02 \x01(\x04\x32\xd2\x02\n\x0fPipelineService\x12Y\n\nReportJobs\x12$.dexorder.relay.v1.ReportJobsRequest\x1a%.dexorder.relay.v1.ReportJobsResponse\x12q\n\x12\x44\x65scribeDispatches\x12,.dexorder.relay.v1.DescribeDispatchesRequest\x1a-.dexorder.relay.v1.DescribeDispatchesResponse\x12q\n\x12ListNamedSnapshots\x12,.dexorder.relay.v1.ListNamedSnapshotsRequest\x1a-.dexorder.relay.v1.ListNamedSnapshotsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,23 +36,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTJOBSREQUEST']._serialized_start=136
   _globals['_REPORTJOBSREQUEST']._serialized_end=291
   _globals['_PAGERESULT']._serialized_start=294
-  _globals['_PAGERESULT']._serialized_end=533
-  _globals['_FINALRESULT']._serialized_start=536
-  _globals['_FINALRESULT']._serialized_end=699
-  _globals['_REPORTJOBSRESPONSE']._serialized_start=701
-  _globals['_REPORTJOBSRESPONSE']._serialized_end=721
-  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_start=723
-  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_end=767
-  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_start=769
-  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_end=852
-  _globals['_ISSUEDDISPATCH']._serialized_start=855
-  _globals['_ISSUEDDISPATCH']._serialized_end=983
-  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_start=985
-  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_end=1027
-  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_start=1029
-  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_end=1110
-  _globals['_NAMEDSNAPSHOT']._serialized_start=1112
-  _globals['_NAMEDSNAPSHOT']._serialized_end=1166
-  _globals['_PIPELINESERVICE']._serialized_start=1169
-  _globals['_PIPELINESERVICE']._serialized_end=1507
+  _globals['_PAGERESULT']._serialized_end=584
+  _globals['_FINALRESULT']._serialized_start=587
+  _globals['_FINALRESULT']._serialized_end=750
+  _globals['_REPORTJOBSRESPONSE']._serialized_start=752
+  _globals['_REPORTJOBSRESPONSE']._serialized_end=772
+  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_start=774
+  _globals['_DESCRIBEDISPATCHESREQUEST']._serialized_end=818
+  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_start=820
+  _globals['_DESCRIBEDISPATCHESRESPONSE']._serialized_end=903
+  _globals['_ISSUEDDISPATCH']._serialized_start=906
+  _globals['_ISSUEDDISPATCH']._serialized_end=1034
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_start=1036
+  _globals['_LISTNAMEDSNAPSHOTSREQUEST']._serialized_end=1078
+  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_start=1080
+  _globals['_LISTNAMEDSNAPSHOTSRESPONSE']._serialized_end=1161
+  _globals['_NAMEDSNAPSHOT']._serialized_start=1163
+  _globals['_NAMEDSNAPSHOT']._serialized_end=1217
+  _globals['_PIPELINESERVICE']._serialized_start=1220
+  _globals['_PIPELINESERVICE']._serialized_end=1558
 # @@protoc_insertion_point(module_scope)

@@ -73,6 +73,7 @@ class PageResult(_message.Message):
     EMPTY_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     FETCHED_AT_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch it belongs to."""
     ticker: _builtins.str
@@ -93,6 +94,12 @@ class PageResult(_message.Message):
     def empty(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
 
+    @_builtins.property
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
+        """The part of `empty` whose absence is not final: it was queried too early, or too briefly. The relay has it queried
+        again.
+        """
+
     def __init__(
         self,
         *,
@@ -105,10 +112,11 @@ class PageResult(_message.Message):
         empty: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
         refused: _builtins.str | None = ...,
         fetched_at: _builtins.int | None = ...,
+        provisional: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "fetched_at", b"fetched_at", "refused", b"refused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "empty", b"empty", "end_time", b"end_time", "fetched_at", b"fetched_at", "job_id", b"job_id", "period_seconds", b"period_seconds", "refused", b"refused", "rows", b"rows", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "empty", b"empty", "end_time", b"end_time", "fetched_at", b"fetched_at", "job_id", b"job_id", "period_seconds", b"period_seconds", "provisional", b"provisional", "refused", b"refused", "rows", b"rows", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fetched_at: _TypeAlias = _typing.Literal["fetched_at"]  # noqa: Y015
     _WhichOneofArgType__fetched_at: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at"]  # noqa: Y015

@@ -216,6 +216,9 @@ class RequestRecord(_message.Message):
     PROGRESS_FIELD_NUMBER: _builtins.int
     ANSWERED_END_TIME_FIELD_NUMBER: _builtins.int
     REFRESH_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
+    REVISED_FIELD_NUMBER: _builtins.int
     state: Global___RequestState.ValueType
     """State of the request."""
     status: _ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType
@@ -240,6 +243,8 @@ class RequestRecord(_message.Message):
     """
     refresh: _builtins.bool
     """True if the range was to be fetched again, whatever the table had."""
+    again: _builtins.bool
+    """True for a request of the relay itself, which queries a range again while its coverage stays in force."""
     @_builtins.property
     def request(self) -> _ingest_pb2.SubmitHistoricalRequest:
         """The request as it was accepted."""
@@ -251,6 +256,16 @@ class RequestRecord(_message.Message):
     @_builtins.property
     def progress(self) -> Global___Progress:
         """Progress of the request."""
+
+    @_builtins.property
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Ranges verified empty whose absence was not final at the end; the relay has them queried again, and announces candles
+        that turn up on REVISED:{ticker}. Only with state FINISHED.
+        """
+
+    @_builtins.property
+    def revised(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Ranges that were verified empty before this request and now have candles. Only of requests of the relay itself."""
 
     def __init__(
         self,
@@ -269,10 +284,13 @@ class RequestRecord(_message.Message):
         progress: Global___Progress | None = ...,
         answered_end_time: _builtins.int | None = ...,
         refresh: _builtins.bool = ...,
+        provisional: _abc.Iterable[Global___TimeRange] | None = ...,
+        again: _builtins.bool = ...,
+        revised: _abc.Iterable[Global___TimeRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "error_message", b"error_message", "progress", b"progress", "request", b"request", "snapshot_id", b"snapshot_id", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "refresh", b"refresh", "request", b"request", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_at", b"submitted_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time", "_completed_at", b"_completed_at", "_error_message", b"_error_message", "_snapshot_id", b"_snapshot_id", "_status", b"_status", "again", b"again", "answered_end_time", b"answered_end_time", "completed_at", b"completed_at", "empty_periods", b"empty_periods", "error_message", b"error_message", "missing", b"missing", "notification_topic", b"notification_topic", "progress", b"progress", "provisional", b"provisional", "refresh", b"refresh", "request", b"request", "revised", b"revised", "row_count", b"row_count", "snapshot_id", b"snapshot_id", "state", b"state", "status", b"status", "submitted_at", b"submitted_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__answered_end_time: _TypeAlias = _typing.Literal["answered_end_time"]  # noqa: Y015
     _WhichOneofArgType__answered_end_time: _TypeAlias = _typing.Literal["_answered_end_time", b"_answered_end_time"]  # noqa: Y015
@@ -510,7 +528,7 @@ class SubscribeNotificationsRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     AFTER_CURSOR_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
-    """HISTORY_READY:{request_id} or RESPONSE:{client_id}."""
+    """HISTORY_READY:{request_id}, RESPONSE:{client_id} or REVISED:{ticker}."""
     after_cursor: _builtins.int
     """Send only notifications after this cursor; 0 sends all that are stored."""
     def __init__(
@@ -535,21 +553,35 @@ class SubscribeNotificationsResponse(_message.Message):
 
     CURSOR_FIELD_NUMBER: _builtins.int
     NOTIFICATION_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
+    REVISED_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     """Position of the notification; pass it as after_cursor to resume."""
     @_builtins.property
     def notification(self) -> _ingest_pb2.HistoryReadyNotification:
         """The notification."""
 
+    @_builtins.property
+    def provisional(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Ranges verified empty whose absence is not final; the relay has them queried again."""
+
+    @_builtins.property
+    def revised(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Ranges that were verified empty before and now have candles. The request is one of the relay itself then; it is
+        announced on REVISED:{ticker} and to every client with an ended request that overlaps it.
+        """
+
     def __init__(
         self,
         *,
         cursor: _builtins.int = ...,
         notification: _ingest_pb2.HistoryReadyNotification | None = ...,
+        provisional: _abc.Iterable[Global___TimeRange] | None = ...,
+        revised: _abc.Iterable[Global___TimeRange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["notification", b"notification"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "notification", b"notification"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "notification", b"notification", "provisional", b"provisional", "revised", b"revised"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -850,22 +882,26 @@ class CoverageRange(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    PROVISIONAL_FIELD_NUMBER: _builtins.int
     start_time: _builtins.int
     """First nanosecond since the epoch inside the range."""
     end_time: _builtins.int
     """First nanosecond since the epoch after the range."""
     kind: Global___CoverageKind.ValueType
     """Content of each period."""
+    provisional: _builtins.bool
+    """Of kind EMPTY: the absence is not final."""
     def __init__(
         self,
         *,
         start_time: _builtins.int = ...,
         end_time: _builtins.int = ...,
         kind: Global___CoverageKind.ValueType = ...,
+        provisional: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "kind", b"kind", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "kind", b"kind", "provisional", b"provisional", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

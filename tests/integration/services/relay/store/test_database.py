@@ -77,7 +77,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
         PageResult(two.dispatch_id, SERIES, span(10, 13), (span(10, 11),)),
         PageResult(two.dispatch_id, SERIES, span(13, 15), (), "bad"),
     ]
-    dispatches.report(state, pages, [FinalResult("x", FinalStatus.OK)], batch, now_ns=0)
+    dispatches.report(state, pages, [FinalResult("x", FinalStatus.OK)], batch, wall_ns=0, now_ns=0)
     await first.commit(batch)
 
     second, again = Store(tmp_path / "relay.db"), new_state(100)
@@ -122,7 +122,9 @@ async def test_request_whose_jobs_were_all_reported_ends_at_start(tmp_path: Path
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
     ((assign, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     page = PageResult(assign.dispatch_id, SERIES, span(0, 10), (span(0, 10),))
-    dispatches.report(state, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, now_ns=0)
+    dispatches.report(
+        state, [page], [FinalResult(assign.dispatch_id, FinalStatus.NOT_FOUND)], batch, wall_ns=0, now_ns=0
+    )
     await store.commit(batch)
     await store.close()
     async with suite(tmp_path) as s:

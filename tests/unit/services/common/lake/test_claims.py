@@ -53,9 +53,9 @@ def spans(tables: Catalog) -> list[tuple[int, int]]:
 def test_a_run_of_pages_of_one_dispatch_is_one_row() -> None:
     pages = [page(1, 10, 10, 12), page(1, 0, 10, 9, fetched_ns=4_000), page(1, 30, 5), page(2, 20, 10)]
     expected = [
-        CoverageRow(SERIES, span(0, 20), 1, 4_000, (span(9, 1), span(12, 1)), NOW_NS, 18, "page"),
-        CoverageRow(SERIES, span(30, 5), 1, 5_000, (), NOW_NS, 5, "page"),
-        CoverageRow(SERIES, span(20, 10), 2, 5_000, (), NOW_NS, 10, "page"),
+        CoverageRow(SERIES, span(0, 20), 1, 4_000, (span(9, 1), span(12, 1)), NOW_NS, 18, evidence="page"),
+        CoverageRow(SERIES, span(30, 5), 1, 5_000, (), NOW_NS, 5, evidence="page"),
+        CoverageRow(SERIES, span(20, 10), 2, 5_000, (), NOW_NS, 10, evidence="page"),
     ]
     assert claim_rows([*pages, pages[0]], now_ns=NOW_NS) == expected, "a record that Kafka has twice counts once"
     assert claim_rows([page(1, 0, 3, 2), page(1, 3, 3, 3)], now_ns=NOW_NS)[0].empty == (span(2, 2),)

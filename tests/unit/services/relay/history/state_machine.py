@@ -262,7 +262,7 @@ class StateMachine(RuleBasedStateMachine):
         """The final record of a dispatch that is no longer current changes nothing, whatever its status."""
         final = FinalResult(data.draw(st.sampled_from(sorted(self.fenced))), status, "too late")
         before, batch = dump(self.state), Batch()
-        dispatches.report(self.state, [], [final], batch, now_ns=self.now_ns)
+        dispatches.report(self.state, [], [final], batch, wall_ns=0, now_ns=self.now_ns)
         assert dump(self.state) == before and not batch.statements
 
     def completes(self, worker: Worker) -> None:
@@ -331,7 +331,7 @@ class StateMachine(RuleBasedStateMachine):
         job = self.model.current.get(worker.job_id)
         before, batch, series = dump(self.state), Batch(), worker.dispatch.series
         lacked = self.state.coverage[series].covered.holes(EVER)
-        dispatches.report(self.state, pages, finals, batch, now_ns=self.now_ns)
+        dispatches.report(self.state, pages, finals, batch, wall_ns=0, now_ns=self.now_ns)
         self.save(batch)
         self.model.note(self.model.settled, series, subtract(lacked, self.state.coverage[series].covered.holes(EVER)))
         if finals and job is None and not pages:

@@ -43,7 +43,7 @@ def test_the_board_says_what_the_two_tables_say(
         else:
             ledger.append(PageResult(dispatch_id(max(number - ago, 1)), SERIES, part, (empty,)))
             for _ in range(1 + ago % 2):
-                dispatches.report(live, ledger[-1:], [], Batch(), now_ns=0)
+                dispatches.report(live, ledger[-1:], [], Batch(), wall_ns=0, now_ns=0)
     order.shuffle(ledger)  # type: ignore[attr-defined]
     order.shuffle(retracted)  # type: ignore[attr-defined]
     again = new_state()
@@ -65,7 +65,7 @@ def test_only_what_every_page_calls_empty_is_empty(reported: list[tuple[TimeRang
     state = new_state()
     for number, (part, empty) in enumerate(reported, start=1):
         page = PageResult(dispatch_id(number), SERIES, part, (empty,))
-        dispatches.report(state, [page], [], Batch(), now_ns=0)
+        dispatches.report(state, [page], [], Batch(), wall_ns=0, now_ns=0)
     rows = [row for part, empty in reported for row in subtract([part], [empty])]
     assert list(state.coverage[SERIES].empty) == subtract([part for part, _ in reported], rows)
 

@@ -48,7 +48,7 @@ def test_the_final_record_of_a_fenced_dispatch_counts_for_nothing(status: FinalS
     before = (job.phase, job.dispatch_id, job.sent, job.error, job.failures_in_a_row, counts(state.leases))
 
     batch = Batch()
-    dispatches.report(state, [], [FinalResult(fenced.dispatch_id, status, "too late")], batch, now_ns=16)
+    dispatches.report(state, [], [FinalResult(fenced.dispatch_id, status, "too late")], batch, wall_ns=0, now_ns=16)
 
     assert not batch.statements
     assert (job.phase, job.dispatch_id, job.sent, job.error, job.failures_in_a_row, counts(state.leases)) == before
@@ -59,7 +59,7 @@ def test_the_final_record_of_a_fenced_dispatch_counts_for_nothing(status: FinalS
 def test_further_ranges_of_a_job_go_out_after_the_first_ones_final() -> None:
     state, batch = new_state(), Batch()
     live = planner.accept(state, history_request("a", 0, 10), batch, wall_ns=0, now_ns=0)
-    dispatches.report(state, [PageResult(dispatch_id(9), SERIES, span(3, 6))], [], batch, now_ns=0)
+    dispatches.report(state, [PageResult(dispatch_id(9), SERIES, span(3, 6))], [], batch, wall_ns=0, now_ns=0)
     spans = []
     for _ in range(2):
         state.leases.offer(SLOT)
@@ -67,7 +67,9 @@ def test_further_ranges_of_a_job_go_out_after_the_first_ones_final() -> None:
         spans.append((minute(dispatch.span.start_ns), minute(dispatch.span.end_ns)))
         assert not state.is_ready(live)
         pages = [PageResult(assignment.dispatch_id, SERIES, dispatch.span)]
-        dispatches.report(state, pages, [FinalResult(assignment.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
+        dispatches.report(
+            state, pages, [FinalResult(assignment.dispatch_id, FinalStatus.OK)], batch, wall_ns=0, now_ns=0
+        )
     assert spans == [(0, 3), (6, 10)] and state.is_ready(live)
     assert state.missing(live, at(10)) == []
 
@@ -75,7 +77,7 @@ def test_further_ranges_of_a_job_go_out_after_the_first_ones_final() -> None:
 def test_queued_job_that_others_covered_is_never_sent() -> None:
     state, batch = new_state(), Batch()
     live = planner.accept(state, history_request("a", 0, 10), batch, wall_ns=0, now_ns=0)
-    dispatches.report(state, [PageResult(dispatch_id(9), SERIES, span(0, 10))], [], batch, now_ns=0)
+    dispatches.report(state, [PageResult(dispatch_id(9), SERIES, span(0, 10))], [], batch, wall_ns=0, now_ns=0)
     state.leases.offer(SLOT)
     assert dispatch_all(state, batch, wall_ns=0, now_ns=0) == []
     assert state.is_ready(live) and [job.phase for job in state.jobs.values()] == [Phase.SETTLED]
@@ -87,7 +89,9 @@ def test_range_of_a_refused_page_is_fetched_again_for_the_next_request() -> None
     state.leases.offer(SLOT)
     ((assignment, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     dispatches.page(state, assignment.dispatch_id, span(2, 5), [], batch, now_ns=0)
-    dispatches.report(state, [PageResult(assignment.dispatch_id, SERIES, span(2, 5), (), "bad")], [], batch, now_ns=0)
+    dispatches.report(
+        state, [PageResult(assignment.dispatch_id, SERIES, span(2, 5), (), "bad")], [], batch, wall_ns=0, now_ns=0
+    )
     live = planner.accept(state, history_request("b", 0, 10), batch, wall_ns=0, now_ns=0)
     assert [state.jobs[job_id].span for job_id in sorted(live.jobs)] == [span(0, 10), span(2, 5)]
 
@@ -99,7 +103,7 @@ def test_a_page_refused_for_its_series_or_range_marks_no_other_range(wrong: Seri
     state.leases.offer(SLOT)
     ((assignment, _),) = dispatch_all(state, batch, wall_ns=0, now_ns=0)
     refused = PageResult(assignment.dispatch_id, wrong, span(0, 10) if wrong != SERIES else span(10, 20), (), "bad")
-    dispatches.report(state, [refused], [], batch, now_ns=0)
+    dispatches.report(state, [refused], [], batch, wall_ns=0, now_ns=0)
     (job,) = state.jobs.values()
     assert not job.refused and not job.error and job.dispatch_id == assignment.dispatch_id
 

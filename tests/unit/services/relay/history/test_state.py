@@ -133,7 +133,7 @@ class Life(RuleBasedStateMachine):
             finals = [FinalResult(job_id, FinalStatus.OK)]
             worker.final_read = True
         batch = Batch()
-        dispatches.report(self.state, pages, finals, batch, now_ns=self.now_ns)
+        dispatches.report(self.state, pages, finals, batch, wall_ns=0, now_ns=self.now_ns)
         self.save(batch)
         self.end_what_is_ready()
 

@@ -112,8 +112,8 @@ def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
         if start == 0:
             (job_id,) = state.leases.expired(now_ns=1)
             dispatches.lose(state, job_id, "its lease expired", batch, now_ns=1)
-    dispatches.report(state, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], batch, now_ns=0)
-    dispatches.report(state, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, now_ns=0)
+    dispatches.report(state, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], batch, wall_ns=0, now_ns=0)
+    dispatches.report(state, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, wall_ns=0, now_ns=0)
     batch.finish(request, Outcome(RequestStatus.OK, "", at(10), completed_ns, 10), progress(state, live))
     planner.remove(state, live, batch)
     coverage.retract(state, Series(TICKER, 60), [span], Order(1, 0), batch)
