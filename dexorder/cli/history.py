@@ -11,6 +11,7 @@ from typing import Any
 
 from dexorder.aio import AsyncClient, Ended, history_error, new_request_id, without_repeats
 from dexorder.cli import output, progress
+from dexorder.cli.queries import provisional_text
 from dexorder.cli.rows import check_options, print_rows
 from dexorder.connection import relay_address
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
@@ -139,6 +140,8 @@ class OneFollower:
                 await print_rows(options, batches, result_json(ended), _summary(ended))
             elif options.as_json:
                 output.print_json({**result_json(ended), "rows": None})
+            if record.provisional:
+                on_note(provisional_text(record))
             if failed:
                 raise history_error(record)
         return 0
@@ -168,6 +171,7 @@ _RESULT: dict[str, Callable[[Ended], Any]] = {
     "row_count": lambda ended: ended.record.row_count,
     "empty_periods": lambda ended: ended.record.empty_periods,
     "missing": lambda ended: [range_json(span) for span in ended.record.missing],
+    "provisional": lambda ended: [range_json(span) for span in ended.record.provisional],
     "snapshot_id": lambda ended: ended.record.snapshot_id,
     "table": lambda ended: ended.notification.table,
     "topic": lambda ended: ended.notification.topic,

@@ -8,7 +8,7 @@ from dexorder.client import Client
 from dexorder.request import read_part
 from services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from services.common.model.history import RequestRecord, RequestState
-from services.common.model.periods import PERIODS
+from services.common.model.periods import PERIODS, total_periods
 from services.common.model.proof import describe_evidence
 from services.common.model.times import iso
 
@@ -67,12 +67,26 @@ def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
         ("submitted", iso(record.submitted_ns)),
         ("completed", iso(record.completed_ns) if record.completed_ns else "-"),
         ("announced on", record.topic),
+        ("provisional", provisional_text(record) or "-"),
         ("missing", f"{len(missing):,} ranges" if missing else "-"),
     ]
     lines += [("", str(span)) for span in missing[:_MAX_MISSING_LINES]]
     if len(missing) > _MAX_MISSING_LINES:
         lines.append(("", f"{len(missing) - _MAX_MISSING_LINES:,} more; --json prints all"))
     return lines
+
+
+def provisional_text(record: RequestRecord) -> str:
+    """Return how much of the answer is provisionally empty, and where; empty if nothing is."""
+    ranges = record.provisional
+    if not ranges:
+        return ""
+    periods = total_periods(ranges, record.period_seconds)
+    where = str(ranges[0]) if len(ranges) == 1 else f"{len(ranges):,} ranges from {ranges[0]} on"
+    return (
+        f"{periods:,} of the empty periods are provisional, {where}: candles may still turn up; they are queried again "
+        f"for a day, and announced on REVISED:{record.ticker}"
+    )
 
 
 def _request_cells(record: RequestRecord) -> tuple[str, ...]:
@@ -148,7 +162,8 @@ def shares(found: Coverage, whole: list[CoverageRange]) -> str:
     """Return the number of periods of each kind, as text."""
     counts = found.periods(whole)
     total = sum(counts.values())
-    parts = (f"{counts[kind]:,} {_KINDS[kind]} ({counts[kind] / total:.1%})" for kind in CoverageKind)
+    shown = (kind for kind in CoverageKind if counts[kind] or kind is not CoverageKind.PROVISIONAL)
+    parts = (f"{counts[kind]:,} {_KINDS[kind]} ({counts[kind] / total:.1%})" for kind in shown)
     return f"{total:,} periods: {', '.join(parts)}"
 
 

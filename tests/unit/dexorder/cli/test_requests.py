@@ -48,6 +48,16 @@ def test_unknown_state_is_refused(fake: FakeRelay) -> None:
     assert result.exit_code == 2 and "--state: 'done' is not a state; use QUEUED, RUNNING or FINISHED" in result.stderr
 
 
+def test_provisional_ranges_are_named(three: FakeRelay) -> None:
+    three.ends.provisional.add(start_time=START, end_time=START + 3 * HOUR_NS)
+    shown = {line[:16].strip(): line[16:].strip() for line in run("show", "one").stdout.splitlines()}
+    assert shown["provisional"].startswith(
+        "3 of the empty periods are provisional, [2024-01-01T00:00:00Z, 2024-01-01T03"
+    )
+    found = json.loads(run("show", "one", "--json").stdout)
+    assert [each["start_ns"] for each in found["provisional"]] == [START]
+
+
 def test_a_request_is_shown(three: FakeRelay) -> None:
     three.ends.answered_end_time = START + HOURS * HOUR_NS
     shown = {line[:16].strip(): line[16:].strip() for line in run("show", "one").stdout.splitlines()}

@@ -19,8 +19,12 @@ from services.gen.dexorder.relay.v1 import relay_service_pb2
 from spark.pipeline.reporter import MAX_REPORT_BYTES, FinalReport, RelayReporter, Stopped, split_report, to_request
 from tests.fakes.pages import TICKER, dispatch_id, span
 
+FINAL_MINUTE = encode_proofs([Proof(span(2, 1), ProofKind.TRADE_IDS, 2, 5_000, 5_000)])
+"""A final proof of the first of three absent minutes."""
 PAGES = [
-    PageResult(dispatch_id(1), Series(TICKER, 60), span(0, 10), (span(2, 3),), fetched_ns=5_000, rows=7),
+    PageResult(
+        dispatch_id(1), Series(TICKER, 60), span(0, 10), (span(2, 3),), fetched_ns=5_000, rows=7, evidence=FINAL_MINUTE
+    ),
     PageResult(dispatch_id(1), Series(TICKER, 60), span(10, 10), refused="not a DataResponse"),
 ]
 FINALS = [FinalReport(dispatch_id(1), ingest_pb2.DataResponse.ERROR, "gone", 7)]
@@ -96,6 +100,7 @@ def test_a_report_is_repeated_until_it_is_answered(relay: tuple[Relay, str]) -> 
                 rows=7,
                 fetched_at=5_000,
                 empty=[relay_service_pb2.TimeRange(start_time=span(2, 3).start_ns, end_time=span(2, 3).end_ns)],
+                provisional=[relay_service_pb2.TimeRange(start_time=span(3, 2).start_ns, end_time=span(3, 2).end_ns)],
             ),
             pb.PageResult(
                 job_id=dispatch_id(1),
@@ -140,7 +145,7 @@ def test_a_report_above_the_relays_limit_arrives_in_parts(relay: tuple[Relay, st
     servicer, address = relay
     attempts: list[tuple[int, str]] = []
     reporter = RelayReporter(address, threading.Event(), lambda failed, code: attempts.append((failed, code)))
-    pages = thin_pages(100)
+    pages = thin_pages(70)
     assert MAX_MESSAGE_BYTES < to_request(1, pages, FINALS).ByteSize() < MAX_REPORT_BYTES
     reporter.report(1, pages, FINALS)
     reporter.close()
