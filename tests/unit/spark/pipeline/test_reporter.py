@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from services.common.model.dispatch_id import number_of
 from services.common.model.history import IssuedDispatch, PageResult
 from services.common.model.instrument import Series
+from services.common.model.proof import Proof, ProofKind, encode_proofs
 from services.common.rpc.history_messages import encode_issued_dispatch
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
