@@ -24,7 +24,7 @@ def covered(fake: FakeRelay) -> FakeRelay:
     fake.coverage = [
         pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(0, 6), kind=ROWS)]),
         pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(8, 10), kind=EMPTY)]),
-        pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(10, 20), kind=EMPTY, provisional=True)]),
+        pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(10, 11), kind=EMPTY, provisional=True)]),
         pb.GetCoverageResponse(
             pages=[
                 pb.CoveragePage(
@@ -52,11 +52,11 @@ def test_ranges_holes_and_shares_are_printed_as_a_table(covered: FakeRelay) -> N
     assert ["2024-01-01T00:00:00Z", "2024-01-01T06:00:00Z", "6", "rows"] in cells
     assert ["2024-01-01T06:00:00Z", "2024-01-01T08:00:00Z", "2", "not", "covered"] in cells
     assert ["2024-01-01T08:00:00Z", "2024-01-01T10:00:00Z", "2", "verified", "empty"] in cells
-    assert ["2024-01-01T10:00:00Z", "2024-01-01T20:00:00Z", "10", "provisionally", "empty"] in cells
+    assert ["2024-01-01T10:00:00Z", "2024-01-01T11:00:00Z", "1", "provisionally", "empty"] in cells
     assert any(line[4:5] == ["page"] and "[2024-01-01T02:00:00Z," in line for line in cells)
     assert result.stdout.splitlines()[-1] == (
-        f"{TICKER} 1h: 20 periods: 6 rows (30.0%), 2 verified empty (10.0%), 10 provisionally empty (50.0%), "
-        "2 not covered (10.0%)"
+        f"{TICKER} 1h: 11 periods: 6 rows (54.5%), 2 verified empty (18.2%), 1 provisionally empty (9.1%), "
+        "2 not covered (18.2%)"
     )
     assert covered.asked == [pb.GetCoverageRequest(ticker=TICKER, period_seconds=3_600, detail=True)]
 
@@ -68,7 +68,8 @@ def test_json_has_one_line_per_range(covered: FakeRelay) -> None:
         ("rows", 6),
         ("missing", 2),
         ("empty", 2),
-        ("missing", 2),
+        ("provisional", 1),
+        ("missing", 1),
         ("page", None),
     ]
     assert lines[0]["start_ns"] == START and lines[0]["until"] == "2024-01-01T06:00:00Z"
