@@ -45,6 +45,7 @@ smoke: classes  ## The whole suite as processes, each part killed once, and the 
 
 nightly: classes  ## Shortened campaigns; every property with new random examples, whose seed is printed.
 	$(PY) -m pytest -m "nightly and not soak"
+	DEXORDER_TEST_AUTO_CREATE=1 $(PY) -m pytest -m "not smoke and not nightly and not soak" tests/conformance/pixy
 	@seed=$${DEXORDER_TEST_SEED:-$$RANDOM$$RANDOM}; echo "seed $$seed; repeat with DEXORDER_TEST_SEED=$$seed"; \
 	  $(PY) -m pytest -m "hypothesis and not smoke and not soak" --hypothesis-profile=nightly --hypothesis-seed=$$seed
 

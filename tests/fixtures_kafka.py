@@ -1,5 +1,6 @@
 """Fixtures for a Kafka broker: ``kafka`` is shared by the whole run."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,10 +24,16 @@ def kafka_jars() -> Path:
         pytest.fail(f"This test needs the embedded Kafka. {error}", pytrace=False)
 
 
+CREATES_TOPICS = "DEXORDER_TEST_AUTO_CREATE"
+"""Environment variable: if it is set, the broker of ``kafka`` creates topics automatically, as a stock broker does."""
+
+
 @pytest.fixture(scope="session")
 def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run one broker for the whole session and return its ``bootstrap.servers``."""
-    broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
+    creates = "true" if os.environ.get(CREATES_TOPICS) else "false"
+    settings = f"auto.create.topics.enable={creates}\n"
+    broker = RunningKafka(tmp_path_factory.mktemp("kafka"), properties=lambda *_: settings)
     yield broker.bootstrap
     broker.stop()
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -28,6 +29,7 @@ from services.common.lake.claims import claim_rows, write_claims
 from services.common.lake.commit import CommitLost, remove_files
 from services.common.lake.commit_state import state_of
 from services.common.model.dispatch_id import number_of
+from services.common.model.errors import SuiteError
 from services.common.model.history import PageResult
 from spark.pipeline import upsert
 from spark.pipeline.admission import Place, Refusal, refusal
@@ -40,7 +42,7 @@ from spark.pipeline.quarantine import isolate
 from spark.pipeline.reporter import Reporter
 from spark.pipeline.sample_page import sample_page
 from spark.source.client import SourceBroken, SourceClient
-from spark.source.offsets import OffsetRange, Offsets, SourceState, begun_anew, resume
+from spark.source.offsets import OffsetRange, Offsets, SourceState, begun_anew, resume, to_compare
 from spark.source.records import RAW, RAW_DDL, to_batch
 from spark.source.udsource import read_ranges
 from spark.tables.table import PageTable
@@ -71,6 +73,12 @@ class DecodedBatch:
     session: SparkSession
     decoded: Decoded
     seconds: float
+    epochs: Offsets = field(default_factory=dict)
+    """Epochs of the partitions' leaders before and after the batch was read."""
+
+
+class LeadersChanged(SuiteError):
+    """Partitions changed their leaders while a batch of them was read: it is read again."""
 
 
 class Pipeline:
@@ -107,7 +115,12 @@ class Pipeline:
         state = state_of(self._catalog.load_table(self._table.name).metadata)
         kept, topic_id = state.offsets.get(self._source, {}), state.topics.get(self._source, "")
         self._topic_id = log_state.topic_id
-        self._begun_anew = begun_anew(kept, log_state, topic_id)
+        lost = begun_anew(kept, log_state, topic_id)
+        for part in to_compare(kept, state.epochs.get(self._source, {}), log_state):
+            if part.partition not in lost and (reason := SourceClient(self._source).compare(part)):
+                log.error("a partition lost records that the table has read", partition=part.partition, reason=reason)
+                lost.add(part.partition)
+        self._begun_anew = lost
         if self._begun_anew:
             partitions = sorted(self._begun_anew)
             log.error("the table has read another log; this one is read from its start", partitions=partitions)
@@ -122,12 +135,19 @@ class Pipeline:
         """Write the files of a batch: of ``RAW``, or of ``page_source``, whose tasks decode."""
         started = time.perf_counter()
         session, now_ns = frame.sparkSession, self._clock.wall_ns()
+        epochs = self._leader_epochs() if "kind" in frame.columns else {}
         decoded = Decoded((frame if "kind" in frame.columns else self._stage(frame, Rules(now_ns))).collect())
         if refused := self._refusals(decoded, now_ns):  # its rows are in files with those of others
             self.discard(decoded)
             raw = read_ranges(session, self._source, decoded.ranges()) if "kind" in frame.columns else frame
             decoded = Decoded(self._stage(raw, Rules(now_ns, refused)).collect())
-        return DecodedBatch(session, decoded, round(time.perf_counter() - started, 3))
+        if epochs and (changed := decoded.ends().keys() & _changes(epochs, self._leader_epochs())):
+            self.discard(decoded)
+            raise LeadersChanged(f"partitions {sorted(changed)} have other leaders than when the batch began")
+        return DecodedBatch(session, decoded, round(time.perf_counter() - started, 3), epochs)
+
+    def _leader_epochs(self) -> Offsets:
+        return SourceClient(self._source).state().epochs
 
     def _stage(self, raw: DataFrame, rules: Rules) -> DataFrame:
         layout = Layout.of(self._table, self._catalog.load_table(self._table.name))
@@ -164,7 +184,7 @@ class Pipeline:
         for (partition, offset), reason in refused.items():
             log.warning("record refused", partition=partition, offset=offset, reason=reason)
         append_dead_letters(self._catalog, self._source, refused, decoded.letters())
-        path, snapshot_id = self._write(batch.session, decoded.files(), good, decoded.ends())
+        path, snapshot_id = self._write(batch.session, decoded.files(), good, decoded.ends(), epochs=batch.epochs)
         committed = time.perf_counter()
         self._pass(Moment.ROWS_COMMITTED, rows)
         if pages or finals:
@@ -217,6 +237,7 @@ class Pipeline:
         ends: Offsets,
         *,
         always: bool = False,
+        epochs: Offsets = MappingProxyType({}),
     ) -> tuple[upsert.Path, int | None]:
         """Commit rows, offsets and claims together, and look again as often as another writer is faster."""
         names = self._table.series_columns
@@ -240,6 +261,7 @@ class Pipeline:
                 claims=claims if new else "",
                 resume=self.position,
                 topic_id=self._topic_id,
+                epochs={p: epoch for p, epoch in epochs.items() if p in ends},
             )
             try:
                 path, snapshot_id = upsert.write(
@@ -264,3 +286,7 @@ class Pipeline:
     def _pass(self, moment: Moment, rows: int) -> None:
         if self._fault and rows:
             self._fault.passed(moment)
+
+
+def _changes(before: Offsets, after: Offsets) -> set[int]:
+    return {partition for partition, epoch in before.items() if after.get(partition) != epoch}

@@ -17,10 +17,11 @@ from pyiceberg.table.snapshots import Snapshot
 Offsets = Mapping[int, int]
 """Next offset to read, by partition."""
 
-_OFFSETS, _RESUME, _TOPICS, _DISPATCH, _CLAIMS = (
+_OFFSETS, _RESUME, _TOPICS, _EPOCHS, _DISPATCH, _CLAIMS = (
     "dexorder.offsets",
     "dexorder.resume",
     "dexorder.topics",
+    "dexorder.epochs",
     "dexorder.dispatch",
     "dexorder.claims",
 )
@@ -37,6 +38,7 @@ class CommitState:
         resume: By address of a source, the records that are reported too: whoever continues starts there, so that a
             batch is reported of which only the commit succeeded.
         topics: By address of a source, the id of the topic to which its offsets belong.
+        epochs: By address of a source, the epochs of the partitions' leaders who had the records before its offsets.
     """
 
     offsets: Mapping[str, Offsets] = field(default_factory=dict)
@@ -44,12 +46,15 @@ class CommitState:
     claims: str = ""
     resume: Mapping[str, Offsets] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
+    epochs: Mapping[str, Offsets] = field(default_factory=dict)
 
     def encode(self) -> dict[str, str]:
         """Return the properties of a snapshot's summary."""
         found = {_OFFSETS: _encode(self.offsets), _RESUME: _encode(self.resume), _DISPATCH: str(self.dispatch)}
         if self.topics:
             found[_TOPICS] = json.dumps(self.topics, separators=(",", ":"), sort_keys=True)
+        if any(self.epochs.values()):
+            found[_EPOCHS] = _encode({source: epochs for source, epochs in self.epochs.items() if epochs})
         return found | {_CLAIMS: self.claims} if self.claims else found
 
     @classmethod
@@ -58,7 +63,8 @@ class CommitState:
         try:
             offsets, resume = _decode(summary[_OFFSETS]), _decode(summary.get(_RESUME, "{}"))
             topics = {str(source): str(topic) for source, topic in json.loads(summary.get(_TOPICS, "{}")).items()}
-            return cls(offsets, int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), resume, topics)
+            epochs = _decode(summary.get(_EPOCHS, "{}"))
+            return cls(offsets, int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), resume, topics, epochs)
         except (KeyError, ValueError, AttributeError, TypeError):
             return None
 
@@ -76,6 +82,7 @@ class CommitState:
         dispatch: int = 0,
         claims: str = "",
         topic_id: str = "",
+        epochs: Offsets | None = None,
     ) -> Self:
         """Return the state after a commit of a batch of ``source``; no offset and no number moves back."""
         done = dict(self.offsets.get(source, {}))
@@ -83,7 +90,9 @@ class CommitState:
             done[partition] = max(end, done.get(partition, 0))
         starts = {**self.resume, source: dict(resume)} if resume is not None else self.resume
         topics = {**self.topics, source: topic_id} if topic_id else self.topics
-        return type(self)({**self.offsets, source: done}, max(dispatch, self.dispatch), claims, starts, topics)
+        known = {p: epoch for p, epoch in self.epochs.get(source, {}).items() if p not in ends} | dict(epochs or {})
+        leaders = {**self.epochs, source: known} if known or source in self.epochs else self.epochs
+        return type(self)({**self.offsets, source: done}, max(dispatch, self.dispatch), claims, starts, topics, leaders)
 
     def without(self, source: str, partitions: Collection[int]) -> Self:
         """Return the state without the offsets of partitions whose log has begun anew."""

@@ -202,7 +202,9 @@ def test_a_new_table_starts_at_the_acked_offset(
     assert [p.span for p in recorder.pages] == [span(30, 10)]
 
 
-@pytest.mark.parametrize(("topic_id", "more"), [("", 0), ("b", 8)], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    ("topic_id", "more"), [("", 0), ("b", 8), ("a", 8)], ids=["shorter", "longer", "the same topic"]
+)
 def test_a_log_that_begins_anew_is_read_from_its_start(
     spark: SparkSession,
     trading: CatalogSettings,
@@ -213,12 +215,15 @@ def test_a_log_that_begins_anew_is_read_from_its_start(
 ) -> None:
     oracle, recorder = Oracle(source.fake), Recorder()
     source.fake.topic_id = topic_id and "a"
+    source.fake.epochs = {0: 1, 1: 1} if topic_id == "a" else {}
     for n in range(4):
         oracle.send(control(n * 10, 10, page=n))
     pipeline = Pipeline(CANDLES, trading, source.address, recorder)
     query = run(spark, trading, settings(), pipeline)
     query.processAllAvailable()
     query.stop()
+    for partition in source.fake.epochs:
+        source.fake.elect(partition, 0)  # another leader, which has none of the records
     again = Oracle(FakeSource(partitions=2))
     again.rows, again.claims = oracle.rows, oracle.claims
     source.fake.logs, source.fake.ends, source.fake.committed = again.source.logs, again.source.ends, {}

@@ -12,7 +12,8 @@ from tests.fakes.staged import files_of_pages
 offsets = st.dictionaries(st.integers(0, 40), st.integers(0, 2**62), max_size=5)
 by_source = st.dictionaries(st.text(max_size=20), offsets, max_size=3)
 topics = st.dictionaries(st.text(max_size=20), st.text(max_size=5), max_size=3)
-states = st.builds(CommitState, by_source, st.integers(0, 2**62), resume=by_source, topics=topics)
+epochs = st.dictionaries(st.text(max_size=20), offsets.filter(bool), max_size=3)
+states = st.builds(CommitState, by_source, st.integers(0, 2**62), resume=by_source, topics=topics, epochs=epochs)
 
 
 def test_properties_of_the_summary() -> None:
@@ -57,6 +58,14 @@ def test_no_offset_and_no_number_moves_back(state: CommitState, ends: dict[int, 
     assert not after.claims
     assert state.after("s", ends, topic_id="x").topics == {**state.topics, "s": "x"}
     assert after.topics == state.topics
+
+
+def test_epochs_are_those_of_the_last_batch_of_each_partition() -> None:
+    state = CommitState().after("s", {0: 5, 1: 5}, epochs={0: 3, 1: 4}).after("s", {1: 9}, epochs={1: 6})
+    assert state.epochs == {"s": {0: 3, 1: 6}}
+    assert CommitState.decode(state.encode()) == state
+    assert state.after("s", {0: 6}).epochs == {"s": {1: 6}}, "unknown, so nothing can be compared"
+    assert state.after("other", {0: 6}).epochs == state.epochs
 
 
 def test_a_batch_that_is_committed_but_not_reported_is_repeated() -> None:
