@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import Self
@@ -20,6 +21,8 @@ class IngestorSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="DEXORDER_INGESTOR_")
 
+    name: str = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}", min_length=1)
+    """Name of this ingestor for the relay, unique among its ingestors; by default host name and process id."""
     listen: str = "127.0.0.1:50054"
     """host:port of the gRPC server: health, reflection and channelz only."""
     metrics_listen: str = "127.0.0.1:9465"
@@ -93,6 +96,11 @@ class IngestorSettings(ServiceSettings):
     """Longest wait, in seconds, for the last candle of a range to close."""
     closing_lag_seconds: float = Field(default=1.0, ge=0)
     """A candle counts as closed this many seconds after its period ended, by the exchange's clock."""
+
+    trade_poll_seconds: float = Field(default=5.0, gt=0)
+    """Time, in seconds, between two queries for a realtime job's trades at an exchange that does not number them."""
+    candle_check_seconds: float = Field(default=60.0, gt=0)
+    """Time, in seconds, between two comparisons of a realtime job's closed candles with the exchange's own."""
 
     @model_validator(mode="after")
     def _complete_curve(self) -> Self:

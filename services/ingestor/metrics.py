@@ -7,6 +7,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _VENUE = ("venue",)
+_SLOT = ("venue", "kind")
 
 
 class IngestorMetrics:
@@ -19,8 +20,8 @@ class IngestorMetrics:
         # broker
         self.connections = counter("broker_connections", "Connections made to the broker.")
         self.dropped_frames = counter("dropped_frames", "Frames from the broker that were dropped.")
-        self.free_slots = gauge("free_slots", "Slots that no dispatch holds.", _VENUE)
-        self.busy_slots = gauge("busy_slots", "Slots that a dispatch holds.", _VENUE)
+        self.free_slots = gauge("free_slots", "Slots that no dispatch holds.", _SLOT)
+        self.busy_slots = gauge("busy_slots", "Slots that a dispatch holds.", _SLOT)
         self.rejected = counter("rejected", "Dispatches rejected.")
         self.dispatches = counter("dispatches", "Dispatches ended.", ("venue", "outcome"))
         # exchange
@@ -48,3 +49,16 @@ class IngestorMetrics:
         self.instrument_reports = counter(
             "instrument_reports", "Reports of an exchange's instruments to the relay.", ("venue", "outcome")
         )
+        # realtime
+        self.trades = counter("trades", "Trades of realtime jobs acknowledged by Kafka.", _VENUE)
+        self.disconnects = counter("disconnects", "Connections of realtime jobs lost; jobs share sockets.", _VENUE)
+        self.reopened = counter("sockets_reopened", "Sockets closed as REST had trades that they did not send.", _VENUE)
+        self.bad_messages = counter("bad_messages", "Messages of sockets that were not trades.", _VENUE)
+        self.refills = counter("refills", "Answers to queries for trades of realtime jobs.", _VENUE)
+        self.skipped_trades = counter("skipped_trades", "Numbers of trades that the exchange has not used.", _VENUE)
+        self.lost_spans = counter("lost_spans", "Spans whose trades the exchange no longer had.", _VENUE)
+        self.candles_checked = counter("candle_checks", "Comparisons with the exchange's own closed candles.", _VENUE)
+        self.candle_differences = counter("candle_differences", "Closed candles that differed from these.", _VENUE)
+        self.live_messages = counter("live_messages", "Messages of live data sent to the relay.")
+        # control
+        self.instructions = counter("instructions", "Instructions of the relay.", ("action", "outcome"))

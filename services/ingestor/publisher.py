@@ -44,24 +44,29 @@ class Publisher:
         metrics: IngestorMetrics,
     ) -> None:
         self._pixy = pixy_rpc.KafkaPixyStub(gateway)
-        self._relay = relay_rpc.IngestorServiceStub(relay)
+        self.relay = relay_rpc.IngestorServiceStub(relay)
+        self.rpc_timeout_seconds = settings.rpc_timeout_seconds
         self._settings = settings
         self._metrics = metrics
 
-    async def produce(self, headers: PageHeaders, value: bytes) -> None:
+    async def produce(
+        self, headers: PageHeaders, value: bytes, *, topic: str = OHLC_TOPIC, key: str | None = None
+    ) -> None:
         """Produce a record; return when Kafka has acknowledged it. The topic may then hold it more than once.
 
+        Args:
+            key: Key of the record; the dispatch by default.
         Raises:
             Unavailable: The gateway refuses it, or is unavailable for ``publish_timeout_seconds``.
         """
         request = pixy_pb.ProdRq(
             cluster=self._settings.cluster,
-            topic=OHLC_TOPIC,
-            key_value=headers.dispatch_id.encode(),
+            topic=topic,
+            key_value=(key or headers.dispatch_id).encode(),
             message=value,
             headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in headers.encode().items()],
         )
-        await self._call("Produce", lambda: self._pixy.Produce(request, timeout=self._settings.rpc_timeout_seconds))
+        await self.call("Produce", lambda: self._pixy.Produce(request, timeout=self._settings.rpc_timeout_seconds))
 
     async def report_page(self, headers: PageHeaders, candles: int, calls: int) -> bool:
         """Report an acknowledged page to the relay; return whether the dispatch is still wanted.
@@ -80,8 +85,8 @@ class Publisher:
             empty=encode_ranges(headers.empty),
             calls=calls,
         )
-        answer = await self._call(
-            "ReportPage", lambda: self._relay.ReportPage(request, timeout=self._settings.rpc_timeout_seconds)
+        answer = await self.call(
+            "ReportPage", lambda: self.relay.ReportPage(request, timeout=self._settings.rpc_timeout_seconds)
         )
         return answer.current
 
@@ -89,7 +94,7 @@ class Publisher:
         """Tell the relay what holds up a dispatch, in one attempt; a failure is ignored, as the next report follows."""
         request = relay_pb.ReportDelayRequest(job_id=dispatch_id, delay=encode_delay(delay))
         with suppress(grpc.aio.AioRpcError):
-            await self._relay.ReportDelay(request, timeout=self._settings.rpc_timeout_seconds)
+            await self.relay.ReportDelay(request, timeout=self._settings.rpc_timeout_seconds)
 
     async def report_instruments(self, listed: InstrumentList) -> None:
         """Report the instruments of an exchange and the candles that it offers to the relay, in one attempt.
@@ -105,11 +110,18 @@ class Publisher:
             candles=encode_candle_offer(listed.candles) if listed.candles else None,
         )
         try:
-            await self._relay.ReportMarkets(request, timeout=self._settings.rpc_timeout_seconds)
+            await self.relay.ReportMarkets(request, timeout=self._settings.rpc_timeout_seconds)
         except grpc.aio.AioRpcError as error:
-            raise _failure("ReportMarkets", error) from error
+            raise failure("ReportMarkets", error) from error
 
-    async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call until it succeeds.
+
+        Raises:
+            Refused: The server refuses it.
+            Unavailable: The server is unavailable for ``publish_timeout_seconds``.
+        """
+
         def log_retry(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
             code = code_of(error).name if error else "UNKNOWN"
@@ -131,10 +143,11 @@ class Publisher:
         try:
             return await retrying(attempt)
         except grpc.aio.AioRpcError as error:
-            raise _failure(name, error) from error
+            raise failure(name, error) from error
 
 
-def _failure(name: str, error: grpc.aio.AioRpcError) -> Unavailable:
+def failure(name: str, error: grpc.aio.AioRpcError) -> Unavailable:
+    """Return the error of a failed call."""
     kind = Refused if _is_final(error) else Unavailable
     return kind(f"{name} failed: {error_text(error)}")
 

@@ -1,4 +1,5 @@
-"""Start and stop of the ingestor: gRPC server (health and reflection only), channels, connection to the broker.
+"""Start and stop of the ingestor: gRPC server (health and reflection only), channels, connection to the broker,
+instructions of the relay.
 
 On SIGTERM health says NOT_SERVING and no slot is offered; running dispatches get ``drain_seconds``, the rest is
 returned to the relay; then sockets and ccxt clients close.
@@ -19,13 +20,19 @@ from services.common.model.times import SECOND_NS
 from services.common.rpc.channel import open_channel
 from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.slots import Slots
+from services.ingestor.broker.requests import AnyDispatch, RealtimeDispatch, TickersDispatch
+from services.ingestor.broker.slots import Completion, JobKind, Slots, SlotType
+from services.ingestor.broker.stop import Stop
 from services.ingestor.config import IngestorSettings
+from services.ingestor.control.watcher import ControlWatcher
+from services.ingestor.exchange.live_queries import LiveQueries
 from services.ingestor.exchange.venue import Venue
 from services.ingestor.history.dispatch_runner import DispatchRunner
 from services.ingestor.instrument_reports import InstrumentReporter
 from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher
+from services.ingestor.realtime.runner import RealtimeRunner
+from services.ingestor.tickers.runner import TickersRunner
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -59,8 +66,10 @@ async def work(
     except OSError as error:
         text = f"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate limits can't be stored: {error}"
         raise SystemExit(text) from None
+    capacity = {SlotType(name, JobKind.HISTORICAL): each.slots.historical for name, each in exchanges.items()}
+    capacity |= {SlotType(name, JobKind.REALTIME): each.slots.realtime for name, each in exchanges.items()}
     slots = Slots(
-        {name: exchange.slots.historical for name, exchange in exchanges.items()},
+        capacity,
         repeat_ns=int(settings.complete_repeat_seconds * SECOND_NS),
     )
     without_drain = settings.model_copy(update={"drain_seconds": 0})  # its calls only watch health; dispatches drain
@@ -72,23 +81,35 @@ async def work(
     ):
         health = _Health(server)
         publisher = Publisher(gateway, relay, settings, metrics)
-        runner = DispatchRunner(venues, publisher, settings, metrics, clock)
-        served = [venues[name] for name in slots.venues if slots.free(name)]
+        queries = {name: LiveQueries(venue) for name, venue in venues.items()}
+        history = DispatchRunner(venues, publisher, settings, metrics, clock)
+        tickers = TickersRunner(queries, publisher, settings, metrics, clock)
+        realtime = RealtimeRunner(venues, queries, publisher, settings, metrics)
+        served = [venues[name] for name in dict.fromkeys(slot.venue for slot in slots.types if slots.free(slot))]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
-        broker = BrokerConnection(
-            settings, slots, runner.run, metrics, clock, on_connected=partial(health.set, "broker")
-        )
+
+        async def run(dispatch: AnyDispatch, stop: Stop) -> Completion | None:
+            if isinstance(dispatch, RealtimeDispatch):
+                return await realtime.run(dispatch, stop)
+            return await (tickers.run(dispatch) if isinstance(dispatch, TickersDispatch) else history.run(dispatch))
+
+        broker = BrokerConnection(settings, slots, run, metrics, clock, on_connected=partial(health.set, "broker"))
+        control = ControlWatcher(settings, publisher, slots, broker, [history, tickers], metrics, stop.set)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(_watch_channel(gateway, partial(health.set, "gateway"))),
                     group.create_task(_close_health(stop, health)),
                     group.create_task(reporter.run()),
+                    group.create_task(control.run()),
+                    group.create_task(realtime.reports.run()),
+                    group.create_task(realtime.live.run()),
                 ]
                 await broker.run(stop)
                 for task in tasks:
                     task.cancel()
         finally:
+            await realtime.close()
             for venue in venues.values():
                 await venue.close()
 

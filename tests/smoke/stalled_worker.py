@@ -10,15 +10,18 @@ from prometheus_client import CollectorRegistry
 
 from services.common.clock import SystemClock
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.slots import Completion, Dispatch, Slots
+from services.ingestor.broker.requests import AnyDispatch
+from services.ingestor.broker.slots import Completion
+from services.ingestor.broker.stop import Stop
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
+from tests.unit.services.ingestor.fakes import history_slots
 
 
 async def main(broker: str, stalled_s: float) -> None:
     stop = asyncio.Event()
 
-    async def run_job(job: Dispatch) -> Completion | None:
+    async def run_job(job: AnyDispatch, order: Stop) -> Completion | None:
         if not stop.is_set():
             stop.set()
             print("stalled", flush=True)
@@ -28,7 +31,7 @@ async def main(broker: str, stalled_s: float) -> None:
     async def on_connected(there: bool) -> None:
         pass
 
-    settings, slots = IngestorSettings(broker=broker, drain_seconds=0), Slots({"SIM": 1}, repeat_ns=0)
+    settings, slots = IngestorSettings(broker=broker, drain_seconds=0), history_slots(1)
     metrics = IngestorMetrics(CollectorRegistry())
     await BrokerConnection(settings, slots, run_job, metrics, SystemClock(), on_connected=on_connected).run(stop)
 

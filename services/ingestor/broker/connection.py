@@ -12,6 +12,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import structlog
 import zmq
@@ -22,10 +23,10 @@ from services.common.clock import Clock
 from services.common.messaging.curve import curve_client
 from services.common.messaging.frames import WorkFrame, decode_work, encode_work
 from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Instrument
-from services.common.model.periods import check_span
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.slots import Completion, Dispatch, Slots
+from services.ingestor.broker.requests import AnyDispatch, RealtimeDispatch, read_dispatch, slot_of, used_slot
+from services.ingestor.broker.slots import Completion, JobKind, Slots
+from services.ingestor.broker.stop import Stop
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 
@@ -35,6 +36,8 @@ _LINGER_MS = 1_000
 _FLUSH_SECONDS = 2.0
 _REFUSED_SECONDS = 2.0
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_JOB_TYPES = {JobKind.HISTORICAL: pb.HISTORICAL, JobKind.REALTIME: pb.REALTIME}
+_SHUTTING_DOWN = "this ingestor is shutting down"
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
 
 
@@ -46,6 +49,14 @@ class _HandshakeRefused(Exception):
     """The handshake with the broker failed. The socket does not try again by itself."""
 
 
+class _Running(NamedTuple):
+    """A running dispatch."""
+
+    dispatch: AnyDispatch
+    task: asyncio.Task[None]
+    stop: Stop
+
+
 class BrokerConnection:
     """Offers slots, runs the dispatches that the broker sends, and reports their completion; see `run`."""
 
@@ -53,7 +64,7 @@ class BrokerConnection:
         self,
         settings: IngestorSettings,
         slots: Slots,
-        run_dispatch: Callable[[Dispatch], Awaitable[Completion | None]],
+        run_dispatch: Callable[[AnyDispatch, Stop], Awaitable[Completion | None]],
         metrics: IngestorMetrics,
         clock: Clock,
         *,
@@ -68,7 +79,7 @@ class BrokerConnection:
         self._outgoing: asyncio.Queue[WorkFrame] = asyncio.Queue()
         self._connected = asyncio.Event()
         self._stopped = False
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, _Running] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set; then offer no slot, drain for ``drain_seconds`` and hand the rest back."""
@@ -82,8 +93,25 @@ class BrokerConnection:
                 self._stopped = True  # a connection lost at this moment would hide the cancellation
                 connecting.cancel()
 
+    async def cancel(self, request_id: str) -> int:
+        """Stop the dispatches of a request; return their number when they have ended."""
+        found = [running for running in self._tasks.values() if running.dispatch.request_id == request_id]
+        message = f"request {request_id} is cancelled"
+        for running in found:
+            running.task.cancel(message)
+        if found:
+            await asyncio.wait([running.task for running in found])
+        return len(found)
+
+    def offer(self) -> None:
+        """Offer what may be offered now."""
+        if self._connected.is_set():
+            self._queue_offers()
+
     async def _drain(self) -> None:
-        tasks = set(self._tasks.values())
+        tasks = {running.task for running in self._tasks.values()}
+        for running in self._tasks.values():
+            running.stop.set(success=False, message=_SHUTTING_DOWN)
         if tasks:
             log.info("waiting for running dispatches", dispatches=len(tasks), seconds=self._settings.drain_seconds)
             _, late = await asyncio.wait(tasks, timeout=self._settings.drain_seconds)
@@ -185,11 +213,12 @@ class BrokerConnection:
             self._outgoing.put_nowait(pb.WorkHeartbeat(job_id=dispatch_id))
 
     def _queue_offers(self) -> None:
-        for venue in self._slots.take_offers():
-            self._outgoing.put_nowait(pb.WorkerReady(exchanges=[venue], job_type=pb.HISTORICAL))
-        for venue in self._slots.venues:
-            self._metrics.free_slots.labels(venue).set(self._slots.free(venue))
-            self._metrics.busy_slots.labels(venue).set(self._slots.busy(venue))
+        for venue, kind in self._slots.take_offers():
+            self._outgoing.put_nowait(pb.WorkerReady(exchanges=[venue], job_type=_JOB_TYPES[kind]))
+        for slot in self._slots.types:
+            labels = slot.venue, slot.kind.value
+            self._metrics.free_slots.labels(*labels).set(self._slots.free(slot))
+            self._metrics.busy_slots.labels(*labels).set(self._slots.busy(slot))
 
     async def _receive(self, socket: zmq.asyncio.Socket, dispatches: asyncio.TaskGroup) -> None:
         while True:
@@ -199,7 +228,7 @@ class BrokerConnection:
                 if isinstance(message, pb.DataRequest):
                     self._accept(message, dispatches)
                 elif isinstance(message, pb.WorkStop):
-                    log.info("WorkStop ignored: it only applies to realtime jobs", dispatch_id=message.job_id)
+                    self._stop(message.job_id)
                 else:
                     raise InvalidRequest(f"{type(message).__name__} is not a message of the relay")
             except InvalidRequest as error:
@@ -210,25 +239,33 @@ class BrokerConnection:
         """Start a dispatch or reject it; ignore one that runs here already."""
         if request.job_id in self._slots.running:
             return
-        self._slots.use_offer(request.ticker.rpartition(".")[2])
+        self._slots.use_offer(used_slot(request))
         try:
             dispatch = read_dispatch(request)
-            reason = self._slots.take(dispatch.id, dispatch.instrument.venue)
+            reason = self._slots.take(dispatch.id, slot_of(dispatch))
         except InvalidRequest as error:
             reason = str(error)
         if reason is None:
-            self._tasks[dispatch.id] = dispatches.create_task(self._work(dispatch))
+            stop = Stop()
+            self._tasks[dispatch.id] = _Running(dispatch, dispatches.create_task(self._work(dispatch, stop)), stop)
         else:
             self._metrics.rejected.inc()
             log.warning("dispatch rejected", dispatch_id=request.job_id, reason=reason)
             self._outgoing.put_nowait(pb.WorkReject(job_id=request.job_id, reason=reason))
         self._queue_offers()  # a rejected dispatch has used an offer too
 
-    async def _work(self, dispatch: Dispatch) -> None:
+    def _stop(self, dispatch_id: str) -> None:
+        running = self._tasks.get(dispatch_id)
+        if running is None or not isinstance(running.dispatch, RealtimeDispatch):
+            log.info("WorkStop ignored: no such realtime job runs here", dispatch_id=dispatch_id)
+        else:
+            running.stop.set(success=True)
+
+    async def _work(self, dispatch: AnyDispatch, stop: Stop) -> None:
         try:
-            completion = await self._run_dispatch(dispatch)
-        except asyncio.CancelledError:  # cancelled by `_drain`, or by a failure that ends the process
-            completion = Completion(dispatch.id, success=False, message="this ingestor is shutting down")
+            completion = await self._run_dispatch(dispatch, stop)
+        except asyncio.CancelledError as error:  # by `cancel`, by `_drain`, or by a failure that ends the process
+            completion = Completion(dispatch.id, success=False, message=str(error) or _SHUTTING_DOWN)
         except Exception as error:  # a fault in one dispatch must not end the others
             log.exception("dispatch failed", dispatch_id=dispatch.id)
             completion = Completion(dispatch.id, success=False, message=f"internal error: {type(error).__name__}")
@@ -238,30 +275,6 @@ class BrokerConnection:
             self._slots.complete(completion)
             self._outgoing.put_nowait(work_complete(completion))
         self._queue_offers()
-
-
-def read_dispatch(request: pb.DataRequest) -> Dispatch:
-    """Return the dispatch in a DataRequest.
-
-    Raises:
-        InvalidRequest: This ingestor does not serve the type, or a field is missing, out of range or off the grid.
-    """
-    if not request.job_id:
-        raise InvalidRequest("job_id is missing")
-    if request.type != pb.DataRequest.HISTORICAL_OHLC:
-        names = {value: name for name, value in pb.DataRequest.RequestType.items()}
-        raise InvalidRequest(f"type {names.get(request.type, request.type)} is not served by this ingestor")
-    if not request.HasField("historical"):
-        raise InvalidRequest("historical is missing")
-    wanted = request.historical
-    return Dispatch(
-        id=request.job_id,
-        request_id=request.request_id,
-        instrument=Instrument.parse(request.ticker),
-        span=check_span(wanted.start_time, wanted.end_time, wanted.period_seconds),
-        period_seconds=wanted.period_seconds,
-        limit=wanted.limit,
-    )
 
 
 def work_complete(completion: Completion) -> pb.WorkComplete:

@@ -20,9 +20,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 from services.common.model.instrument import Instrument
 from services.common.model.time_range import TimeRange
+
+
+class JobKind(Enum):
+    """Kind of the jobs that a slot takes; tickers count as historical."""
+
+    HISTORICAL = "historical"
+    REALTIME = "realtime"
+
+
+class SlotType(NamedTuple):
+    """Slots of one venue and one kind of jobs."""
+
+    venue: str
+    kind: JobKind
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} jobs of {self.venue}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +72,16 @@ class Completion:
 
 
 class Slots:
-    """Owner of the map from running dispatches to venues, of offers, and of completions that may not have arrived."""
+    """Owner of the map from running dispatches to slots, of offers, and of completions that may not have arrived."""
 
-    def __init__(self, capacity: Mapping[str, int], *, repeat_ns: int) -> None:
-        self.venues = tuple(capacity)
-        """Venues that this ingestor serves."""
+    def __init__(self, capacity: Mapping[SlotType, int], *, repeat_ns: int) -> None:
+        self.types = tuple(capacity)
+        """Types of slots that this ingestor has."""
+        self.limit = sum(capacity.values())
+        """Number of dispatches that may run at once, of all types; not more than there are slots."""
         self._capacity = dict(capacity)
-        self._running: dict[str, str] = {}
-        self._offered: Counter[str] = Counter()
+        self._running: dict[str, SlotType] = {}
+        self._offered: Counter[SlotType] = Counter()
         self._completions: dict[str, tuple[Completion, int | None]] = {}
         self._repeat_ns = repeat_ns
         self._stopped = False
@@ -70,40 +91,54 @@ class Slots:
         """Ids of the dispatches that hold a slot, oldest first."""
         return tuple(self._running)
 
-    def free(self, venue: str) -> int:
-        """Return the number of slots of a venue that no dispatch holds."""
-        return self._capacity.get(venue, 0) - self.busy(venue)
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is offered and taken any more."""
+        return self._stopped
 
-    def busy(self, venue: str) -> int:
-        """Return the number of slots of a venue that dispatches hold."""
-        return sum(1 for v in self._running.values() if v == venue)
+    def free(self, slot: SlotType) -> int:
+        """Return the number of slots of a type that no dispatch holds."""
+        return self._capacity.get(slot, 0) - self.busy(slot)
 
-    def take_offers(self) -> list[str]:
-        """Mark every free slot as offered; return the venue of each new offer, one WorkerReady to send for each."""
+    def busy(self, slot: SlotType) -> int:
+        """Return the number of slots of a type that dispatches hold."""
+        return sum(1 for held in self._running.values() if held == slot)
+
+    def count(self, kind: JobKind) -> int:
+        """Return the number of running dispatches of a kind."""
+        return sum(1 for held in self._running.values() if held.kind is kind)
+
+    def take_offers(self) -> list[SlotType]:
+        """Mark free slots as offered, within the limit; return the type of each new offer, a WorkerReady for each."""
         if self._stopped:
             return []
-        venues = [venue for venue in self._capacity for _ in range(self.free(venue) - self._offered[venue])]
-        for venue in venues:
-            self._offered[venue] += 1
-        return venues
+        wanted = [(nth, slot) for slot in self._capacity for nth in range(self.free(slot) - self._offered[slot])]
+        wanted.sort(key=lambda each: each[0])  # the limit leaves some of each type
+        room = self.limit - len(self._running) - sum(self._offered.values())
+        offers = [slot for _, slot in wanted[: max(0, room)]]
+        self._offered.update(offers)
+        return offers
 
-    def use_offer(self, venue: str) -> None:
+    def use_offer(self, slot: SlotType) -> None:
         """Count an offer as used by a dispatch, whether or not the dispatch is taken."""
-        self._offered[venue] = max(0, self._offered[venue] - 1)
+        self._offered[slot] = max(0, self._offered[slot] - 1)
 
     def forget_offers(self) -> None:
         """Forget all offers, as the broker does not know them on a new connection."""
         self._offered.clear()
 
-    def take(self, dispatch_id: str, venue: str) -> str | None:
+    def take(self, dispatch_id: str, slot: SlotType) -> str | None:
         """Give a slot to a dispatch; return the reason for a WorkReject if there is none to give."""
-        if venue not in self._capacity:
-            return f"exchange {venue!r} is not served by this ingestor; it serves {', '.join(self._capacity)}"
+        venues = dict.fromkeys(held.venue for held in self._capacity)
+        if slot.venue not in venues:
+            return f"exchange {slot.venue!r} is not served by this ingestor; it serves {', '.join(venues)}"
         if self._stopped:
             return "this ingestor is shutting down"
-        if self.free(venue) <= 0:
-            return f"no free slot for {venue}"
-        self._running[dispatch_id] = venue
+        if self.free(slot) <= 0:
+            return f"no free slot for {slot}"
+        if len(self._running) >= self.limit:
+            return f"max_concurrent {self.limit} dispatches are running"
+        self._running[dispatch_id] = slot
         return None
 
     def release(self, dispatch_id: str) -> None:

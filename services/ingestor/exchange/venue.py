@@ -29,6 +29,7 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS, iso
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.attempts import Attempts
+from services.ingestor.exchange.dialects.live_trades import trade_series_of
 from services.ingestor.exchange.dialects.table import CCXT_COLUMNS, CallLimits, at, dialect_of
 from services.ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
 from services.ingestor.exchange.failures import (
@@ -84,6 +85,7 @@ class Venue:
         self._markets_lock = asyncio.Lock()
         client = self.new_client()
         self.dialect = dialect_of(exchange.ccxt, client.features)
+        self.trade_series = trade_series_of(exchange.ccxt)
         self.offered = tuple(seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {}))
         self.limits = self.dialect.limits
         limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
@@ -108,14 +110,14 @@ class Venue:
         await asyncio.gather(*(session.client.close() for session in self._idle))
         self.rate_limiter.bucket.close()
 
-    def new_client(self) -> Any:
-        """Return a new ccxt client of this venue."""
-        client = getattr(ccxt, self._exchange.ccxt)(
+    def new_client(self, package: Any = ccxt, **options: Any) -> Any:
+        """Return a new client of this venue, of ccxt or ccxt.pro, with further ``options`` of ccxt."""
+        client = getattr(package, self._exchange.ccxt)(
             {
                 "enableRateLimit": True,
                 "enableLastJsonResponse": True,
                 "timeout": int(self.settings.call_timeout_seconds * 1000),
-                "options": dict(self._exchange.options),
+                "options": {**self._exchange.options, **options},
             }
         )
         client.urls["api"] = override_urls(client.urls["api"], self._exchange)
@@ -138,17 +140,30 @@ class Venue:
                 f"period_seconds {period_seconds} ({timeframe}) is not offered by {self.name}; "
                 f"it has {', '.join(client.timeframes or {})}"
             )
+        await self.know(session, symbol)
+        return timeframe
+
+    async def know(self, session: Session, symbol: str | None = None) -> None:
+        """Give a session the markets, if it lacks them, and check that they have a symbol.
+
+        Raises:
+            ExchangeFailure: The exchange does not have it, or the markets can't be loaded.
+        """
+        client = session.client
         async with self._markets_lock:
             age_ns = self.clock.monotonic_ns() - self._markets_loaded_ns
-            known = self._markets_of is not None and symbol in self._markets_of.markets
+            known = self._markets_of is not None and (symbol is None or symbol in self._markets_of.markets)
             if self._markets_of is None or (not known and age_ns > _MARKETS_AGE_NS):  # it may have been listed since
                 await session.load_markets()
                 self._markets_of, self._markets_loaded_ns = client, self.clock.monotonic_ns()
-        if client is not self._markets_of:
-            client.set_markets_from_exchange(self._markets_of)
-        if reason := refusal(self.name, symbol, client):
+        self.share_markets(client)
+        if symbol is not None and (reason := refusal(self.name, symbol, client)):
             raise ExchangeFailure(reason)
-        return timeframe
+
+    def share_markets(self, client: Any) -> None:
+        """Give a ccxt client the markets that `know` has loaded."""
+        if client is not self._markets_of and client.markets is not self._markets_of.markets:
+            client.set_markets_from_exchange(self._markets_of)
 
     def offer(self) -> CandleOffer:
         """Return the candles that the exchange offers, with what was learnt of its answers."""
@@ -184,7 +199,7 @@ class Session:
     """A dispatch's access to a venue: a ccxt client that nothing else uses meanwhile."""
 
     def __init__(self, venue: Venue) -> None:
-        self._venue = venue
+        self.venue = venue
         self._paused = False
         self._worst_status = 0
         self._attempts = Attempts()
@@ -206,7 +221,7 @@ class Session:
     async def _connect_unless_banned(self, request: Any, **options: Any) -> Any:
         """Open the connection for a request; it takes a while, in which a ban may be announced."""
         connection = await self._connect(request, **options)
-        if self._venue.rate_limiter.is_banned():
+        if self.venue.rate_limiter.is_banned():
             connection.release()
             raise aiohttp.ClientConnectionError("a ban was announced while the connection was opened")
         return connection
@@ -224,15 +239,15 @@ class Session:
         return self._handle_response(status, reason, url, method, headers, body, *request)
 
     def _note_pause(self, status: int, headers: Mapping[str, str], body: str) -> None:
-        settings, wall_ns = self._venue.settings, self._venue.clock.wall_ns()
+        settings, wall_ns = self.venue.settings, self.venue.clock.wall_ns()
         pause = announced_pause(status, headers, body, default=settings.ban_seconds, wall_ns=wall_ns)
         if pause is not None:
             self._paused = True
-            self._venue.rate_limiter.ban(pause)
+            self.venue.rate_limiter.ban(pause)
 
     def delay(self) -> Delay | None:
         """Return what the query under way waits for; None if it goes well."""
-        venue = self._venue
+        venue = self.venue
         return self._attempts.delay(
             venue.name,
             ban_ns=venue.rate_limiter.bucket.ban_ns(),
@@ -252,7 +267,7 @@ class Session:
                 raise BadAnswer("the list of markets is empty", kind="no_markets")
             keep_main_markets(self.client)
 
-        await self._query("its markets", load)
+        await self.query("its markets", load)
 
     def keep_connection(self) -> None:
         """Let calls share a connection."""
@@ -268,7 +283,7 @@ class Session:
         Raises:
             ExchangeFailure: It does not answer.
         """
-        ours_ns = self._venue.clock.wall_ns()
+        ours_ns = self.venue.clock.wall_ns()
         if not self.client.has.get("fetchTime"):
             return ours_ns
 
@@ -278,7 +293,7 @@ class Session:
                 raise BadAnswer(f"its time is {time_ms!r}", kind="time")
             return time_ms * MS_NS
 
-        return min(await self._query("its time", fetch), self._venue.clock.wall_ns())
+        return min(await self.query("its time", fetch), self.venue.clock.wall_ns())
 
     async def candles(
         self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
@@ -291,31 +306,31 @@ class Session:
             ExchangeFailure: There was no valid answer in all attempts.
             ImpossibleCandle: The answers are valid except for some candles, the same each time.
         """
-        if self._venue.dialect.history == "trades":
+        if self.venue.dialect.history == "trades":
             return await self._candles_from_trades(symbol, period_seconds, window, skip)
-        columns = self._venue.dialect.columns_of((self.client.markets or {}).get(symbol, {}))
+        columns = self.venue.dialect.columns_of((self.client.markets or {}).get(symbol, {}))
         self.client.parse_ohlcvs = self._parse_ohlcvs if columns is None else _unparsed
         since_ms, until_ms = window.start_ns // MS_NS, (window.end_ns - 1) // MS_NS
-        limit = self._venue.limits.candles
+        limit = self.venue.limits.candles
 
         async def fetch() -> tuple[list[Candle], int]:
             rows = await self.client.fetch_ohlcv(symbol, timeframe, since_ms, limit, {"until": until_ms})
-            fetched_ns = self._venue.clock.wall_ns()
-            self._raw_rows(symbol, rows)
+            fetched_ns = self.venue.clock.wall_ns()
+            self.raw_rows(symbol, rows)
             return read_candles(rows, window, period_seconds, columns=columns or CCXT_COLUMNS, skip=skip), fetched_ns
 
-        return await self._query(f"{symbol} {timeframe} {window}", fetch)
+        return await self.query(f"{symbol} {timeframe} {window}", fetch)
 
     async def _candles_from_trades(
         self, symbol: str, period_seconds: int, window: TimeRange, skip: Collection[int]
     ) -> tuple[list[Candle], int]:
-        settings, candles = self._venue.settings, self._venue.limits.candles
+        settings, candles = self.venue.settings, self.venue.limits.candles
         pager = TradePager(window, period_seconds, candles=candles, answers=settings.hole_answers, skip=skip)
         while query := pager.next_query():
             if query.spaced:
-                await self._venue.sleep(settings.hole_spacing_seconds)
+                await self.venue.sleep(settings.hole_spacing_seconds)
             await self.trades(symbol, query, pager)
-        return pager.candles(), self._venue.clock.wall_ns()
+        return pager.candles(), self.venue.clock.wall_ns()
 
     async def trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> int:
         """Add the exchange's answer to a query for trades to the pager that made it; return the time of the answer.
@@ -325,31 +340,31 @@ class Session:
             ImpossibleCandle: The answers hold a trade of which no candle can be built, the same each time.
         """
         text = f"{symbol} trades since {iso(query.since_ns)}"
-        await self._query(text, partial(self._fetch_trades, symbol, query, pager))
-        return self._venue.clock.wall_ns()
+        await self.query(text, partial(self._fetch_trades, symbol, query, pager))
+        return self.venue.clock.wall_ns()
 
     async def _fetch_trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> None:
         # In ``params``, ``since`` is sent unchanged; ccxt's own argument would be cut to whole seconds.
         trades = await self.client.fetch_trades(symbol, None, PAGE_TRADES, {"since": str(query.since_ns)})
-        rows = self._raw_rows(symbol, trades)
+        rows = self.raw_rows(symbol, trades)
         last = at(self.client.last_json_response, ("result", "last"))
         pager.add(read_trades(rows, last, since_ns=query.since_ns))
 
-    def _raw_rows(self, symbol: str, rows: Any) -> list[Any]:
+    def raw_rows(self, symbol: str, rows: Any) -> list[Any]:
         """Check and return the raw rows of the last answer; none if their place in it is not known."""
         raw, market_id = self.client.last_json_response, self.client.markets[symbol]["id"]
-        return check_rows(self._venue.dialect, raw, rows, market_id) or []
+        return check_rows(self.venue.dialect, raw, rows, market_id) or []
 
-    async def _query(self, text: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def query(self, text: str, call: Callable[[], Awaitable[T]]) -> T:
         """Call until there is a valid answer or no attempt is left; errors and logs name the query by ``text``."""
-        settings, name = self._venue.settings, self._venue.name
-        failures = Failures(name, text, self._venue.dialect, refused_attempts=settings.refused_attempts)
+        settings, name = self.venue.settings, self.venue.name
+        failures = Failures(name, text, self.venue.dialect, refused_attempts=settings.refused_attempts)
 
         def log_retry(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
             assert error is not None, "tenacity sleeps only after a failure"
             log.info("query repeated", exchange=name, query=text, reason=kind_of(error), detail=str(error)[:200])
-            next_ns = self._venue.clock.monotonic_ns() + int(state.upcoming_sleep * SECOND_NS)
+            next_ns = self.venue.clock.monotonic_ns() + int(state.upcoming_sleep * SECOND_NS)
             self._attempts.fail(brief(error), next_ns=next_ns)
 
         retrying = tenacity.AsyncRetrying(
@@ -357,7 +372,7 @@ class Session:
             stop=lambda state: not failures.has_attempts_left(state.attempt_number, settings.attempts),
             wait=tenacity.wait_random_exponential(settings.backoff_seconds, settings.longest_backoff_seconds),
             before_sleep=log_retry,
-            sleep=self._venue.sleep,
+            sleep=self.venue.sleep,
             reraise=True,
         )
         self._attempts.begin(text)
@@ -370,8 +385,8 @@ class Session:
 
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make one call and count it; note a ban that the exchange announces by its own code instead of HTTP's."""
-        metrics, name, dialect = self._venue.metrics, self._venue.name, self._venue.dialect
-        self._attempts.attempt(now_ns=self._venue.clock.monotonic_ns())
+        metrics, name, dialect = self.venue.metrics, self.venue.name, self.venue.dialect
+        self._attempts.attempt(now_ns=self.venue.clock.monotonic_ns())
         self._paused = False
         self._worst_status = 0
         self.client.last_json_response = None
@@ -385,7 +400,7 @@ class Session:
             bad = as_bad_answer(error, dialect, status=self._worst_status, answer=answer)
             metrics.bad_answers.labels(name, kind_of(bad or error)).inc()
             if is_slow_down(error, dialect) and not self._paused:
-                self._venue.rate_limiter.ban(self._venue.settings.ban_seconds)
+                self.venue.rate_limiter.ban(self.venue.settings.ban_seconds)
             if bad is not None:
                 raise bad from error
             raise

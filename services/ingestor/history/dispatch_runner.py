@@ -49,10 +49,12 @@ class DispatchRunner:
         self.settings = settings
         self.metrics = metrics
         self.clock = clock
+        self.deadline_seconds = settings.dispatch_deadline_seconds
+        """Longest time of a dispatch that begins now."""
 
     async def run(self, dispatch: Dispatch) -> Completion | None:
         """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
-        trace, deadline_seconds = uuid.uuid4().hex, self.settings.dispatch_deadline_seconds
+        trace, deadline_seconds = uuid.uuid4().hex, self.deadline_seconds
         with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace):
             ticker, period_seconds = str(dispatch.instrument), dispatch.period_seconds
             log.info("dispatch started", ticker=ticker, period_seconds=period_seconds, span=str(dispatch.span))

@@ -46,6 +46,10 @@ class Batches:
             self._first_ns = now_ns
         self._trades += trades
 
+    def skip(self, end_ns: int) -> None:
+        """Let the next span begin at ``end_ns``, as the trades before it are lost."""
+        self._end_ns = max(self._end_ns, end_ns)
+
     def due_ns(self) -> int:
         """Return the time of the next record, unless trades come."""
         if len(self._trades) >= MAX_BATCH_TRADES:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from services.common.model.page import Candle
-from services.common.model.periods import floor_to_grid, next_open
+from services.common.model.periods import ceil_to_grid, floor_to_grid, next_open
 from services.common.model.time_range import TimeRange
 from services.ingestor.realtime.trade import Trade
 
-_KEPT = 3
-"""Closed periods whose candles a late trade can still amend; a later one is counted as too late."""
+_KEPT, _KEPT_SECONDS = 3, 300
+"""Closed periods, and seconds, whose candles a late trade can still amend; a later one is counted as too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,20 @@ class CandleBuilder:
     def add(self, trades: Iterable[Trade]) -> None:
         """Count trades, each once."""
         for trade in trades:
-            price, amount = Decimal(repr(trade.price)), Decimal(repr(trade.amount))
-            cost = price * amount
+            amount, cost = _amounts(trade)
             for series in self._series:
                 self.too_late += not series.add(trade, amount, cost)
+
+    def rebuild(self, period_seconds: int, open_ns: int, trades: Iterable[Trade]) -> None:
+        """Build a candle again from all of its trades; it counts as amended if it is closed and still known."""
+        for series in self._series:
+            if series.period == period_seconds:
+                series.rebuild(open_ns, [(t, *_amounts(t)) for t in trades])
+
+    def skip(self, end_ns: int) -> None:
+        """Leave out the candles that are not closed and begin before ``end_ns``, as some of their trades are lost."""
+        for series in self._series:
+            series.skip(end_ns)
 
     def close(self, until_ns: int) -> list[ClosedCandles]:
         """Close the candles of all periods that end by ``until_ns``; return them, and closed ones amended since."""
@@ -60,6 +70,12 @@ class CandleBuilder:
         return [(series.period, bar.candle()) for series in self._series if (bar := series.newest)]
 
 
+def _amounts(trade: Trade) -> tuple[Decimal, Decimal]:
+    """Return a trade's amount in units of the base and of the quote currency."""
+    amount = Decimal(repr(trade.amount))
+    return amount, Decimal(repr(trade.price)) * amount
+
+
 class _Series:
     """Candles of one period."""
 
@@ -67,19 +83,20 @@ class _Series:
         self.period = period_seconds
         self.newest: _Bar | None = None
         self._bars: dict[int, _Bar] = {}
-        self._closed_ns = start_ns
+        self._start_ns = self._closed_ns = start_ns
         self.next_close_ns = next_open(start_ns, period_seconds)
+        self._kept = max(_KEPT, _KEPT_SECONDS // period_seconds)
         self._kept_ns = start_ns
         self._amended: set[int] = set()
 
     def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> bool:
-        """Count a trade; return whether its candle was still known."""
+        """Count a trade; return whether its candle was still known, or is not wanted."""
         time_ns = trade.time_ns
         bar = self.newest
         if bar is None or not bar.open_ns <= time_ns < bar.end_ns:
             open_ns = floor_to_grid(time_ns, self.period)
             if open_ns < self._kept_ns:
-                return False
+                return open_ns < self._start_ns
             bar = self._bars.get(open_ns)
             if bar is None:
                 bar = self._bars[open_ns] = _Bar(open_ns, next_open(open_ns, self.period))
@@ -89,6 +106,27 @@ class _Series:
         if bar.open_ns < self._closed_ns:
             self._amended.add(bar.open_ns)
         return True
+
+    def rebuild(self, open_ns: int, trades: Iterable[tuple[Trade, Decimal, Decimal]]) -> None:
+        """Replace a candle that is closed and known; nothing else happens without trades."""
+        if not self._kept_ns <= open_ns < self._closed_ns:
+            return
+        bar = _Bar(open_ns, next_open(open_ns, self.period))
+        for trade, amount, cost in trades:
+            bar.add(trade, amount, cost)
+            self._bars[open_ns] = bar
+            self._amended.add(open_ns)
+        if self.newest is not None and self.newest.open_ns == open_ns:
+            self.newest = self._bars.get(open_ns, self.newest)
+
+    def skip(self, end_ns: int) -> None:
+        if end_ns <= self._closed_ns:
+            return
+        self._closed_ns = self._kept_ns = ceil_to_grid(end_ns, self.period)
+        self.next_close_ns = next_open(self._closed_ns, self.period)
+        self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._closed_ns}
+        self._amended.clear()
+        self.newest = self._bars[max(self._bars)] if self._bars else None
 
     def close(self, until_ns: int) -> list[ClosedCandles]:
         found = []
@@ -106,7 +144,7 @@ class _Series:
         return found
 
     def _forget(self) -> None:
-        self._kept_ns = max(self._kept_ns, next_open(self._closed_ns, self.period, -_KEPT))
+        self._kept_ns = max(self._kept_ns, next_open(self._closed_ns, self.period, -self._kept))
         self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._kept_ns}
 
 

@@ -92,13 +92,16 @@ async def sim() -> AsyncIterator[Sim]:
         yield started
 
 
-def exchanges_file(folder: Path, url: str, *, slots: int = 2, ccxt: str = "binance", **options: Any) -> Path:
+def exchanges_file(
+    folder: Path, url: str, *, slots: int = 2, realtime: int = 0, ccxt: str = "binance", **options: Any
+) -> Path:
     path = folder / "exchanges.yaml"
     venue = {
         "ccxt": ccxt,
         "rest_url": url,
+        "ws_url": url.replace("http", "ws", 1),
         "options": {"fetchMarkets": {"types": ["spot"]}},
-        "slots": {"historical": slots},
+        "slots": {"historical": slots, "realtime": realtime},
         **options,
     }
     path.write_text(json.dumps({"exchanges": {"SIM": venue}}))
@@ -141,7 +144,7 @@ async def running_neighbours(folder: Path, exchanges: Path) -> AsyncIterator[Nei
         context = stack.enter_context(zmq.asyncio.Context())
         broker = FakeBroker(context)
         gateway = FakeGateway()
-        relay = FakeRelay(gateway)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+        relay = FakeRelay(gateway)
         gateway_at = await stack.enter_async_context(
             grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s))
         )

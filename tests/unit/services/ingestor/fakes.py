@@ -13,14 +13,16 @@ import zmq
 import zmq.asyncio
 
 from services.common.messaging.frames import WorkFrame, decode_work, encode_work
-from services.common.model.page import Kind, PageHeaders
+from services.common.model.page import OHLC_TOPIC, Kind, PageHeaders
 from services.common.model.time_range import TimeRange
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.market.v1 import ohlcv_pb2
+from services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
+from services.gen.dexorder.relay.v1 import control_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from services.ingestor.broker.slots import JobKind, Slots, SlotType
 
 M = TypeVar("M", bound=WorkFrame)
 
@@ -31,7 +33,16 @@ class Record:
 
     key: bytes
     control: PageHeaders
-    value: pb.DataResponse
+    message: bytes
+    topic: str = OHLC_TOPIC
+
+    @property
+    def value(self) -> pb.DataResponse:
+        return pb.DataResponse.FromString(self.message)
+
+    @property
+    def trades(self) -> list[market_pb2.Trade]:
+        return list(market_pb2.Trades.FromString(self.message).trades)
 
     @property
     def candles(self) -> list[ohlcv_pb2.OHLCV]:
@@ -63,21 +74,14 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
     GetOffsets = SetOffsets = ListTopics = ListConsumers = GetTopicMetadata = _not_asked
 
     async def Produce(self, request: pixy_pb.ProdRq, context: Any) -> pixy_pb.ProdRs:
-        assert (request.cluster, request.topic, request.async_mode, request.key_undefined) == (
-            "",
-            "dexorder.ohlc",
-            False,
-            False,
-        )
+        assert (request.cluster, request.async_mode, request.key_undefined) == ("", False, False)
         if len(self.records) >= self.free:
             self.waiting.set()
             await self.gate.wait()
         if self.trouble:
             await context.abort(self.trouble.pop(0), "as the test wants it")
         headers = {h.key: h.value.decode() for h in request.headers}
-        self.records.append(
-            Record(request.key_value, PageHeaders.parse(headers), pb.DataResponse.FromString(request.message))
-        )
+        self.records.append(Record(request.key_value, PageHeaders.parse(headers), request.message, request.topic))
         if self.lost_acks:
             self.lost_acks -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the acknowledgement is lost")
@@ -106,7 +110,7 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
 
 @dataclass
 class FakeRelay(relay_rpc.IngestorServiceServicer):
-    """Keeps page reports; jobs in ``fenced`` are no longer current."""
+    """Keeps reports; jobs in ``fenced`` are no longer current. Realtime dispatches begin as ``resume`` says."""
 
     gateway: FakeGateway
     reports: list[relay_pb.ReportPageRequest] = field(default_factory=list)
@@ -114,6 +118,51 @@ class FakeRelay(relay_rpc.IngestorServiceServicer):
     trouble: list[grpc.StatusCode] = field(default_factory=list)
     markets: asyncio.Queue[relay_pb.ReportMarketsRequest] = field(default_factory=asyncio.Queue)
     markets_trouble: list[grpc.StatusCode] = field(default_factory=list)
+
+    resume: relay_pb.ResumeRealtimeResponse = field(default_factory=relay_pb.ResumeRealtimeResponse)
+    progress: list[relay_pb.RealtimeReport] = field(default_factory=list)
+    live: list[relay_pb.PushMarketDataRequest] = field(default_factory=list)
+    instructions: asyncio.Queue[control_pb2.WatchControlResponse] = field(default_factory=asyncio.Queue)
+    results: asyncio.Queue[control_pb2.ReportControlRequest] = field(default_factory=asyncio.Queue)
+    watchers: list[control_pb2.WatchControlRequest] = field(default_factory=list)
+
+    async def ResumeRealtime(
+        self, request: relay_pb.ResumeRealtimeRequest, context: Any
+    ) -> relay_pb.ResumeRealtimeResponse:
+        return self.resume
+
+    async def ReportRealtime(
+        self, request: relay_pb.ReportRealtimeRequest, context: Any
+    ) -> relay_pb.ReportRealtimeResponse:
+        for report in request.reports:
+            written = [r.control for r in self.gateway.of(report.job_id)]
+            series = [c for c in written if c.period_seconds == report.period_seconds]
+            assert report.start_time in {c.span.start_ns for c in series}, "only what Kafka has is reported"
+            assert report.end_time in {c.span.end_ns for c in series}, "only what Kafka has is reported"
+        self.progress += request.reports
+        fenced = {report.job_id for report in request.reports} & self.fenced
+        return relay_pb.ReportRealtimeResponse(fenced_job_ids=sorted(fenced))
+
+    async def PushMarketData(
+        self, messages: AsyncIterator[relay_pb.PushMarketDataRequest], context: Any
+    ) -> relay_pb.PushMarketDataResponse:
+        async for message in messages:
+            self.live.append(message)
+        return relay_pb.PushMarketDataResponse()
+
+    async def WatchControl(
+        self, request: control_pb2.WatchControlRequest, context: Any
+    ) -> AsyncIterator[control_pb2.WatchControlResponse]:
+        self.watchers.append(request)
+        yield control_pb2.WatchControlResponse()
+        while True:
+            yield await self.instructions.get()
+
+    async def ReportControl(
+        self, request: control_pb2.ReportControlRequest, context: Any
+    ) -> control_pb2.ReportControlResponse:
+        self.results.put_nowait(request)
+        return control_pb2.ReportControlResponse()
 
     async def ReportMarkets(
         self, request: relay_pb.ReportMarketsRequest, context: Any
@@ -198,6 +247,10 @@ class FakeBroker:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def history_slots(count: int, *, repeat_ns: int = 0) -> Slots:
+    return Slots({SlotType("SIM", JobKind.HISTORICAL): count}, repeat_ns=repeat_ns)
 
 
 def dispatch(

@@ -31,7 +31,7 @@ class Stage:
 @pytest.fixture
 async def stage() -> AsyncIterator[Stage]:
     gateway = FakeGateway()
-    relay = FakeRelay(gateway)  # type: ignore[abstract]  # the others: UNIMPLEMENTED
+    relay = FakeRelay(gateway)
     async with (
         grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
         grpc_peer(lambda s: relay_rpc.add_IngestorServiceServicer_to_server(relay, s)) as relay_at,

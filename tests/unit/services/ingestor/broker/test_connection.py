@@ -15,11 +15,13 @@ from prometheus_client import CollectorRegistry
 from services.common.clock import SystemClock
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.slots import Completion, Dispatch, Slots
+from services.ingestor.broker.requests import AnyDispatch
+from services.ingestor.broker.slots import Completion
+from services.ingestor.broker.stop import Stop
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
-from tests.unit.services.ingestor.fakes import FakeBroker, dispatch
+from tests.unit.services.ingestor.fakes import FakeBroker, dispatch, history_slots
 
 SPAN = minutes(0, 10)
 
@@ -37,7 +39,7 @@ class Stage:
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
-    async def run_job(self, job: Dispatch) -> Completion | None:
+    async def run_job(self, job: AnyDispatch, stop: Stop) -> Completion | None:
         self.ends[job.id] = asyncio.get_running_loop().create_future()
         self.started.put_nowait(job.id)
         return await self.ends[job.id]
@@ -62,7 +64,7 @@ async def staged(slots: int = 2, **settings: Any) -> AsyncIterator[Stage]:
         values = {**FAST, "broker": stage.broker.address, "drain_seconds": 0, **settings}
         worker = BrokerConnection(
             IngestorSettings(**values),
-            Slots({"SIM": slots}, repeat_ns=60_000_000_000),
+            history_slots(slots, repeat_ns=60_000_000_000),
             stage.run_job,
             IngestorMetrics(stage.registry),
             SystemClock(),
@@ -151,7 +153,7 @@ async def test_worker_that_starts_first_waits_for_the_broker() -> None:
     [
         ({"ticker": "BTC/USDT.MOON"}, "exchange 'MOON' is not served by this ingestor; it serves SIM"),
         ({"ticker": "BTC"}, "ticker 'BTC'"),
-        ({"type": pb.DataRequest.REALTIME_TICKS}, "type REALTIME_TICKS is not served"),
+        ({"type": pb.DataRequest.REALTIME_TICKS}, "realtime is missing"),
     ],
 )
 async def test_what_can_not_be_taken_is_rejected(change: dict[str, Any], reason: str) -> None:

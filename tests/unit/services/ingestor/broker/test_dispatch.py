@@ -7,8 +7,8 @@ import pytest
 from services.common.model.errors import InvalidRequest
 from services.common.model.instrument import Instrument
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.connection import read_dispatch
-from services.ingestor.broker.slots import Dispatch
+from services.ingestor.broker.requests import RealtimeDispatch, TickersDispatch, read_dispatch, slot_of, used_slot
+from services.ingestor.broker.slots import Dispatch, JobKind, SlotType
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 
@@ -19,15 +19,65 @@ def test_data_request_becomes_a_dispatch() -> None:
     assert read_dispatch(dispatch("j1", SPAN, limit=7)) == Dispatch(
         "j1", "request of j1", Instrument("BTC/USDT", "SIM"), SPAN, 60, limit=7
     )
-    assert read_dispatch(dispatch("j1", SPAN)).limit == 0
+    assert read_dispatch(dispatch("j1", SPAN)) == Dispatch(
+        "j1", "request of j1", Instrument("BTC/USDT", "SIM"), SPAN, 60, limit=0
+    )
+
+
+def realtime(**params: Any) -> pb.DataRequest:
+    return pb.DataRequest(
+        request_id="r1",
+        job_id="j1",
+        type=pb.DataRequest.REALTIME_TICKS,
+        ticker="BTC/USDT.SIM",
+        realtime=pb.RealtimeParams(**params),
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "ticks", "periods"),
+    [
+        ({"include_ticks": True}, True, ()),
+        ({"include_ohlc": True, "ohlc_period_seconds": [60, 300, 60]}, False, (60, 300)),
+        ({"include_ticks": True, "ohlc_period_seconds": [60]}, True, ()),
+    ],
+)
+def test_realtime_request_becomes_a_dispatch_of_a_realtime_slot(
+    params: dict[str, Any], ticks: bool, periods: tuple[int, ...]
+) -> None:
+    request = realtime(**params)
+    found = read_dispatch(request)
+    assert found == RealtimeDispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), ticks, periods)
+    assert slot_of(found) == used_slot(request) == SlotType("SIM", JobKind.REALTIME)
+
+
+def test_snapshot_of_tickers_becomes_a_dispatch_of_a_historical_slot() -> None:
+    request = pb.DataRequest(request_id="r1", job_id="j1", type=pb.DataRequest.TICKER_SNAPSHOT, ticker="*.SIM")
+    found = read_dispatch(request)
+    assert found == TickersDispatch("j1", "r1", "SIM")
+    assert slot_of(found) == used_slot(request) == SlotType("SIM", JobKind.HISTORICAL)
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (realtime(), "realtime asks for nothing"),
+        (realtime(include_ohlc=True), "realtime asks for nothing"),
+        (realtime(include_ohlc=True, ohlc_period_seconds=[7]), "period_seconds 7"),
+        (pb.DataRequest(job_id="j1", type=pb.DataRequest.REALTIME_TICKS, ticker="A/B.SIM"), "realtime is missing"),
+        (pb.DataRequest(job_id="j1", type=pb.DataRequest.TICKER_SNAPSHOT, ticker="A/B.SIM"), r"is not \*\.SIM"),
+    ],
+)
+def test_wrong_fields_of_realtime_and_ticker_requests_are_named(request_: pb.DataRequest, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        read_dispatch(request_)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"job_id": ""}, "job_id is missing"),
-        ({"type": pb.DataRequest.REALTIME_TICKS}, "type REALTIME_TICKS is not served"),
-        ({"type": 9}, "type 9 is not served"),
+        ({"type": 9}, "type 9 is not one of HISTORICAL_OHLC, REALTIME_TICKS, TICKER_SNAPSHOT"),
         ({"ticker": "BTCUSDT"}, "ticker 'BTCUSDT'"),
         ({"historical": None}, "historical is missing"),
         ({"historical": {"start_time": SPAN.end_ns, "end_time": SPAN.start_ns, "period_seconds": 60}}, "end_time"),

@@ -5,63 +5,76 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.ingestor.broker.slots import Completion, Slots
+from services.ingestor.broker.slots import Completion, JobKind, Slots, SlotType
+
+SIM, OTHER, LIVE = (
+    SlotType("SIM", JobKind.HISTORICAL),
+    SlotType("OTHER", JobKind.HISTORICAL),
+    SlotType("SIM", JobKind.REALTIME),
+)
 
 
-def slots(**capacity: int) -> Slots:
-    return Slots(capacity or {"SIM": 2}, repeat_ns=10)
+def slots(capacity: dict[SlotType, int] | None = None) -> Slots:
+    return Slots(capacity or {SIM: 2}, repeat_ns=10)
 
 
 def test_every_free_slot_is_offered_once() -> None:
-    s = slots(SIM=2, OTHER=1)
-    assert s.take_offers() == ["SIM", "SIM", "OTHER"]
+    s = slots({SIM: 2, OTHER: 1})
+    assert s.take_offers() == [SIM, OTHER, SIM]
     assert s.take_offers() == []
 
 
 def test_used_offer_returns_with_its_slot() -> None:
-    s = slots(SIM=2)
+    s = slots({SIM: 2})
     s.take_offers()
-    s.use_offer("SIM")
-    assert s.take("j1", "SIM") is None
-    assert (s.running, s.free("SIM"), s.take_offers()) == (("j1",), 1, [])
+    s.use_offer(SIM)
+    assert s.take("j1", SIM) is None
+    assert (s.running, s.free(SIM), s.take_offers()) == (("j1",), 1, [])
     s.release("j1")
-    assert s.take_offers() == ["SIM"]
+    assert s.take_offers() == [SIM]
 
 
 def test_a_rejected_dispatch_used_up_an_offer_too() -> None:
-    s = slots(SIM=1)
+    s = slots({SIM: 1})
     s.take_offers()
-    s.use_offer("SIM")
-    assert s.take_offers() == ["SIM"]
+    s.use_offer(SIM)
+    assert s.take_offers() == [SIM]
 
 
 def test_a_new_connection_is_offered_what_is_free_now() -> None:
-    s = slots(SIM=3)
+    s = slots({SIM: 3})
     s.take_offers()
-    s.use_offer("SIM")
-    s.take("j1", "SIM")
+    s.use_offer(SIM)
+    s.take("j1", SIM)
     s.forget_offers()
-    assert s.take_offers() == ["SIM", "SIM"]
+    assert s.take_offers() == [SIM, SIM]
 
 
 @pytest.mark.parametrize(
-    ("venue", "reason"),
-    [("MOON", "exchange 'MOON' is not served by this ingestor; it serves SIM"), ("SIM", "no free slot for SIM")],
+    ("slot", "reason"),
+    [
+        (
+            SlotType("MOON", JobKind.HISTORICAL),
+            "exchange 'MOON' is not served by this ingestor; it serves SIM",
+        ),
+        (SIM, "no free slot for historical jobs of SIM"),
+        (LIVE, "no free slot for realtime jobs of SIM"),
+    ],
 )
-def test_dispatches_that_cannot_be_taken(venue: str, reason: str) -> None:
-    s = slots(SIM=1)
-    s.take("j0", "SIM")
-    assert s.take("j1", venue) == reason
+def test_dispatches_that_cannot_be_taken(slot: SlotType, reason: str) -> None:
+    s = slots({SIM: 1})
+    s.take("j0", SIM)
+    assert s.take("j1", slot) == reason
     assert s.running == ("j0",)
 
 
 def test_stopped_offers_and_takes_nothing() -> None:
-    s = slots(SIM=2)
-    s.take("j0", "SIM")
+    s = slots({SIM: 2})
+    s.take("j0", SIM)
     s.stop()
     s.release("j0")
     assert s.take_offers() == []
-    assert s.take("j1", "SIM") == "this ingestor is shutting down"
+    assert s.take("j1", SIM) == "this ingestor is shutting down"
 
 
 def test_completion_is_repeated_until_it_is_old_enough_to_have_arrived() -> None:
@@ -76,35 +89,50 @@ def test_completion_is_repeated_until_it_is_old_enough_to_have_arrived() -> None
     s.note_sent("never heard of", now_ns=1010)
 
 
+def test_no_more_dispatches_run_than_the_limit_which_may_be_lower_than_the_offers() -> None:
+    s = slots({SIM: 2, LIVE: 2})
+    assert s.limit == 4
+    assert s.take_offers() == [SIM, LIVE, SIM, LIVE]
+    s.limit = 1
+    s.use_offer(SIM)
+    assert s.take("j1", SIM) is None
+    s.use_offer(LIVE)
+    assert s.take("j2", LIVE) == "max_concurrent 1 dispatches are running"
+    assert s.take_offers() == []
+    s.limit = 4
+    assert s.take_offers() == [LIVE]
+    assert (s.count(JobKind.HISTORICAL), s.count(JobKind.REALTIME)) == (1, 0)
+
+
 class SlotsMachine(RuleBasedStateMachine):
     """Whatever happens, the broker never holds more offers than there are free slots."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots = Slots({"A": 2, "B": 1}, repeat_ns=10)
-        self.at_broker = {"A": 0, "B": 0}
+        self.slots = Slots({SIM: 2, LIVE: 1}, repeat_ns=10)
+        self.at_broker = {SIM: 0, LIVE: 0}
         self.jobs = 0
         self._send()
 
     def _send(self) -> None:
-        for venue in self.slots.take_offers():
-            self.at_broker[venue] += 1
+        for slot in self.slots.take_offers():
+            self.at_broker[slot] += 1
 
-    @rule(venue=st.sampled_from("AB"))
-    def dispatch(self, venue: str) -> None:
-        if not self.at_broker[venue]:
+    @rule(slot=st.sampled_from([SIM, LIVE]))
+    def dispatch(self, slot: SlotType) -> None:
+        if not self.at_broker[slot]:
             return
-        self.at_broker[venue] -= 1
+        self.at_broker[slot] -= 1
         self.jobs += 1
-        self.slots.use_offer(venue)
-        assert self.slots.take(f"j{self.jobs}", venue) is None, "an offered slot is free"
+        self.slots.use_offer(slot)
+        assert self.slots.take(f"j{self.jobs}", slot) is None, "an offered slot is free"
         self._send()
 
-    @rule(venue=st.sampled_from("AB"))
-    def dispatch_that_is_rejected(self, venue: str) -> None:
-        if self.at_broker[venue]:
-            self.at_broker[venue] -= 1
-            self.slots.use_offer(venue)
+    @rule(slot=st.sampled_from([SIM, LIVE]))
+    def dispatch_that_is_rejected(self, slot: SlotType) -> None:
+        if self.at_broker[slot]:
+            self.at_broker[slot] -= 1
+            self.slots.use_offer(slot)
             self._send()
 
     @precondition(lambda self: self.slots.running)
@@ -115,13 +143,13 @@ class SlotsMachine(RuleBasedStateMachine):
 
     @rule()
     def reconnect(self) -> None:
-        self.at_broker = {"A": 0, "B": 0}
+        self.at_broker = {SIM: 0, LIVE: 0}
         self.slots.forget_offers()
         self._send()
 
     @invariant()
     def offers_are_the_free_slots(self) -> None:
-        assert self.at_broker == {v: self.slots.free(v) for v in "AB"}
+        assert self.at_broker == {slot: self.slots.free(slot) for slot in (SIM, LIVE)}
 
 
 SlotsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

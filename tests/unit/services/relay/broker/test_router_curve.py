@@ -18,12 +18,12 @@ from services.common.messaging.curve import curve_client, make_keys
 from services.common.messaging.frames import encode_work
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.slots import Slots
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
 from services.relay.broker.leases import Slot
 from services.relay.broker.router import Broker, open_broker
 from services.relay.metrics import RelayMetrics
+from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import settings
 
 READY = encode_work(ingest.WorkerReady(exchanges=["SIM"], job_type=ingest.HISTORICAL))
@@ -148,7 +148,7 @@ async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch
         stop = asyncio.Event()
         worker = BrokerConnection(
             IngestorSettings(broker=stage.address, drain_seconds=0, **keys),
-            Slots({"SIM": 1}, repeat_ns=0),
+            history_slots(1),
             no_job,
             IngestorMetrics(CollectorRegistry()),
             SystemClock(),
@@ -164,7 +164,7 @@ async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch
         await task
 
 
-async def no_job(job: object) -> None:
+async def no_job(job: object, stop: object) -> None:
     raise AssertionError
 
 

@@ -14,9 +14,12 @@ from services.common.clock import ManualClock, SystemClock
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.slots import Completion, Dispatch, Slots
+from services.ingestor.broker.requests import AnyDispatch
+from services.ingestor.broker.slots import Completion, Dispatch
+from services.ingestor.broker.stop import Stop
 from services.ingestor.config import IngestorSettings
 from services.ingestor.metrics import IngestorMetrics
+from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import Suite, final_of, minute, page, suite, until
 
 HOUR_NS = 3_600 * SECOND_NS
@@ -31,7 +34,8 @@ class Running:
         self.connected = asyncio.Event()
         self.stop = asyncio.Event()
 
-    async def run_job(self, job: Dispatch) -> Completion:
+    async def run_job(self, job: AnyDispatch, stop: Stop) -> Completion:
+        assert isinstance(job, Dispatch)
         self.ends[job.id] = asyncio.get_running_loop().create_future()
         self.taken.put_nowait(job)
         return await self.ends[job.id]
@@ -48,7 +52,7 @@ async def ingestor(broker: str, slots: int) -> AsyncIterator[Running]:
     running = Running()
     worker = BrokerConnection(
         IngestorSettings(broker=broker, drain_seconds=0, heartbeat_seconds=0.2),
-        Slots({"SIM": slots}, repeat_ns=60 * SECOND_NS),
+        history_slots(slots, repeat_ns=60 * SECOND_NS),
         running.run_job,
         IngestorMetrics(CollectorRegistry()),
         SystemClock(),

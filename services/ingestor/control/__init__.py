@@ -1,0 +1,1 @@
+"""Instructions of the relay to a running ingestor."""

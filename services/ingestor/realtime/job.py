@@ -1,0 +1,401 @@
+"""A realtime job: trades of one market from its socket and from REST, the candles made of them, and their records.
+
+Four tasks share the state, and change it without waiting in between:
+
+listen    messages of the socket -> feed
+refill    queries to REST that the feed wants -> feed; opens a deaf socket again
+publish   released trades and closed candles -> Kafka, one record after the other, then the report to the relay
+check     closed candles against the exchange's own; a difference is repaired from the trades in REST
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ccxt.async_support as ccxt
+import structlog
+
+from services.common.kafka.page_record import page_value
+from services.common.model.errors import Unavailable
+from services.common.model.page import TICKS_TOPIC, Kind, PageHeaders
+from services.common.model.periods import ceil_to_grid
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from services.ingestor.broker.requests import RealtimeDispatch
+from services.ingestor.broker.slots import Completion
+from services.ingestor.broker.stop import Stop
+from services.ingestor.config import IngestorSettings
+from services.ingestor.exchange.failures import ExchangeFailure
+from services.ingestor.exchange.live_queries import LiveQueries
+from services.ingestor.exchange.live_sockets import LiveSockets
+from services.ingestor.exchange.validation import BadAnswer
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.publisher import Publisher
+from services.ingestor.realtime.agreed_feed import AgreedFeed
+from services.ingestor.realtime.batches import Batch, Batches
+from services.ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
+from services.ingestor.realtime.candle_checks import CandleChecks
+from services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer, NumberedFeed
+from services.ingestor.realtime.records import candle_pages, encode_trade, live_candle, trades_value
+from services.ingestor.realtime.refetch import refetch
+from services.ingestor.realtime.relay_client import LivePush, Progress, Reports, Resume
+from services.ingestor.realtime.trade import Trade
+
+log = structlog.get_logger(__name__)
+_STOP_SECONDS = 0.8
+"""Time for the last records after a stop; WorkStop is obeyed within a second."""
+_LONGEST_WAIT_SECONDS = 1.0
+_MAX_BACKLOG = 20_000
+"""Trades that wait for their records; no further ones are queried meanwhile."""
+_MAX_LIVE = 1_000
+_RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.1, 10.0
+
+
+@dataclass(frozen=True)
+class Services:
+    """What all realtime jobs of a venue use."""
+
+    queries: LiveQueries
+    sockets: LiveSockets
+    publisher: Publisher
+    reports: Reports
+    live: LivePush
+    settings: IngestorSettings
+    metrics: IngestorMetrics
+
+
+class RealtimeJob:
+    """One realtime dispatch; `run` once."""
+
+    def __init__(self, dispatch: RealtimeDispatch, resume: Resume, services: Services, stop: Stop, trace: str) -> None:
+        self.job_id = dispatch.id
+        self._dispatch = dispatch
+        self._services = services
+        self._stop = stop
+        self._trace = trace
+        self._venue = dispatch.instrument.venue
+        self._symbol = dispatch.instrument.symbol
+        self._clock = services.queries.venue.clock
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Event()
+        self._fenced = False
+        self._pages = 0
+        self._last_id = resume.last_trade_id
+        self._start_ns = resume.start_ns
+        starts = {p: ceil_to_grid(resume.candles.get(p, resume.start_ns), p) for p in dispatch.periods}
+        now_ns = self._clock.monotonic_ns()
+        series, begin_ns = services.queries.venue.trade_series, min([resume.start_ns, *starts.values()])
+        self._feed: NumberedFeed | AgreedFeed
+        if series.numbered:
+            known = begin_ns == resume.start_ns and resume.last_trade_id.isdecimal()
+            last_number = int(resume.last_trade_id) if known else None
+            self._feed = NumberedFeed(series, begin_ns, last_number, now_ns=now_ns)
+        else:
+            poll_ns = int(services.settings.trade_poll_seconds * SECOND_NS)
+            self._feed = AgreedFeed(begin_ns, now_ns=now_ns, poll_ns=poll_ns)
+        self._last_number = int(resume.last_trade_id) if resume.last_trade_id.isdecimal() else -1
+        self._builder = CandleBuilder(starts)
+        self._batches = Batches(resume.start_ns, now_ns=now_ns)
+        self._checks = CandleChecks(starts)
+        self._live_trades: deque[Trade] = deque(maxlen=_MAX_LIVE)
+        self._live_closed: deque[ClosedCandles] = deque(maxlen=_MAX_LIVE)
+        self._has_news = False
+        self._newest_received_ns = 0
+        self._asked_ns = 0
+        self._lost = 0
+
+    async def run(self) -> Completion | None:
+        """Work until the stop; return how the job ended, or None if the relay no longer wants it."""
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(self._publish())
+            others = [group.create_task(each) for each in (self._listen(), self._refill(), self._check())]
+            stopping = group.create_task(self._stop.wait())
+            try:
+                await asyncio.wait({publishing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                self._wake.set()
+                await asyncio.wait({publishing}, timeout=_STOP_SECONDS)
+            finally:
+                for task in (publishing, *others, stopping):
+                    task.cancel()
+        self._services.reports.forget(self.job_id)
+        if self._fenced:
+            return None
+        failure = publishing.result() if not publishing.cancelled() else None
+        return failure or self._stop.completion(self.job_id)
+
+    def fence(self) -> None:
+        """End the job without a completion."""
+        self._fenced = True
+        self._wake.set()
+
+    def take_live(self) -> relay_pb.PushMarketDataRequest | None:
+        """Return what the live stream has not had yet: trades, closed candles, and the running ones."""
+        trades, closed = list(self._live_trades), list(self._live_closed)
+        self._live_trades.clear()
+        self._live_closed.clear()
+        if not self._has_news:
+            return None
+        self._has_news = False
+        candles = [
+            live_candle(each.period_seconds, candle, closed=True, amends=each.amends)
+            for each in closed
+            for candle in each.candles
+        ]
+        running = self._builder.running() if self._dispatch.periods else []
+        candles += [live_candle(p, candle, received_ns=self._newest_received_ns) for p, candle in running]
+        wanted = trades if self._dispatch.include_ticks else []
+        return relay_pb.PushMarketDataRequest(
+            job_id=self.job_id, trades=[encode_trade(trade) for trade in wanted], candles=candles
+        )
+
+    # --- socket -----------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        sockets, series = self._services.sockets, self._services.queries.venue.trade_series
+        if not sockets.can_watch:
+            log.warning("ccxt.pro has no trades of this exchange: REST only", exchange=self._venue)
+            return
+        pause = _RECONNECT_SECONDS
+        while True:
+            try:
+                rows = await sockets.watch(self._symbol)
+                received_ns = self._clock.wall_ns()
+                trades = [series.read(row, received_ns) for row in rows]
+                pause = _RECONNECT_SECONDS
+                self._received(trades)
+            except BadAnswer as error:
+                self._services.metrics.bad_messages.labels(self._venue).inc()
+                log.info("message of the socket dropped", exchange=self._venue, reason=str(error)[:200])
+            except ccxt.BaseError as error:
+                self._disconnected(str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_RECONNECT_SECONDS)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                self._disconnected("ccxt.pro cancelled the call")  # it does so when it closes a socket
+                await asyncio.sleep(pause)
+
+    def _received(self, trades: Sequence[Trade]) -> None:
+        released = self._feed.received(trades, now_ns=self._clock.monotonic_ns())
+        self._release(released, live=released if self._feed.is_numbered else trades)
+        self._turn.set()
+
+    def _disconnected(self, reason: str) -> None:
+        self._services.metrics.disconnects.labels(self._venue).inc()
+        log.info("socket lost", exchange=self._venue, symbol=self._symbol, reason=reason[:200])
+        self._feed.disconnected(now_ns=self._clock.monotonic_ns())
+        self._turn.set()
+
+    # --- REST -------------------------------------------------------------------------------------------------------
+
+    async def _refill(self) -> None:
+        feed, queries = self._feed, self._services.queries
+        while True:
+            await self._until_due()
+            if len(self._batches) > _MAX_BACKLOG:
+                await asyncio.sleep(0.05)
+                continue
+            if feed.is_deaf(now_ns=self._clock.monotonic_ns()):
+                log.warning("socket is deaf; opening it again", exchange=self._venue, symbol=self._symbol)
+                self._services.metrics.reopened.labels(self._venue).inc()
+                self._services.sockets.reopen(self._symbol)
+                continue
+            if self._clock.monotonic_ns() < feed.due_ns:
+                continue
+            try:
+                released = await queries.trades(self._symbol, feed.query(), self._answered)
+                self._services.metrics.refills.labels(self._venue).inc()
+                self._note_skipped()
+                self._release(released, live=released if feed.is_numbered else ())
+            except ExchangeFailure as error:
+                log.warning("trades not queried", exchange=self._venue, symbol=self._symbol, reason=str(error))
+                feed.failed(now_ns=self._clock.monotonic_ns())
+
+    def _note_skipped(self) -> None:
+        for gap in self._feed.skipped:
+            log.warning("trades do not exist", symbol=self._symbol, first=gap.first, last=gap.last)
+            self._services.metrics.skipped_trades.labels(self._venue).inc(gap.last - gap.first + 1)
+        self._feed.skipped.clear()
+
+    def _answered(self, answer: Answer) -> list[Trade]:
+        return self._feed.answered(answer, now_ns=self._clock.monotonic_ns())
+
+    async def _until_due(self) -> None:
+        """Wait until the feed wants something; ask it to settle the candles that should be closed by now."""
+        while True:
+            self._turn.clear()
+            now_ns = self._clock.monotonic_ns()
+            close_ns = self._builder.next_close_ns()
+            if close_ns is not None and self._feed.settled_ns < close_ns:
+                is_over = self._services.queries.clock_estimate_ns >= close_ns + 3 * MARGIN_NS
+                if is_over and now_ns >= self._asked_ns + SECOND_NS:
+                    self._asked_ns = now_ns
+                    self._feed.ask(now_ns)
+            wait_ns = self._feed.wake_ns - now_ns
+            if wait_ns <= 0:
+                return
+            timeout = min(wait_ns / SECOND_NS, _LONGEST_WAIT_SECONDS)
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._turn.wait()
+            except TimeoutError:
+                pass
+
+    # --- released trades --------------------------------------------------------------------------------------------
+
+    def _release(self, released: Sequence[Trade], *, live: Sequence[Trade]) -> None:
+        if released:
+            self._builder.add(released)
+            wanted = [trade for trade in released if self._is_new(trade)]
+            self._batches.add(wanted, now_ns=self._clock.monotonic_ns())
+        if live:
+            self._newest_received_ns = live[-1].received_ns
+            self._live_trades.extend(trade for trade in live if self._is_new(trade))
+            self._push()
+        self._wake.set()
+
+    def _is_new(self, trade: Trade) -> bool:
+        """Return whether no earlier dispatch has produced a trade for certain."""
+        return trade.time_ns >= self._start_ns or 0 <= self._last_number < trade.number
+
+    def _push(self) -> None:
+        self._has_news = True
+        self._services.live.changed(self)
+
+    # --- records ----------------------------------------------------------------------------------------------------
+
+    async def _publish(self) -> Completion | None:
+        """Publish until the stop or the fence; return a completion only if that fails."""
+        try:
+            while not self._fenced and not self._stop.is_set:
+                self._wake.clear()
+                if not await self._publish_due(flush=False):
+                    await self._until_wanted()
+            if not self._fenced:
+                await self._publish_due(flush=True)
+                await self._services.reports.flush()
+        except Unavailable as error:
+            return Completion(self.job_id, success=False, message=str(error))
+        return None
+
+    async def _until_wanted(self) -> None:
+        due_ns = self._batches.due_ns() if self._dispatch.include_ticks else 0
+        wait_ns = due_ns - self._clock.monotonic_ns() if due_ns else SECOND_NS
+        try:
+            async with asyncio.timeout(max(0.001, min(wait_ns / SECOND_NS, _LONGEST_WAIT_SECONDS))):
+                await self._wake.wait()
+                await asyncio.sleep(0)
+        except TimeoutError:
+            pass
+
+    async def _publish_due(self, *, flush: bool) -> bool:
+        """Publish the records that are due; return whether there were any."""
+        now_ns, settled_ns = self._clock.monotonic_ns(), self._feed.settled_ns
+        batches, closed = self._leave_out_lost(now_ns)
+        closed += self._builder.close(settled_ns)
+        if closed:
+            self._live_closed.extend(closed)
+            self._push()
+        batches += self._batches.take(settled_ns, now_ns=now_ns, flush=flush)
+        if self._dispatch.include_ticks:
+            for batch in batches:
+                await self._produce_trades(batch)
+        for each in closed:
+            await self._produce_candles(each)
+        return bool(closed or (batches and self._dispatch.include_ticks))
+
+    def _leave_out_lost(self, now_ns: int) -> tuple[list[Batch], list[ClosedCandles]]:
+        """Let the next spans begin behind trades that are lost for good; return the records of what was before."""
+        batches: list[Batch] = []
+        closed: list[ClosedCandles] = []
+        lost = self._feed.lost[self._lost :]
+        self._lost += len(lost)
+        for span in lost:
+            log.warning("trades are lost: the exchange no longer has them", span=str(span), symbol=self._symbol)
+            self._services.metrics.lost_spans.labels(self._venue).inc()
+            batches += self._batches.take(span.start_ns, now_ns=now_ns, flush=True)
+            closed += self._builder.close(span.start_ns)
+            self._batches.skip(span.end_ns)
+            self._builder.skip(span.end_ns)
+        return batches, closed
+
+    async def _produce_trades(self, batch: Batch) -> None:
+        headers = self._headers(Kind.TRADES, 0, batch.span)
+        ticker = str(self._dispatch.instrument)
+        publisher, metrics = self._services.publisher, self._services.metrics
+        await publisher.produce(headers, trades_value(batch.trades), topic=TICKS_TOPIC, key=ticker)
+        metrics.trades.labels(self._venue).inc(len(batch.trades))
+        if batch.trades:
+            self._last_id = batch.trades[-1].trade_id
+        self._report(0, batch.span, len(batch.trades), self._last_id)
+
+    async def _produce_candles(self, closed: ClosedCandles) -> None:
+        period, ticker = closed.period_seconds, str(self._dispatch.instrument)
+        for page in candle_pages(closed, self._clock.wall_ns()):
+            headers = self._headers(Kind.PAGE, period, page.span, empty=page.empty, amends=closed.amends)
+            value = page_value(self._dispatch.request_id, page.candles)
+            await self._services.publisher.produce(headers, value, key=ticker)
+            self._services.metrics.candles.labels(self._venue).inc(len(page.candles))
+            self._report(period, page.span, len(page.candles))
+        self._checks.add(closed)
+
+    def _headers(
+        self,
+        kind: Kind,
+        period_seconds: int,
+        span: TimeRange,
+        *,
+        empty: tuple[TimeRange, ...] = (),
+        amends: bool = False,
+    ) -> PageHeaders:
+        page, self._pages = self._pages, self._pages + 1
+        return PageHeaders(
+            kind=kind,
+            ticker=str(self._dispatch.instrument),
+            period_seconds=period_seconds,
+            dispatch_id=self.job_id,
+            page=page,
+            span=span,
+            fetched_ns=self._clock.wall_ns(),
+            empty=empty,
+            trace=self._trace,
+            amends=amends,
+        )
+
+    def _report(self, period_seconds: int, span: TimeRange, count: int, last_trade_id: str = "") -> None:
+        lag_ns = self._clock.wall_ns() - span.end_ns
+        progress = Progress(self.job_id, period_seconds, span, count, last_trade_id, lag_ns)
+        self._services.reports.add(self, progress)
+
+    # --- checksums --------------------------------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        settings, queries, metrics = self._services.settings, self._services.queries, self._services.metrics
+        while True:
+            await asyncio.sleep(settings.candle_check_seconds)
+            for period, span in self._checks.due(queries.venue.limits.candles):
+                try:
+                    theirs = await queries.candles(self._symbol, period, span)
+                    differences = self._checks.compare(period, span, theirs)
+                    metrics.candles_checked.labels(self._venue).inc()
+                    for open_ns in differences:
+                        await self._repair(period, open_ns)
+                except ExchangeFailure as error:
+                    log.info("candles not checked", exchange=self._venue, symbol=self._symbol, reason=str(error)[:300])
+
+    async def _repair(self, period: int, open_ns: int) -> None:
+        """Query the trades of a candle that differs from the exchange's own, and build it again."""
+        metrics, symbol = self._services.metrics, self._symbol
+        metrics.candle_differences.labels(self._venue).inc()
+        log.warning("candle differs from the exchange's own", symbol=symbol, period_seconds=period, open_ns=open_ns)
+        trades = await refetch(self._services.queries, symbol, self._checks.span_of(period, open_ns))
+        if trades is not None:
+            self._builder.rebuild(period, open_ns, trades)
+            self._batches.add(trades, now_ns=self._clock.monotonic_ns())
+            self._wake.set()

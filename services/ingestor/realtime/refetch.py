@@ -1,0 +1,41 @@
+"""All trades of a short span, queried again: the repair of a candle that differs from the exchange's own."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from services.common.model.time_range import TimeRange
+from services.ingestor.exchange.dialects.live_trades import TradeQuery
+from services.ingestor.exchange.live_queries import LiveQueries
+from services.ingestor.realtime.numbered_feed import Answer
+from services.ingestor.realtime.trade import Trade
+
+_MAX_PAGES = 100
+
+
+async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Trade] | None:
+    """Return the trades of a span; None if they are too many, or some are missing.
+
+    Raises:
+        ExchangeFailure: The exchange does not answer.
+    """
+    series = queries.venue.trade_series
+    found: dict[str, Trade] = {}
+    query = TradeQuery(since_ns=max(0, span.start_ns - 1_000_000))
+    for _ in range(_MAX_PAGES):
+        answer = await queries.trades(symbol, query, _unchanged)
+        found.update((trade.trade_id, trade) for trade in answer.trades)
+        last = max(answer.trades, default=None)
+        if last is None or last.time_ns >= span.end_ns or not answer.full:
+            break
+        query = series.query(last.number if series.numbered else None, last.time_ns)
+    else:
+        return None
+    trades = sorted(trade for trade in found.values() if span.start_ns <= trade.time_ns < span.end_ns)
+    if series.numbered and any(other.number != one.number + 1 for one, other in pairwise(trades)):
+        return None
+    return trades
+
+
+def _unchanged(answer: Answer) -> Answer:
+    return answer

@@ -1,0 +1,1 @@
+"""Snapshots of all tickers of an exchange."""
