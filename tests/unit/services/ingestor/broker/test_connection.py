@@ -174,7 +174,7 @@ async def test_dispatch_without_a_free_slot_is_rejected_and_a_second_copy_ignore
         for job_id in ("j1", "j1", "j2"):
             await stage.broker.send(identity, dispatch(job_id, SPAN))
         _, reject = await stage.broker.wait_for(pb.WorkReject)
-        assert (reject.job_id, reject.reason) == ("j2", "no free slot for SIM")
+        assert (reject.job_id, reject.reason) == ("j2", "no free slot for historical jobs of SIM")
         assert stage.started.qsize() == 1
 
 

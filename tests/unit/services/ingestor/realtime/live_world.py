@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_
 from tests.unit.services.ingestor.fakes import Record
 
 SECOND_NS = 1_000_000_000
-MARKETS = {"binance": ("BTC/USDT", "BTCUSDT"), "kraken": ("XMR/USD", "XXMRZUSD")}
+MARKETS = {"binance": ("BTC/USDT", "BTCUSDT"), "kraken": ("SOL/USDT", "SOLUSDT")}
 """A market of each dialect: ccxt's symbol and the exchange's id."""
 
 
@@ -75,6 +75,17 @@ class LiveWorld:
             while self.settled(job_id) < time_ns:  # noqa: ASYNC110 - it happens behind gRPC
                 await asyncio.sleep(0.01)
 
+    async def until_stats(self, condition: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait until the exchange's counts meet a condition."""
+        async with asyncio.timeout(60):
+            while not condition(await self.sim.stats()):  # noqa: ASYNC110 - it happens behind HTTP
+                await asyncio.sleep(0.05)
+
+    async def until_seen(self, kinds: Iterable[str]) -> None:
+        """Wait until each fault has occurred."""
+        wanted = set(kinds)
+        await self.until_stats(lambda stats: wanted <= stats["faults"].keys())
+
     async def true_trades(self, span: TimeRange) -> dict[str, tuple[int, float, float]]:
         """Return the exchange's trades of a span by id: milliseconds, price, amount; faults must be off."""
         if self.dialect == "kraken":
@@ -109,8 +120,7 @@ class LiveWorld:
 
     async def true_candles(self, span: TimeRange, interval: str = "1m") -> dict[int, list[float]]:
         """Return the exchange's own candles of a span."""
-        market_id = {"XXMRZUSD": "XMRUSD"}.get(self.market_id, self.market_id)
-        return await self.sim.truth(span, market_id, interval)
+        return await self.sim.truth(span, self.market_id, interval)
 
     async def _get(self, path: str, **query: Any) -> Any:
         async with self.sim.http.get(self.sim.url + path, params=query) as answer:
@@ -182,15 +192,14 @@ async def check_job(live: LiveWorld, job_id: str, since_ns: int, *, periods: tup
         pages = live.records(job_id, Kind.PAGE, period)
         start_ns = ceil_to_grid(since_ns, period)
         check_spans(pages, start_ns)
-        ours: dict[int, list[float]] = {}
+        candles: dict[int, list[float]] = {}
         empty: set[int] = set()
         for page in pages:
-            ours |= {c.open_time: [c.open, c.high, c.low, c.close, c.volume] for c in page.candles}
+            candles |= {c.open_time: [c.open, c.high, c.low, c.close, c.volume] for c in page.candles}
             empty |= {t for gap in page.control.empty for t in open_times(gap, period)}
         closed = TimeRange(start_ns, max((p.control.span.end_ns for p in pages), default=start_ns))
-        assert sorted([*ours, *empty]) == open_times(closed, period)
+        assert sorted([*candles, *empty]) == open_times(closed, period)
         theirs = await live.true_candles(closed, {60: "1m", 300: "5m"}[period])
-        differences = [
-            (t, ours.get(t), theirs.get(t)) for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t)
-        ]
+        assert candles.keys() == theirs.keys()
+        differences = [(t, candles[t], theirs[t]) for t in theirs if candles[t] != theirs[t]]
         assert not differences, differences[:3]

@@ -30,44 +30,48 @@ async def test_trades_and_candles_of_a_job_are_the_exchanges(tmp_path: Path, dia
         assert live.world.relay.live
 
 
-SOCKET_FAULTS: dict[str, list[dict[str, Any]]] = {
-    "close": [{"kind": "ws_close", "every": 200}],
-    "abort": [{"kind": "ws_abort", "every": 200}],
-    "half": [{"kind": "ws_half", "every": 200}],
-    "silence": [{"kind": "ws_silence", "after": 100, "count": 1}],
-    "freeze": [{"kind": "ws_freeze", "after": 100, "count": 1}],
-    "garbage": [{"kind": "ws_garbage", "every": 150}],
-    "cut": [{"kind": "ws_cut", "every": 150}],
-    "drop": [{"kind": "ws_drop", "every": 20}],
-    "double": [{"kind": "ws_double", "every": 5}],
-    "shuffle": [{"kind": "ws_shuffle", "every": 30}],
-    "lag": [{"kind": "ws_lag", "every": 100, "lag_s": 0.3}],
-    "all": [
-        {"kind": "ws_close", "every": 401},
-        {"kind": "ws_garbage", "every": 503},
-        {"kind": "ws_drop", "every": 41},
-        {"kind": "ws_double", "every": 7},
-        {"kind": "ws_shuffle", "every": 29},
-        {"kind": "empty", "path": "/api/v3/aggTrades", "every": 3},
-        {"kind": "hole", "path": "/api/v3/aggTrades", "every": 4},
-        {"kind": "cut_json", "path": "/api/v3/aggTrades", "every": 5},
-        {"kind": "drop_last", "path": "/api/v3/aggTrades", "every": 7},
-    ],
-}
+MESSAGES: list[dict[str, Any]] = [
+    {"kind": "ws_close", "every": 401},
+    {"kind": "ws_abort", "every": 433},
+    {"kind": "ws_half", "every": 467},
+    {"kind": "ws_drop", "every": 41},
+    {"kind": "ws_double", "every": 7},
+    {"kind": "ws_shuffle", "every": 29},
+    {"kind": "ws_lag", "every": 307, "lag_s": 0.2},
+]
+REST: list[dict[str, Any]] = [
+    {"kind": "empty", "path": "TRADES", "every": 3},
+    {"kind": "hole", "path": "TRADES", "every": 4},
+    {"kind": "cut_json", "path": "TRADES", "every": 5},
+    {"kind": "short", "path": "TRADES", "every": 7},
+    {"kind": "html", "path": "TRADES", "every": 11},
+]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("faults", SOCKET_FAULTS)
-async def test_no_trade_is_lost_or_doubled_by_a_faulty_socket(tmp_path: Path, dialect: str, faults: str) -> None:
-    rules = SOCKET_FAULTS[faults]
-    if dialect == "kraken":
-        rules = [{**rule, "path": "/0/public/Trades"} if "path" in rule else rule for rule in rules]
+async def test_no_trade_is_lost_or_doubled_by_faulty_sockets_and_answers(tmp_path: Path, dialect: str) -> None:
+    path = {"binance": "/api/v3/aggTrades", "kraken": "/0/public/Trades"}[dialect]
+    rules = [*MESSAGES, *({**rule, "path": path} for rule in REST)]
     async with live_world(tmp_path, dialect=dialect, since_ns=SINCE_NS) as live:
         await live.sim.faults(*rules)
         await live.start("j1")
         await live.until_settled("j1", END_NS)
-        seen = (await live.sim.stats())["faults"]
+        await live.until_seen(rule["kind"] for rule in rules)
         await live.sim.faults()
         assert (await live.stop("j1")).success
-        assert seen.keys() == {rule["kind"] for rule in rules}
+        await check_job(live, "j1", SINCE_NS)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("kind", ["ws_freeze", "ws_cut"])
+async def test_a_socket_that_sends_no_trades_any_more_is_opened_again(tmp_path: Path, dialect: str, kind: str) -> None:
+    """After one malformed frame ccxt.pro never returns again; a frozen server answers no ping either."""
+    async with live_world(tmp_path, dialect=dialect, since_ns=SINCE_NS) as live:
+        await live.start("j1")
+        await live.until_settled("j1", NOW_NS + 100 * SECOND_NS)
+        await live.sim.faults({"kind": kind, "count": 1})
+        await live.until_seen([kind])
+        await live.until_stats(lambda stats: stats["sockets"]["opened"] >= 2)
+        await live.until_settled("j1", live.settled("j1") + 100 * SECOND_NS)
+        assert (await live.stop("j1")).success
         await check_job(live, "j1", SINCE_NS)
