@@ -1,4 +1,4 @@
-"""Dispatches in the DataRequests of the broker. Pure."""
+"""Dispatches in the DataRequests of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of settings that a CONFIG_UPDATE asks for. Pure."""
+"""Changes of settings that a CONFIG_UPDATE asks for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of the records of realtime jobs, and the pages of closed candles. Pure.
+"""Values of the records of realtime jobs, and the pages of closed candles.
 
 docs/protocol.md, "Realtime records", has the contract.
 """
