@@ -201,10 +201,11 @@ class _Cells:
         self._pending += checked
         times_ns = sorted([coarse.fetched_ns, fetched_ns])
         for each in checked:
-            if any(empty.overlaps(each.span) for empty in coarse.empty):
-                self._proofs += [proof._replace(span=each.span) for proof in coarse.proofs]
-            else:
-                self._proofs.append(Proof(each.span, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
+            summed = _summed(each, coarse.empty, self._fetch.windows)
+            for part in subtract([each.span], [summed] if summed else []):
+                self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
+            if summed:
+                self._proofs.append(Proof(summed, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
         await self._hand_on()
 
     async def _hand_on(self, *, all_pages: bool = False) -> None:
@@ -290,3 +291,19 @@ class _Cells:
         if inside and not self._job.is_over:
             await self._fetch.settle(inside, self._smaller)
             self._done_ns = inside.end_ns
+
+
+def _summed(cell: CheckedCell, absent: Sequence[TimeRange], windows: Windows) -> TimeRange | None:
+    """Return the part of a cell that its checksum proves: all but holes that continue an absent cell's.
+
+    If the exchange computes cells from candles that it does not show for a while, these cells tally, and only the
+    absent one beside them tells.
+    """
+    start_ns, end_ns = cell.span.start_ns, cell.span.end_ns
+    if any(part.contains(cell.span) for part in absent):
+        return None
+    if cell.candles and any(part.end_ns == start_ns for part in absent):
+        start_ns = cell.candles[0].open_ns
+    if cell.candles and any(part.start_ns == end_ns for part in absent):
+        end_ns = windows.after(cell.candles[-1].open_ns)
+    return TimeRange(start_ns, end_ns)

@@ -17,7 +17,7 @@ from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandl
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.evidence import Evidence, Query
-from services.ingestor.history.newest import REASON, newest_open_ns, settled_end_ns
+from services.ingestor.history.newest import REASON, Newest
 from services.ingestor.history.paging import Page, Windows, page_periods
 from services.ingestor.history.waits import Waits
 
@@ -71,9 +71,8 @@ class Job:
         self._found = 0
         self._failed = 0
         self._last: tuple[Candle, ...] = ()
-        self.now_ns = 0
-        """Time by which candles are closed."""
-        self._newest_ns = 0
+        dialect = venue.dialect
+        self.newest = Newest(dispatch.period_seconds, dialect.publish_seconds, dialect.running is not None)
         self._held: list[Page] = []
         self.traded: list[TimeRange] = []
         """Ranges of coarser candles with a volume, whose finer candles do not tally."""
@@ -126,8 +125,8 @@ class Job:
         if 0 < wait_ns <= settings.close_wait_seconds * SECOND_NS:
             await self.venue.sleep(wait_ns / SECOND_NS)
             now_ns = await self._session.now_ns() - lag_ns
-        self.now_ns = max(0, now_ns)
-        return floor_to_grid(self.now_ns, dispatch.period_seconds)
+        self.newest.now_ns = max(0, now_ns)
+        return floor_to_grid(self.newest.now_ns, dispatch.period_seconds)
 
     def leave_out(self, error: ImpossibleCandle) -> bool:
         """Query these candles no more; return False if there are too many."""
@@ -269,6 +268,8 @@ class Job:
         timeframe = PERIODS[period_seconds]
         found, fetched_ns = await self._session.candles(symbol, timeframe, period_seconds, query.window, skip)
         self._agreement.advance(fetched_ns)
+        if period_seconds == self.dispatch.period_seconds:
+            self.newest.note(found)
         return found, fetched_ns
 
     async def _hand_on_traded(self, page: Page) -> None:
@@ -282,7 +283,6 @@ class Job:
 
     async def hand_on(self, page: Page) -> None:
         """Hand a verified page on, up to the limit's last candle; hold back what is not settled, and all after it."""
-        self._last = (*self._last, *page.candles)[-_LINK:]
         self._failed = 0
         self._held.append(page)
         await self._hand_on_settled()
@@ -306,53 +306,44 @@ class Job:
     async def _put_known(self, page: Page) -> None:
         """Hand a page on except for its holes that are not settled."""
         while page.span:
-            end_ns = self._settled_end_ns(page)
-            if end_ns > page.span.start_ns:
-                await self._put_page(page.part(TimeRange(page.span.start_ns, end_ns)))
-            rest_ns = next((c.open_ns for c in page.candles if c.open_ns >= end_ns), page.span.end_ns)
+            end_ns = self.newest.settled_end_ns(page)
+            await self._put_page(page.part(TimeRange(page.span.start_ns, end_ns)))
+            rest_ns = next((c.open_ns for c in page.candles if c.open_ns > end_ns), page.span.end_ns)
             self.add_rest(TimeRange(end_ns, rest_ns), REASON)
             page = page.part(TimeRange(rest_ns, page.span.end_ns))
 
     async def _probe(self) -> None:
-        """Query what is held back once; settle it again if there are candles that were absent."""
+        """Query what is held back once, up to the candle that is still open; settle it again if it has changed."""
         windows = Windows(self.dispatch.period_seconds, self.limits, closed_end_ns=0)
-        held = TimeRange(self._held[0].span.start_ns, self._held[-1].span.end_ns)
-        known = {c.open_ns for page in self._held for c in page.candles}
+        start_ns = self.newest.settled_end_ns(self._held[0])
+        held = TimeRange(start_ns, self._held[-1].span.end_ns)
+        known = {c for page in self._held for c in page.candles}
         try:
-            windows.closed_end_ns = await self._closed_end_ns()
+            closed_end_ns = await self._closed_end_ns()
+            windows.closed_end_ns = closed_end_ns if self.newest.is_marked else windows.after(closed_end_ns)
             found, _ = await self.query(Query(windows.longest(held.start_ns), shifted=True), windows.period)
         except ExchangeFailure:
             return
-        self._newest_ns = max([self._newest_ns, *(c.open_ns for c in found)])
-        if any(c.open_ns < held.end_ns and c.open_ns not in known for c in found):
-            self._held = []
+        if any(c.open_ns < held.end_ns and c not in known for c in found):
+            first, self._held = self._held[0], []
+            await self._put_page(first.part(TimeRange(first.span.start_ns, start_ns)))
             await self.settle(held)
         else:
             await self._hand_on_settled()
 
     async def _hand_on_settled(self) -> None:
-        self._newest_ns = max(self._newest_ns, newest_open_ns(self._held))
-        while self._held:
-            page = self._held[0]
-            end_ns = self._settled_end_ns(page)
-            if end_ns > page.span.start_ns:
-                await self._put_page(page.part(TimeRange(page.span.start_ns, end_ns)))
-            if end_ns < page.span.end_ns:
-                self._held[0] = page.part(TimeRange(end_ns, page.span.end_ns))
-                return
-            self._held = self._held[1:]
-
-    def _settled_end_ns(self, page: Page) -> int:
-        period, delay = self.dispatch.period_seconds, self.venue.dialect.publish_seconds
-        return settled_end_ns(page, period, newest_ns=self._newest_ns, now_ns=self.now_ns, delay_seconds=delay)
+        while self._held and self.newest.settled_end_ns(self._held[0]) == self._held[0].span.end_ns:
+            page, *self._held = self._held
+            await self._put_page(page)
 
     async def _put_page(self, page: Page) -> None:
-        if self.is_limit_reached():
+        if self.is_limit_reached() or not page.span:
             return
         if self.dispatch.limit and self._found + len(page.candles) >= self.dispatch.limit:
             last = page.candles[self.dispatch.limit - self._found - 1]
             page = page.part(TimeRange(page.span.start_ns, next_open(last.open_ns, self.dispatch.period_seconds)))
         self._found += len(page.candles)
+        self._last = (*self._last, *page.candles)[-_LINK:]
         await self._put(page)
 
     def is_limit_reached(self, more: int = 0) -> bool:

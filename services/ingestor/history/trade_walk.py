@@ -80,6 +80,7 @@ class _Walk:
         self._candles = self._candles[len(inside) :]
         if self._pager.is_open_ended and inside and self._is_young(inside[-1]):
             inside.pop()  # a trade of it may still be missing; so it is not settled, as the holes after it
+        self._job.newest.note(inside)
         for part in self._job.possible([page]):
             candles = tuple(c for c in inside if part.start_ns <= c.open_ns < part.end_ns)
             holes = set(open_times(part, self._period)) - {c.open_ns for c in candles}
@@ -89,7 +90,7 @@ class _Walk:
 
     def _is_young(self, candle: Candle) -> bool:
         """Return whether a candle ended so recently that trades of it may still turn up."""
-        age_ns = self._job.now_ns - next_open(candle.open_ns, self._period)
+        age_ns = self._job.newest.now_ns - next_open(candle.open_ns, self._period)
         return age_ns < QUIET_AFTER_SECONDS * SECOND_NS
 
     def _proofs(self, part: TimeRange) -> tuple[Proof, ...]:

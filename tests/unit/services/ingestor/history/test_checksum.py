@@ -117,3 +117,11 @@ def test_block_that_is_absent_for_a_while(seconds: float, calls: int, replicas: 
     check_never_silently_wrong(outcome)
     if seconds < 10 or replicas > 1:
         check_whole(outcome)
+
+
+@pytest.mark.parametrize("seconds", [5.0, 600.0])
+def test_block_that_is_absent_while_hours_are_computed_from_the_rest(seconds: float) -> None:
+    """The hours that the block cuts tally; the absent ones between them show that these holes are one."""
+    untruth = Untruth(7_017, 300, lasts_s=seconds, deep=True)
+    outcome = fetch(world(History(), 20_000, CallLimits(1_000, wide=True), untruth), warm())
+    check_never_silently_wrong(outcome)

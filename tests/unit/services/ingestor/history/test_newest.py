@@ -14,7 +14,7 @@ from services.common.model.time_range import TimeRange, merge
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
 from services.ingestor.history.fetch import Fetcher
-from services.ingestor.history.newest import settled_end_ns
+from services.ingestor.history.newest import Newest
 from services.ingestor.history.paging import Page
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens
@@ -31,10 +31,14 @@ def page(*absent: int) -> Page:
 @pytest.mark.parametrize(
     ("name", "absent", "newest", "age_seconds", "settled"),
     [
-        ("no hole", (), 29, 1, 30),
-        ("old hole before a later candle", (25,), 29, 1, 30),
+        ("no hole", (), 31, 1, 30),
+        ("old hole before a later candle", (25,), 30, 1, 30),
         ("young hole before a later candle", (28,), 29, 1, 28),
-        ("the same, later", (28,), 29, 60, 30),
+        ("the same, later", (28,), 30, 60, 30),
+        ("no hole, nothing later", (), 29, 1, 29),
+        ("no hole, nothing later, after the delay", (), 29, 120, 30),
+        ("no hole, and the open candle", (), 30, 1, 30),
+        ("no hole, and later candles of another answer", (), -30, 1, 29),
         ("the last candle", (29,), 28, 60, 29),
         ("the last candle, seen later candles", (29,), 31, 120, 30),
         ("a quiet market", (27, 28, 29), 26, 599, 29),
@@ -46,27 +50,38 @@ def page(*absent: int) -> Page:
 def test_holes_that_count_as_absent(
     name: str, absent: tuple[int, ...], newest: int, age_seconds: int, settled: int
 ) -> None:
-    end_ns = settled_end_ns(
-        page(*absent),
-        60,
-        newest_ns=opens(newest)[0],
-        now_ns=END_NS + age_seconds * SECOND_NS,
-        delay_seconds=120,
-    )
-    assert end_ns == opens(settled)[0]
+    known = Newest(60, delay_seconds=120, is_marked=False, now_ns=END_NS + age_seconds * SECOND_NS)
+    candles = page(*absent).candles
+    if newest < 0:
+        known.note(candles)
+        known.note([candle(t) for t in opens(-newest)])
+    else:
+        known.note([c for c in candles if c.open_ns < opens(newest)[0]] + [candle(t) for t in opens(newest)])
+    assert known.settled_end_ns(page(*absent)) == opens(settled)[0]
 
 
 class Late(Exchange):
-    """Publishes each candle some seconds after its close."""
+    """Publishes each candle some seconds after its close, or answers as of some seconds ago."""
 
-    def __init__(self, late_seconds: float, absent: Collection[int], **settings: Any) -> None:
-        self.late_ns = int(late_seconds * SECOND_NS)
+    def __init__(
+        self, late_s: float = 0, absent: Collection[int] = (), *, behind_s: float = 0, is_open: bool = True, **kept: Any
+    ) -> None:
+        """Take the faults; if ``is_open``, the candle that is still open is shown."""
+        self.late_ns = int(late_s * SECOND_NS)
+        self.behind_ns = int(behind_s * SECOND_NS)
+        self.is_open = is_open
         self.absent = opens(*absent)
-        super().__init__(self.answer_late, now_ns=END_NS + 2 * SECOND_NS, settings=settings)
+        super().__init__(self.answer_late, now_ns=END_NS + 2 * SECOND_NS, settings=kept)
 
     def answer_late(self, window: TimeRange, skip: Collection[int]) -> list[Candle]:
-        found = [t for t in open_times(window, 60) if t + 60 * SECOND_NS + self.late_ns <= self.clock_ns]
-        return [candle(t) for t in found if t not in self.absent]
+        found, view_ns = [], self.clock_ns - self.behind_ns
+        for t in open_times(window, 60):
+            end_ns = t + 60 * SECOND_NS
+            if end_ns + self.late_ns <= view_ns and t not in self.absent:
+                found.append(candle(t))
+            elif self.is_open and t < view_ns < end_ns:
+                found.append(candle(t, close=1.0))
+        return found
 
 
 async def fetch(exchange: Late) -> tuple[list[int], list[TimeRange], list[TimeRange]]:
@@ -78,33 +93,41 @@ async def fetch(exchange: Late) -> tuple[list[int], list[TimeRange], list[TimeRa
 
     job = Dispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 30), 60)
     missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
+    assert all(c == candle(c.open_ns) for page in pages for c in page.candles)
     first_ns = opens(0)[0]
     numbers = [(c.open_ns - first_ns) // (60 * SECOND_NS) for page in pages for c in page.candles]
     assert all("not settled yet" in m.reason for m in missing)
     return numbers, [part for page in pages for part in page.empty], [m.span for m in missing]
 
 
-@pytest.mark.parametrize("late_seconds", [3, 5, 8])
-async def test_late_candle_is_waited_for(late_seconds: float) -> None:
-    exchange = Late(late_seconds, (), close_wait_seconds=10)
+@pytest.mark.parametrize("fault", [{"late_s": 3}, {"late_s": 8}, {"behind_s": 3}, {"behind_s": 8}])
+async def test_newest_candle_is_waited_for(fault: dict[str, Any]) -> None:
+    exchange = Late(**fault, close_wait_seconds=10)
     assert await fetch(exchange) == (list(range(30)), [], [])
     assert exchange.clock_ns <= END_NS + 12 * SECOND_NS
 
 
-@pytest.mark.parametrize(("late_seconds", "found"), [(30, 29), (100, 28), (590, 20)])
-async def test_later_ones_are_missing_and_never_empty(late_seconds: float, found: int) -> None:
-    numbers, empty, missing = await fetch(Late(late_seconds, (), close_wait_seconds=10))
+@pytest.mark.parametrize(("late_s", "found"), [(30, 28), (100, 28), (590, 20)])
+async def test_later_ones_are_missing_and_never_empty(late_s: float, found: int) -> None:
+    numbers, empty, missing = await fetch(Late(late_s, is_open=False, close_wait_seconds=10))
     assert (numbers, empty, missing) == (list(range(found)), [], [minutes(found, 30 - found)])
 
 
+@pytest.mark.parametrize("behind_s", [30, 50])
+async def test_half_finished_candle_is_missing_and_never_stored(behind_s: float) -> None:
+    """`fetch` checks the values; two answers that agree would not help, as they come from the same replica's past."""
+    numbers, empty, missing = await fetch(Late(behind_s=behind_s, close_wait_seconds=10))
+    assert (numbers, empty, missing) == (list(range(29)), [], [minutes(29, 1)])
+
+
 async def test_only_the_hole_of_the_newest_candles_is_missing() -> None:
-    numbers, empty, missing = await fetch(Late(0, (10, 28)))
+    numbers, empty, missing = await fetch(Late(absent=(10, 28)))
     assert (numbers, empty) == ([n for n in range(30) if n not in (10, 28)], [minutes(10, 1)])
     assert missing == [minutes(28, 1)]
 
 
 async def test_candle_after_the_range_shows_that_its_end_is_quiet() -> None:
-    exchange = Late(0, (25, 26, 27, 28, 29))
+    exchange = Late(absent=(25, 26, 27, 28, 29))
     exchange.clock_ns = minutes(33, 0).start_ns
     numbers, empty, missing = await fetch(exchange)
     assert (numbers, empty, missing) == (list(range(25)), [minutes(25, 5)], [])

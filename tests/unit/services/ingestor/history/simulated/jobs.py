@@ -43,7 +43,7 @@ class Outcome:
         return _opens((r for page in self.pages for r in page.empty), self.world.period_seconds)
 
     def expected_missing(self) -> list[TimeRange]:
-        """Return the ranges that cannot be fetched: impossible candles, those still open, and absent ones too new."""
+        """Return the ranges that cannot be fetched: impossible candles, those still open, and those too new."""
         world = self.world
         open_end = TimeRange(min(world.closed_end_ns, world.span.end_ns), world.span.end_ns)
         bad = [TimeRange(world.open_ns(n), world.open_ns(n + 1)) for n in world.impossible]
@@ -57,14 +57,19 @@ class Outcome:
 
 
 def _too_new(world: World) -> list[TimeRange]:
-    """Return the absent candles that closed less than 120 s ago, or less than 600 s ago without a later candle."""
+    """Return the candles that are not settled.
+
+    Absent ones that closed less than 120 s ago, or less than 600 s ago without a later candle; and the last one if it
+    closed less than 120 s ago and there is none that is still open.
+    """
     now_ns = world.closed_end_ns + SECOND_NS // 2
-    last_ns = max((t for t in world.market if t < world.closed_end_ns), default=0)
+    last_ns = max((t for t in world.market if t <= world.closed_end_ns), default=0)
     new = []
     for n in range(world.periods):
         part = TimeRange(world.open_ns(n), world.open_ns(n + 1))
-        age_ns = now_ns - part.end_ns
-        if 0 <= age_ns < (120 if part.start_ns < last_ns else 600) * SECOND_NS and part.start_ns not in world.market:
+        age_ns, is_absent = now_ns - part.end_ns, part.start_ns not in world.market
+        seconds = 600 if is_absent and part.start_ns > last_ns else 120
+        if 0 <= age_ns < seconds * SECOND_NS and (is_absent or part.start_ns == last_ns):
             new.append(part)
     return new
 
