@@ -307,13 +307,16 @@ class AsyncClient:
         until: Moment | None = None,
         *,
         repair: bool = False,
+        values: bool = True,
         on_progress: Callable[[VerificationProgress], None] | None = None,
     ) -> VerificationResult:
         """Compare the table with the coverage of a series: all of it, or between two times, rounded down to the grid.
 
         Args:
-            repair: Remove rows that the table must not have, retract coverage of lost and unsure ones and submit
-                requests for these; ``wait`` follows the requests.
+            repair: Remove rows that the table must not have, retract coverage of lost, unsure and differing ones and
+                submit requests for these; ``wait`` follows the requests.
+            values: Compare the values with the exchange's coarser candles too, which an ingestor fetches. With
+                ``repair``, return when all requests have ended and their ranges were compared again.
             on_progress: Called at each change.
 
         Raises:
@@ -323,7 +326,12 @@ class AsyncClient:
         """
         seconds, start_ns, end_ns = read_part(period, since, until)
         request = pb.VerifyCoverageRequest(
-            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, repair=repair
+            ticker=ticker,
+            period_seconds=seconds,
+            start_time=start_ns,
+            end_time=end_ns,
+            repair=repair,
+            values=values,
         )
         async with aclosing(self._connection.answers(self._stub.VerifyCoverage, request)) as answers:
             async for answer in answers:

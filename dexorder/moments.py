@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from math import isfinite
 
 from services.common.model.errors import InvalidRequest
 from services.common.model.times import SECOND_NS, iso, parse_time
 
-Moment = str | int | dt.date | dt.datetime
+Moment = str | int | float | dt.date | dt.datetime
 """``now``, ``-30d``, ISO text, a date or datetime (UTC without a zone), or seconds, ms or ns since the epoch."""
 
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
@@ -21,10 +22,12 @@ _FORMS = "use now, -30d, 2024-01-31, 2024-01-31T12:00:00Z, or seconds or millise
 
 def moment_ns(moment: Moment, field: str, *, now_ns: int) -> int:
     """Return nanoseconds since the epoch, not rounded; InvalidRequest names the field and what is accepted."""
-    if isinstance(moment, int):
+    if isinstance(moment, dt.date):
+        return parse_time(moment.isoformat(), field)
+    if isinstance(moment, int | float) and not isinstance(moment, bool) and isfinite(moment):
         return _epoch_ns(moment, str(moment), field)
     if not isinstance(moment, str):
-        return parse_time(moment.isoformat(), field)
+        raise InvalidRequest(f"{field} {moment!r} is not a time; {_FORMS}")
     if moment == "now":
         return now_ns
     if ago := _AGO.fullmatch(moment):
@@ -37,14 +40,14 @@ def moment_ns(moment: Moment, field: str, *, now_ns: int) -> int:
         raise InvalidRequest(f"{field} {moment!r} is not a time; {_FORMS}") from None
 
 
-def _epoch_ns(number: int, text: str, field: str) -> int:
+def _epoch_ns(number: float, text: str, field: str) -> int:
     """Return the time of a number whose unit its size tells; other numbers are ambiguous, as 20240131 is."""
     for unit_ns in _EPOCH_UNITS_NS:
         if _EARLIEST_NS <= number * unit_ns < _LATEST_NS:
-            return number * unit_ns
+            return int(number * unit_ns)
     hint = _FORMS
     if (date := re.fullmatch(r"(\d{4})(\d\d)?(\d\d)?", text)) and "1970" <= text[:4] < "2200":
         hint = f"write {'-'.join([date[1], date[2] or '01', date[3] or '01'])} for a date"
     elif 0 < number * SECOND_NS < _LATEST_NS:
-        hint = f"write {iso(number * SECOND_NS)} for seconds since the epoch"
+        hint = f"write {iso(int(number) * SECOND_NS)} for seconds since the epoch"
     raise InvalidRequest(f"{field} {text} is ambiguous; {hint}")

@@ -234,15 +234,30 @@ def verify(
     period: Period,
     since: Since = None,
     until: Until = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Remove wrong rows and fetch lost ones again")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove wrong rows, fetch lost and differing ones again")
+    ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not compare the values with the exchange; nothing is fetched")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     relay: Relay = None,
 ) -> None:
-    """Compare the rows of the table with its coverage. Exit code 0 if they agree in the end."""
+    """Compare the rows of the table with its coverage and with the exchange. Exit code 0 if they agree in the end."""
     from dexorder.cli import verify as command
 
-    code = command.run(ticker, period, since, until, repair=repair, as_json=as_json, quiet=quiet, relay=relay)
+    code = command.run(
+        ticker,
+        period,
+        since,
+        until,
+        repair=repair,
+        values=not offline,
+        as_json=as_json,
+        quiet=quiet,
+        relay=relay,
+    )
     raise typer.Exit(code)
 
 

@@ -43,14 +43,14 @@ def show_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Itera
     if quiet:
         yield ignore
     elif not console.is_terminal:
-        yield _TenPercentLines(console.print, name)
+        yield TenPercentLines(console.print, name)
     else:
         with bars_on(console) as bars:
             task = bars.add_task(name, total=request.max_candles, unit="candles", note="submitting")
             yield lambda now: _update(bars, task, now, request)
 
 
-class _TenPercentLines:
+class TenPercentLines:
     """Progress as one line every 10 %, so that logs stay short."""
 
     def __init__(self, write: Write, name: str) -> None:
@@ -60,6 +60,7 @@ class _TenPercentLines:
         self._waiting: object = ("", "", 0)
 
     def __call__(self, now: Progress) -> None:
+        """Print a line if something changed."""
         tenth = now.settled_periods * 10 // now.expected_periods if now.expected_periods else 0
         delay = (now.delay.reason, now.delay.banned_until_ns // SECOND_NS) if now.delay else ("", 0)
         waiting = (now.waiting, *delay)

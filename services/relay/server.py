@@ -40,6 +40,7 @@ from services.relay.history.queries import CoverageQueries
 from services.relay.history.retraction_log import RetractionLog, RetractionTable
 from services.relay.history.state import HistoryState
 from services.relay.history.table_reader import TableReader
+from services.relay.history.value_verification import ValueVerifier
 from services.relay.history.verification import Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
@@ -91,12 +92,14 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         retraction_log = RetractionLog(retraction_table, numbers, clock)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
         engine = Engine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
+        instruments = Instruments(store, engine.venues, clock)
+        values = ValueVerifier(engine, state, reader, instruments, clock)
         service = RelayService(
             engine,
             Answers(engine, reader, max_bytes=settings.max_message_bytes),
-            Instruments(store, engine.venues, clock),
+            instruments,
             CoverageQueries(state, reader),
-            Verifier(engine, state, reader, TableMender(tables), settings),
+            Verifier(engine, state, reader, TableMender(tables), values, settings),
             metrics,
             catalog,
         )

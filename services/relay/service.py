@@ -36,7 +36,7 @@ from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
 from services.relay.history.queries import CoverageQueries
 from services.relay.history.request import check_part
-from services.relay.history.verification import Repair, VerificationState, Verifier
+from services.relay.history.verification import VerificationState, Verifier
 from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
 from services.relay.paging import page_size, read_token
@@ -189,11 +189,11 @@ class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
         caller, (series, span) = current_caller(), self._part(request)
         current = VerificationState(series)
         with self.engine.quotas.stream(caller):
-            async with aclosing(self.verifier.check(series, span)) as states:
+            run = self.verifier.run(series, span, caller, values=request.values, repair=request.repair)
+            async with aclosing(run) as states:
                 async for current in states:
                     yield messages.encode_verification_progress(current.progress())
-            repair = await self.verifier.repair(series, current.found, caller) if request.repair else Repair()
-        yield messages.encode_verification(current.result(repair))
+        yield messages.encode_verification(current.result())
 
     def _part(self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest) -> tuple[Series, TimeRange]:
         series = Series(request.ticker, request.period_seconds)

@@ -75,16 +75,27 @@ def tallies(cell: Candle | None, finer: Aggregate | None, periods: int, volume_t
     """Return whether the finer candles are all trades of a cell; flat candles without volume may be absent.
 
     Args:
+        finer: None if there are no finer candles.
+        periods: Number of finer candles of a cell without holes. Where one may be missing, rounding must be less than
+            the smallest volume.
+    """
+    if not agrees(cell, finer, volume_tolerance):
+        return False
+    if cell is None or finer is None or finer.candles == periods:
+        return True
+    return volume_tolerance * cell.volume < finer.smallest_volume
+
+
+def agrees(cell: Candle | None, finer: Aggregate | None, volume_tolerance: float) -> bool:
+    """Return whether the finer candles add up to a cell; one whose volume is within the tolerance may be missing.
+
+    Args:
         cell: None if the exchange has no such candle, as nothing was traded.
         finer: None if there are no finer candles.
-        periods: Number of finer candles of a cell without holes.
-        volume_tolerance: Relative difference of volumes that rounding explains. Where a candle may be missing, it must
-            be less than the smallest volume.
+        volume_tolerance: Relative difference of volumes that rounding explains.
     """
     if cell is None or finer is None:
         return finer is None and (cell is None or not cell.volume)
     if finer[:4] != (cell.open, cell.high, cell.low, cell.close):
         return False
-    rounding = volume_tolerance * cell.volume
-    is_exact = finer.candles == periods or rounding < finer.smallest_volume
-    return is_exact and abs(finer.volume - cell.volume) <= rounding
+    return abs(finer.volume - cell.volume) <= volume_tolerance * cell.volume

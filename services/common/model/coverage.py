@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from services.common.model.history import RequestRecord, RequestStatus, range_json
+from services.common.model.history import Progress, RequestRecord, RequestStatus, range_json
 from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange, subtract
 from services.common.model.times import iso
+from services.common.model.values import ValueComparison
 
 
 class CoverageKind(StrEnum):
@@ -125,12 +126,16 @@ class VerificationProgress:
     Attributes:
         windows: Number of windows; 0 until it is known.
         lost_periods: Periods that seem lost so far; they are checked again before they are reported.
+        request_id: The request that the verification waits for now; empty if it does not wait for any.
+        request: Progress of that request.
     """
 
     windows: int
     checked_windows: int
     rows: int
     lost_periods: int
+    request_id: str = ""
+    request: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,8 @@ class VerificationResult:
         repairs: Ids of the requests that this verification submitted to fetch ranges again.
         repaired_periods: Lost periods that these requests fetch.
         removed_rows: Unexpected, surplus and off-grid rows that this verification removed.
+        values: Comparison of the values with the exchange; None if it was not requested.
+        values_after_repair: The same for the ranges that the repair fetched again; None if it fetched none.
     """
 
     ticker: str
@@ -172,6 +179,8 @@ class VerificationResult:
     repairs: tuple[str, ...]
     repaired_periods: int
     removed_rows: int
+    values: ValueComparison | None = None
+    values_after_repair: ValueComparison | None = None
 
     @property
     def wrong_rows(self) -> int:
@@ -179,8 +188,15 @@ class VerificationResult:
         return self.unexpected_periods + self.surplus_rows + self.off_grid_rows
 
     def well(self, repaired: Sequence[RequestRecord] = ()) -> bool:
-        """Return whether table and coverage agree, given the records of the requests among ``repairs``."""
+        """Return whether table, coverage and exchange agree, given the records of the requests among ``repairs``.
+
+        What a repair has fetched again agrees with the exchange, even if the exchange's own candles contradict each
+        other.
+        """
         mended = self.wrong_rows == self.removed_rows and self.lost_periods == self.repaired_periods
+        if self.values:
+            mended = mended and not self.values.errors
+            mended = mended and self.values.differing_periods == self.values.repaired_periods
         ended = [each.request_id for each in repaired if each.status in (RequestStatus.OK, RequestStatus.NOT_FOUND)]
         return mended and set(ended) == set(self.repairs)
 
@@ -205,4 +221,6 @@ class VerificationResult:
             "unclaimed_periods": self.unclaimed_periods,
             "repaired_periods": self.repaired_periods,
             "removed_rows": self.removed_rows,
+            "values": self.values.as_json() if self.values else None,
+            "values_after_repair": self.values_after_repair.as_json() if self.values_after_repair else None,
         }

@@ -34,11 +34,14 @@ from services.common.model.history import (
     RequestStatus,
 )
 from services.common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
+from services.common.model.page import Candle
 from services.common.model.periods import TRADES_PERIOD, check_span
 from services.common.model.proof import proofs_of, provisional_ranges
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
+from services.common.model.values import ValueComparison, ValueDifference
 from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.market.v1 import ohlcv_pb2
 from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
@@ -46,10 +49,15 @@ MAX_UINT32 = 2**32 - 1
 MAX_REASON = 500
 """Characters of a delay's reason that are kept."""
 _PROGRESS = set(pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
-_WINDOWS, _LISTED = (tuple(m.DESCRIPTOR.fields_by_name) for m in (pb.VerifyProgress, pb.Market))
+_LISTED = tuple(pb.Market.DESCRIPTOR.fields_by_name)
+_WINDOWS = set(pb.VerifyProgress.DESCRIPTOR.fields_by_name) - {"request"}
 _OFFER = set(pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
 _RANGES = ("lost", "unexpected", "duplicates", "off_grid")
-_COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES}
+_COMPARISONS = ("values", "values_after_repair")
+_COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES, *_COMPARISONS}
+_COMPARED = set(pb.ValueComparison.DESCRIPTOR.fields_by_name) - {
+    *("cell_seconds", "differing", "uncompared", "errors", "request_ids")
+}
 
 
 def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
@@ -360,12 +368,14 @@ def decode_coverage_page(message: pb.CoveragePage) -> CoveragePage:
 
 def encode_verification_progress(progress: VerificationProgress) -> pb.VerifyCoverageResponse:
     """Return an answer before the last one."""
-    return pb.VerifyCoverageResponse(progress=pb.VerifyProgress(**_fields(progress, _WINDOWS)))
+    request = encode_progress(progress.request) if progress.request else None
+    return pb.VerifyCoverageResponse(progress=pb.VerifyProgress(**_fields(progress, _WINDOWS), request=request))
 
 
 def decode_verification_progress(message: pb.VerifyProgress) -> VerificationProgress:
     """Return the progress of a verification."""
-    return VerificationProgress(**_fields(message, _WINDOWS))
+    request = decode_progress(pb.REQUEST_STATE_RUNNING, message.request) if message.HasField("request") else None
+    return VerificationProgress(**_fields(message, _WINDOWS), request=request)
 
 
 def encode_verification(result: VerificationResult) -> pb.VerifyCoverageResponse:
@@ -375,8 +385,37 @@ def encode_verification(result: VerificationResult) -> pb.VerifyCoverageResponse
         **{name: encode_ranges(getattr(result, name)) for name in _RANGES},  # type: ignore[arg-type]
         checked=encode_ranges([result.checked])[0] if result.checked else None,
         repair_request_ids=result.repairs,
+        values=_encode_values(result.values),
+        values_after_repair=_encode_values(result.values_after_repair),
     )
     return pb.VerifyCoverageResponse(result=message)
+
+
+def _encode_values(found: ValueComparison | None) -> pb.ValueComparison | None:
+    if found is None:
+        return None
+    return pb.ValueComparison(
+        **_fields(found, _COMPARED),
+        cell_seconds=found.cell_seconds,
+        differing=[
+            pb.ValueDifference(
+                cell=encode_ranges([each.span])[0],
+                exchange=_encode_candle(each.exchange),
+                table=_encode_candle(each.table),
+            )
+            for each in found.differing
+        ],
+        uncompared=encode_ranges(found.uncompared),
+        errors=found.errors,
+        request_ids=found.requests,
+    )
+
+
+def _encode_candle(candle: Candle | None) -> ohlcv_pb2.OHLCV | None:
+    if candle is None:
+        return None
+    open_ns, open_, high, low, close, volume = candle[:6]
+    return ohlcv_pb2.OHLCV(open_time=open_ns, open=open_, high=high, low=low, close=close, volume=volume)
 
 
 def decode_verification(series: Series, message: pb.VerifyResult) -> VerificationResult:
@@ -388,7 +427,31 @@ def decode_verification(series: Series, message: pb.VerifyResult) -> Verificatio
         **{name: decode_ranges(getattr(message, name)) for name in _RANGES},  # type: ignore[arg-type]
         checked=decode_ranges([message.checked])[0] if message.HasField("checked") else None,
         repairs=tuple(message.repair_request_ids),
+        **{name: _decode_values(getattr(message, name)) for name in _COMPARISONS if message.HasField(name)},  # type: ignore[arg-type]
     )
+
+
+def _decode_values(message: pb.ValueComparison) -> ValueComparison:
+    differing = (
+        ValueDifference(
+            TimeRange(each.cell.start_time, each.cell.end_time),
+            _decode_candle(each.exchange) if each.HasField("exchange") else None,
+            _decode_candle(each.table) if each.HasField("table") else None,
+        )
+        for each in message.differing
+    )
+    return ValueComparison(
+        **_fields(message, _COMPARED),
+        cell_seconds=tuple(message.cell_seconds),
+        differing=tuple(differing),
+        uncompared=decode_ranges(message.uncompared),
+        errors=tuple(message.errors),
+        requests=tuple(message.request_ids),
+    )
+
+
+def _decode_candle(message: ohlcv_pb2.OHLCV) -> Candle:
+    return Candle(message.open_time, message.open, message.high, message.low, message.close, message.volume)
 
 
 def _encode_status(status: RequestStatus) -> ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType:

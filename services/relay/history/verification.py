@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -27,6 +28,7 @@ from services.relay.history.engine import Engine
 from services.relay.history.mending import TableMender
 from services.relay.history.state import HistoryState
 from services.relay.history.table_reader import TableReader
+from services.relay.history.value_verification import ValueCheck, ValueVerifier, Waiting
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -41,22 +43,34 @@ DIFFERENCES = "table and coverage differ"
 
 @dataclass(frozen=True, slots=True)
 class VerificationState:
-    """State of a verification: ``checked`` of ``windows``; ``span`` is None until known, and if nothing exists."""
+    """State of a verification: ``checked`` of ``windows``; ``span`` is None until known, and if nothing exists.
+
+    Attributes:
+        waiting: The request that the verification waits for.
+        values: Comparison of the values with the exchange, if it was requested.
+        after_repair: The same for what a repair has fetched again.
+        repair: The repair, if it was requested and has begun.
+    """
 
     series: Series
     windows: int = 0
     checked: int = 0
     found: Comparison = field(default_factory=Comparison)
     span: TimeRange | None = None
+    waiting: Waiting | None = None
+    values: ValueCheck | None = None
+    after_repair: ValueCheck | None = None
+    repair: Repair = field(default_factory=lambda: Repair())
 
     def progress(self) -> VerificationProgress:
         """Return the progress of the verification."""
         lost_periods = total_periods(self.found.lost, self.series.period_seconds)
-        return VerificationProgress(self.windows, self.checked, self.found.rows, lost_periods)
+        waiting = (self.waiting.request_id, self.waiting.progress) if self.waiting else ("", None)
+        return VerificationProgress(self.windows, self.checked, self.found.rows, lost_periods, *waiting)
 
-    def result(self, repair: Repair) -> VerificationResult:
+    def result(self) -> VerificationResult:
         """Return the result, if this is the last step."""
-        found, period = self.found, self.series.period_seconds
+        found, period, repair = self.found, self.series.period_seconds, self.repair
         return VerificationResult(
             self.series.ticker,
             period,
@@ -78,6 +92,8 @@ class VerificationState:
                 [part for each in repair.spans for part in intersect(found.lost, each)], period
             ),
             removed_rows=repair.removed_rows,
+            values=self.values.result(repair.spans) if self.values else None,
+            values_after_repair=self.after_repair.result() if self.after_repair else None,
         )
 
 
@@ -94,22 +110,61 @@ class Verifier:
     """Verifies and repairs. One window is read at a time for all callers, so that threads are left for others."""
 
     def __init__(
-        self, engine: Engine, state: HistoryState, reader: TableReader, mender: TableMender, settings: RelaySettings
+        self,
+        engine: Engine,
+        state: HistoryState,
+        reader: TableReader,
+        mender: TableMender,
+        values: ValueVerifier,
+        settings: RelaySettings,
     ) -> None:
         self._engine = engine
         self._state = state
         self._reader = reader
         self._mender = mender
+        self._values = values
         self._attempts = settings.count_attempts
         self._max_periods = min(settings.max_request_periods, MAX_REPAIR_PERIODS)
         self._one_window = asyncio.Semaphore(1)
 
-    async def check(self, series: Series, requested: TimeRange) -> AsyncGenerator[VerificationState, None]:
+    async def run(
+        self, series: Series, requested: TimeRange, caller: Caller | None, *, values: bool, repair: bool
+    ) -> AsyncGenerator[VerificationState, None]:
         """Verify everything that coverage or the table has in a range; the last step has the result.
 
+        Args:
+            caller: On whose behalf something is fetched.
+            values: Compare the values with the exchange as well.
+            repair: Repair what is found. With ``values`` the last step follows when all is fetched, and compared again.
+
         Raises:
-            Unavailable: The table cannot be read now.
+            Exhausted: A quota of the caller is used up.
+            InvalidRequest: A request of the repair exceeds a quota by itself.
+            Unavailable: A table or the store cannot be read or written now.
         """
+        current = VerificationState(series)
+        async with aclosing(self._check(series, requested)) as states:
+            async for current in states:
+                yield current
+        check, found = ValueCheck(series), current.found
+        if values:
+            suspect = merge([*found.lost, *found.wrong])
+            async with aclosing(self._values.check(check, current.span, suspect, caller)) as waits:
+                async for waiting in waits:
+                    yield replace(current, waiting=waiting)
+            current = replace(current, values=check)
+            yield current
+        if repair:
+            current = replace(current, repair=await self.repair(series, found, caller, check.differing_ranges))
+            yield current
+        if check.fetched and current.repair.spans:
+            for request_id in current.repair.request_ids:
+                async with aclosing(self._values.wait(request_id)) as waits:
+                    async for waiting in waits:
+                        yield replace(current, waiting=waiting)
+            yield replace(current, after_repair=await self._values.check_again(check, current.repair.spans))
+
+    async def _check(self, series: Series, requested: TimeRange) -> AsyncGenerator[VerificationState, None]:
         current = VerificationState(series)
         yield current
         span = await self._extent(series, requested)
@@ -136,12 +191,18 @@ class Verifier:
                 current.found.add(each)
             yield current
 
-    async def repair(self, series: Series, found: Comparison, caller: Caller | None) -> Repair:
-        """Remove rows that the table must not have, and fetch again what is lost or unsure, on behalf of the caller.
+    async def repair(
+        self, series: Series, found: Comparison, caller: Caller | None, differing: Sequence[TimeRange] = ()
+    ) -> Repair:
+        """Remove rows that the table must not have, and fetch again what is lost, unsure or differs from the exchange.
 
         Coverage is retracted first, then rows are removed, then requests are accepted: a kill in between leaves ranges
         missing or rows for the next repair. It is completed even if the caller is cancelled. Ranges that others have
         retracted meanwhile are left to them. Beyond ``MAX_REPAIRED_RANGES`` ranges the rest stays as it is.
+
+        Args:
+            caller: On whose behalf ranges are fetched.
+            differing: Ranges whose values differ from the exchange's.
 
         Raises:
             Exhausted: A quota of the caller is used up; nothing was changed.
@@ -150,7 +211,7 @@ class Verifier:
         """
         look = await self._read(lambda: self._mender.look(series, found.wrong, found.unexpected))
         covered = self._state.covered(series)
-        claimed = [part for each in (*found.lost, *found.unexpected) for part in covered.within(each)]
+        claimed = [part for each in (*found.lost, *found.unexpected, *differing) for part in covered.within(each)]
         again = merge([*claimed, *look.unsure])[:MAX_REPAIRED_RANGES]
         ranges = repair_ranges(again, covered, series.period_seconds, self._max_periods)[:MAX_REPAIRED_RANGES]
         spans = [part for each in ranges for part in intersect(again, each)]

@@ -1,4 +1,5 @@
 import datetime as dt
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,7 @@ NOW_NS = parse_time("2024-05-06T07:08:09Z")
         ("1706659200000000000", "2024-01-31T00:00:00Z"),
         (1_706_659_200, "2024-01-31T00:00:00Z"),
         (1_706_659_200_000, "2024-01-31T00:00:00Z"),
+        (1_706_659_200.5, "2024-01-31T00:00:00Z"),
         (dt.date(2024, 1, 31), "2024-01-31T00:00:00Z"),
         (dt.datetime(2024, 1, 31, 12), "2024-01-31T12:00:00Z"),
     ],
@@ -48,9 +50,13 @@ def test_times_as_people_write_them(moment: Moment, expected: str) -> None:
         ("-1M", "since '-1M' is not a time; use now, -30d"),
         ("٣", "since '٣' is not a time; use now, -30d"),
         ("yesterday", "since 'yesterday' is not a time; use now, -30d"),
+        (1.5, "since 1.5 is ambiguous; write 1970-01-01T00:00:01Z"),
+        (float("nan"), "since nan is not a time"),
+        (True, "since True is not a time"),
+        (dt.timedelta(days=-30), r"since datetime.timedelta\(days=-30\) is not a time; use now, -30d"),
     ],
 )
-def test_an_ambiguous_time_is_refused_with_a_suggestion(moment: Moment, message: str) -> None:
+def test_an_ambiguous_time_is_refused_with_a_suggestion(moment: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         moment_ns(moment, "since", now_ns=NOW_NS)
 

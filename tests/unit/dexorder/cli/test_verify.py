@@ -5,6 +5,7 @@ from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
 from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.market.v1.ohlcv_pb2 import OHLCV
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
@@ -41,8 +42,11 @@ def test_table_and_coverage_agree(fake: FakeRelay) -> None:
     fake.verified = answers(unclaimed_periods=3)
     result = run("--since", "2024-01-01")
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: table and coverage agree", "unclaimed rows are not a fault"
-    assert fake.asked == [pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=3_600, start_time=START)]
+    assert result.stdout.splitlines()[-2] == f"{TICKER} 1h: table and coverage agree", "unclaimed rows are not a fault"
+    assert fake.asked == [pb.VerifyCoverageRequest(ticker=TICKER, period_seconds=3_600, start_time=START, values=True)]
+    result = run("--offline")
+    assert result.stdout.splitlines()[-1] == f"{TICKER} 1h: values not compared with the exchange"
+    assert not fake.asked[-1].values
 
 
 def test_each_fault_is_reported(fake: FakeRelay) -> None:
@@ -62,7 +66,7 @@ def test_each_fault_is_reported(fake: FakeRelay) -> None:
         assert result.exit_code == 1
         lines = [" ".join(each.split()) for each in result.stdout.splitlines()]
         assert any(each.startswith(line) for each in lines), lines
-        assert advice in lines[-1]
+        assert advice in lines[-2]
 
 
 def test_exit_code_depends_on_the_repairs(fake: FakeRelay) -> None:
@@ -105,3 +109,71 @@ def test_empty_series_and_an_answer_without_result(fake: FakeRelay) -> None:
     fake.verified = fake.verified[:0]
     result = run()
     assert result.exit_code == 1 and "without a result" in result.stderr
+
+
+def candle(close: float) -> OHLCV:
+    return OHLCV(open_time=START, open=1.0, high=9.0, low=0.5, close=close, volume=7.0)
+
+
+def compared(**fields: Any) -> pb.ValueComparison:
+    return pb.ValueComparison(**{"cell_seconds": [86_400, 7_200], "compared_periods": 24, "calls": 3, **fields})
+
+
+DIFFERING: dict[str, Any] = {
+    "differing": [pb.ValueDifference(cell=hours(0, 24), exchange=candle(2.0), table=candle(3.0))],
+    "differing_cells": 1,
+    "differing_periods": 24,
+}
+
+
+def test_values_that_agree_and_what_was_not_compared(fake: FakeRelay) -> None:
+    fake.verified = answers(values=compared(uncompared=[hours(24, 30)], uncompared_periods=6))
+    result = run()
+    lines = [" ".join(each.split()) for each in result.stdout.splitlines()]
+    assert result.exit_code == 0
+    assert "values 24 periods compared with the exchange's 1d and 2h candles, 3 calls" in lines
+    assert "2024-01-02T00:00:00Z 2024-01-02T06:00:00Z 6" in lines
+    text = "24 periods agree with the exchange's 1d and 2h candles, 6 periods were not compared"
+    assert lines[-1] == f"{TICKER} 1h: {text}"
+
+
+def test_differences_are_told_with_both_values(fake: FakeRelay) -> None:
+    fake.verified = answers(values=compared(**DIFFERING))
+    result = run()
+    assert result.exit_code == 1
+    assert "close 3.0, 2.0 at the exchange" in result.stdout
+    assert "24 periods differ from the exchange; repair the table with --repair" in result.stdout
+    found = json.loads(run("--json").stdout)
+    assert not found["well"] and found["values"]["differing"][0]["table"]["close"] == 3.0
+
+
+def test_differences_that_a_repair_leaves_are_the_exchanges(fake: FakeRelay) -> None:
+    fake.submitted = [ingest_pb2.SubmitHistoricalRequest(request_id="verify-x-0001", ticker=TICKER)]
+    repaired = compared(**DIFFERING, repaired_periods=24)
+    fake.verified = answers(values=repaired, values_after_repair=compared(), repair_request_ids=["verify-x-0001"])
+    result = run("--repair")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].endswith("24 periods agree with the exchange's 1d and 2h candles")
+    fake.verified[-1].result.values_after_repair.CopyFrom(compared(**DIFFERING))
+    result = run("--repair")
+    assert result.exit_code == 0
+    assert "1 cell still different after the repair" in result.stdout and "contradict each other" in result.stdout
+    assert any(each.rstrip().endswith("still") for each in result.stdout.splitlines())
+    fake.verified[-1].result.values.repaired_periods = 0
+    result = run("--repair")
+    assert result.exit_code == 1 and "did not fetch them all again" in result.stdout
+
+
+def test_values_that_could_not_be_compared_are_no_agreement(fake: FakeRelay) -> None:
+    fake.verified = answers(values=pb.ValueComparison(uncompared_periods=30))
+    result = run()
+    assert result.exit_code == 0, "there is nothing to compare with"
+    assert result.stdout.splitlines()[-1].endswith(
+        "values not compared: the exchange has no coarser candles of 1h that check them"
+    )
+    errors = ["1d candles: SIM is away"]
+    fake.verified = answers(values=compared(compared_periods=0, uncompared_periods=30, errors=errors))
+    result = run()
+    assert result.exit_code == 1
+    assert "not compared: 1d candles: SIM is away" in result.stdout
+    assert "the values could not all be compared" in result.stdout

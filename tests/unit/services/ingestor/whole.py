@@ -1,7 +1,7 @@
 """Everything between a client and an exchange in one process: relay, ingestor, exchange, and Spark's part.
 
 Records of a fake gateway are decoded by the code of Spark's workers, appended to a real Iceberg table and reported to
-the relay. A candle that is written twice fails the test.
+the relay. A candle that is written twice fails the test, unless rows are upserted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue
 
 from dexorder.aio import AsyncClient, Ended
+from services.common.lake.rewrite import replace_rows
 from services.common.lake.tables import OHLC
 from services.common.model.history import HistoryRequest, PageResult
 from services.common.model.instrument import Series
@@ -78,9 +80,10 @@ async def truth(sim: Sim, span: TimeRange, symbol: str, interval: str, period_se
 class Landing:
     """Spark's part; `land` may be called again and again."""
 
-    def __init__(self, made: Suite, gateway: FakeGateway) -> None:
+    def __init__(self, made: Suite, gateway: FakeGateway, *, upsert: bool = False) -> None:
         self._suite = made
         self._gateway = gateway
+        self._upsert = upsert
         self._landed = 0
         self._keys: set[tuple[str, int, int]] = set()
         self.tickers: set[str] = set()
@@ -109,13 +112,24 @@ class Landing:
         table = self._suite.pipeline.catalog.load_table(OHLC.name)
         if candles:
             rows = pa.Table.from_batches(candles)
-            keys = list(zip(*(rows.column(name).to_pylist() for name in OHLC.key), strict=True))
-            assert len({*keys, *self._keys}) == len(keys) + len(self._keys), "a candle is there twice"
-            self._keys |= set(keys)
+            rows = rows.select(table.schema().column_names).cast(table.schema().as_arrow())
+            keys = _keys(rows)
             self.tickers |= {ticker for ticker, *_ in keys}
-            table.append(rows.select(table.schema().column_names).cast(table.schema().as_arrow()))
+            if self._upsert and not self._keys.isdisjoint(keys):
+                found = table.scan().to_arrow().cast(rows.schema)  # all rows, as tables of tests are small
+                new, old = set(_keys(rows)), _keys(found)
+                kept = found.filter(pa.array([key not in new for key in old]))
+                replace_rows(table, AlwaysTrue(), pa.concat_tables([kept, rows]), {})
+            else:
+                assert len({*keys, *self._keys}) == len(keys) + len(self._keys), "a candle is there twice"
+                table.append(rows)
+            self._keys |= set(keys)
         snapshot = self._suite.pipeline.catalog.load_table(OHLC.name).current_snapshot()
         return snapshot.snapshot_id if snapshot else None
+
+
+def _keys(rows: pa.Table) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in OHLC.key), strict=True))
 
 
 def _raw(record: Record) -> dict[str, Any]:
@@ -147,6 +161,7 @@ async def whole(
     relay: dict[str, Any] | None = None,
     venue: dict[str, Any] | None = None,
     url: str = "",
+    upsert: bool = False,
     **ingestor: Any,
 ) -> AsyncIterator[Whole]:
     """The chain while the block runs.
@@ -156,6 +171,7 @@ async def whole(
         relay: Settings of the relay.
         venue: More about the venue in the exchanges file.
         url: Of another exchange that is asked instead.
+        upsert: Rows of candles that are fetched again replace the earlier ones.
         ingestor: Settings of the ingestor.
     """
     gateway = FakeGateway()
@@ -176,7 +192,7 @@ async def whole(
             "page_candles": 100,
             **ingestor,
         }
-        stop, landing = asyncio.Event(), Landing(made, gateway)
+        stop, landing = asyncio.Event(), Landing(made, gateway, upsert=upsert)
         working = group.create_task(work(IngestorSettings(**settings), stop))
         spark = group.create_task(landing.run())
         try:

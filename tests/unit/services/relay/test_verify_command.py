@@ -41,9 +41,9 @@ async def test_repair_mends_every_kind_of_fault_and_history_then_ends_ok(tmp_pat
         await damaged(s)
         found = await dexorder(s, "history", *span)
         assert found.exit_code == 1 and "rows that it must not have: 2 duplicate, 1 in ranges verified" in found.stderr
-        found = await dexorder(s, "verify", *span[:2])
+        found = await dexorder(s, "verify", *span[:2], "--offline")
         assert found.exit_code == 1 and "4 rows must not be there; repair the table with --repair" in found.stdout
-        repair = asyncio.create_task(dexorder(s, "verify", *span[:2], "--repair"))
+        repair = asyncio.create_task(dexorder(s, "verify", *span[:2], "--repair", "--offline"))
         await ingestor.work(s.pipeline, dispatches=1, holes=[9])
         done = await repair
         assert done.exit_code == 0, done.output
@@ -52,7 +52,7 @@ async def test_repair_mends_every_kind_of_fault_and_history_then_ends_ok(tmp_pat
         await ingestor.work(s.pipeline, dispatches=1)
         again = await dexorder(s, "history", *span, "--json")
         assert again.exit_code == 0 and '"row_count": 8' in again.stdout, again.output
-        assert (await dexorder(s, "verify", *span[:2])).exit_code == 0
+        assert (await dexorder(s, "verify", *span[:2], "--offline")).exit_code == 0
 
 
 @pytest.mark.parametrize("arguments", [("verify",), ("verify", "--repair"), ("coverage", "--detail")])

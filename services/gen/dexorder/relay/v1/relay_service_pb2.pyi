@@ -5,6 +5,7 @@ Requests of clients to the relay."""
 
 from collections import abc as _abc
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from services.gen.dexorder.market.v1 import ohlcv_pb2 as _ohlcv_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -972,6 +973,7 @@ class VerifyCoverageRequest(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     REPAIR_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier."""
     period_seconds: _builtins.int
@@ -981,8 +983,12 @@ class VerifyCoverageRequest(_message.Message):
     end_time: _builtins.int
     """End of the range, exclusive, on the grid; the last possible time if absent."""
     repair: _builtins.bool
-    """Remove rows that the table must not have, retract coverage of lost and unsure ranges, and submit ordinary requests
-    for them.
+    """Remove rows that the table must not have, retract coverage of lost, unsure and differing ranges, and submit ordinary
+    requests for them.
+    """
+    values: _builtins.bool
+    """Also compare the values of the rows with the exchange's coarser candles, which are fetched for it. With repair, the
+    result follows only when the requests have ended, and the ranges that they fetched were compared again.
     """
     def __init__(
         self,
@@ -992,10 +998,11 @@ class VerifyCoverageRequest(_message.Message):
         start_time: _builtins.int | None = ...,
         end_time: _builtins.int | None = ...,
         repair: _builtins.bool = ...,
+        values: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "end_time", b"end_time", "period_seconds", b"period_seconds", "repair", b"repair", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "end_time", b"end_time", "period_seconds", b"period_seconds", "repair", b"repair", "start_time", b"start_time", "ticker", b"ticker", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
@@ -1050,6 +1057,8 @@ class VerifyProgress(_message.Message):
     CHECKED_WINDOWS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     LOST_PERIODS_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
     windows: _builtins.int
     """Windows to check; 0 until the number is known, and if there is nothing to check."""
     checked_windows: _builtins.int
@@ -1058,6 +1067,14 @@ class VerifyProgress(_message.Message):
     """Rows seen so far."""
     lost_periods: _builtins.int
     """Periods that seem lost so far; they are checked again before the result reports them."""
+    request_id: _builtins.str
+    """The request that the verification waits for now: one for coarser candles, or one of the repair; empty if it does not
+    wait for any.
+    """
+    @_builtins.property
+    def request(self) -> Global___Progress:
+        """Progress of that request."""
+
     def __init__(
         self,
         *,
@@ -1065,10 +1082,12 @@ class VerifyProgress(_message.Message):
         checked_windows: _builtins.int = ...,
         rows: _builtins.int = ...,
         lost_periods: _builtins.int = ...,
+        request_id: _builtins.str = ...,
+        request: Global___Progress | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_windows", b"checked_windows", "lost_periods", b"lost_periods", "rows", b"rows", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_windows", b"checked_windows", "lost_periods", b"lost_periods", "request", b"request", "request_id", b"request_id", "rows", b"rows", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1096,6 +1115,8 @@ class VerifyResult(_message.Message):
     REPAIRED_PERIODS_FIELD_NUMBER: _builtins.int
     OFF_GRID_FIELD_NUMBER: _builtins.int
     REMOVED_ROWS_FIELD_NUMBER: _builtins.int
+    VALUES_FIELD_NUMBER: _builtins.int
+    VALUES_AFTER_REPAIR_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Rows of the market in it."""
     row_periods: _builtins.int
@@ -1140,6 +1161,16 @@ class VerifyResult(_message.Message):
     def off_grid(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
         """Periods with rows whose open_time is not on the grid."""
 
+    @_builtins.property
+    def values(self) -> Global___ValueComparison:
+        """Comparison of the values with the exchange; only if it was requested."""
+
+    @_builtins.property
+    def values_after_repair(self) -> Global___ValueComparison:
+        """The ranges that the repair fetched again, compared with the same coarser candles; only if it fetched any. What differs
+        in these is a contradiction between the exchange's own candles.
+        """
+
     def __init__(
         self,
         *,
@@ -1159,14 +1190,130 @@ class VerifyResult(_message.Message):
         repaired_periods: _builtins.int = ...,
         off_grid: _abc.Iterable[Global___TimeRange] | None = ...,
         removed_rows: _builtins.int = ...,
+        values: Global___ValueComparison | None = ...,
+        values_after_repair: Global___ValueComparison | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "values", b"values", "values_after_repair", b"values_after_repair"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "duplicates", b"duplicates", "empty_periods", b"empty_periods", "lost", b"lost", "lost_periods", b"lost_periods", "off_grid", b"off_grid", "off_grid_rows", b"off_grid_rows", "removed_rows", b"removed_rows", "repair_request_ids", b"repair_request_ids", "repaired_periods", b"repaired_periods", "row_periods", b"row_periods", "rows", b"rows", "surplus_rows", b"surplus_rows", "unclaimed_periods", b"unclaimed_periods", "unexpected", b"unexpected", "unexpected_periods", b"unexpected_periods"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked", b"checked", "duplicates", b"duplicates", "empty_periods", b"empty_periods", "lost", b"lost", "lost_periods", b"lost_periods", "off_grid", b"off_grid", "off_grid_rows", b"off_grid_rows", "removed_rows", b"removed_rows", "repair_request_ids", b"repair_request_ids", "repaired_periods", b"repaired_periods", "row_periods", b"row_periods", "rows", b"rows", "surplus_rows", b"surplus_rows", "unclaimed_periods", b"unclaimed_periods", "unexpected", b"unexpected", "unexpected_periods", b"unexpected_periods", "values", b"values", "values_after_repair", b"values_after_repair"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifyResult: _TypeAlias = VerifyResult  # noqa: Y015
+
+@_typing.final
+class ValueComparison(_message.Message):
+    """Comparison of the rows with the exchange's coarser candles, the cells. Lists have at most 10,000 entries; the counts cover
+    all of them.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CELL_SECONDS_FIELD_NUMBER: _builtins.int
+    COMPARED_PERIODS_FIELD_NUMBER: _builtins.int
+    DIFFERING_FIELD_NUMBER: _builtins.int
+    DIFFERING_CELLS_FIELD_NUMBER: _builtins.int
+    DIFFERING_PERIODS_FIELD_NUMBER: _builtins.int
+    UNCOMPARED_FIELD_NUMBER: _builtins.int
+    UNCOMPARED_PERIODS_FIELD_NUMBER: _builtins.int
+    ERRORS_FIELD_NUMBER: _builtins.int
+    REQUEST_IDS_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    REPAIRED_PERIODS_FIELD_NUMBER: _builtins.int
+    compared_periods: _builtins.int
+    """Periods in cells that were compared."""
+    differing_cells: _builtins.int
+    """Number of these."""
+    differing_periods: _builtins.int
+    """Periods in these."""
+    uncompared_periods: _builtins.int
+    """Periods in uncompared."""
+    calls: _builtins.int
+    """Calls of the exchange for them."""
+    repaired_periods: _builtins.int
+    """Differing periods that the repair fetched again."""
+    @_builtins.property
+    def cell_seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Periods of the cells, in seconds, the largest first; empty if the exchange has no coarser candles that check this
+        period, or no ingestor has reported which it has.
+        """
+
+    @_builtins.property
+    def differing(self) -> _containers.RepeatedCompositeFieldContainer[Global___ValueDifference]:
+        """Cells whose rows do not add up to them, in time order."""
+
+    @_builtins.property
+    def uncompared(self) -> _containers.RepeatedCompositeFieldContainer[Global___TimeRange]:
+        """Covered ranges that were not compared: parts of cells, cells that closed less than ten minutes ago, rows that are lost
+        or must not be there, and what could not be fetched.
+        """
+
+    @_builtins.property
+    def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Reasons why cells could not be fetched."""
+
+    @_builtins.property
+    def request_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Requests that fetched the cells."""
+
+    def __init__(
+        self,
+        *,
+        cell_seconds: _abc.Iterable[_builtins.int] | None = ...,
+        compared_periods: _builtins.int = ...,
+        differing: _abc.Iterable[Global___ValueDifference] | None = ...,
+        differing_cells: _builtins.int = ...,
+        differing_periods: _builtins.int = ...,
+        uncompared: _abc.Iterable[Global___TimeRange] | None = ...,
+        uncompared_periods: _builtins.int = ...,
+        errors: _abc.Iterable[_builtins.str] | None = ...,
+        request_ids: _abc.Iterable[_builtins.str] | None = ...,
+        calls: _builtins.int = ...,
+        repaired_periods: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls", "cell_seconds", b"cell_seconds", "compared_periods", b"compared_periods", "differing", b"differing", "differing_cells", b"differing_cells", "differing_periods", b"differing_periods", "errors", b"errors", "repaired_periods", b"repaired_periods", "request_ids", b"request_ids", "uncompared", b"uncompared", "uncompared_periods", b"uncompared_periods"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ValueComparison: _TypeAlias = ValueComparison  # noqa: Y015
+
+@_typing.final
+class ValueDifference(_message.Message):
+    """A cell that the rows do not add up to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CELL_FIELD_NUMBER: _builtins.int
+    EXCHANGE_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cell(self) -> Global___TimeRange:
+        """Range of the cell."""
+
+    @_builtins.property
+    def exchange(self) -> _ohlcv_pb2.OHLCV:
+        """The exchange's candle; absent if it has none."""
+
+    @_builtins.property
+    def table(self) -> _ohlcv_pb2.OHLCV:
+        """The rows as one candle; absent if there are none."""
+
+    def __init__(
+        self,
+        *,
+        cell: Global___TimeRange | None = ...,
+        exchange: _ohlcv_pb2.OHLCV | None = ...,
+        table: _ohlcv_pb2.OHLCV | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "exchange", b"exchange", "table", b"table"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cell", b"cell", "exchange", b"exchange", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ValueDifference: _TypeAlias = ValueDifference  # noqa: Y015
 
 @_typing.final
 class RefreshHistoricalRequest(_message.Message):
