@@ -1,25 +1,31 @@
 """Lost, duplicate and changed candles on a faulty exchange: the whole suite beside ccxt's tutorial loop and
-``paginate``.
+``paginate``; and the ingestor alone where an exchange is untrue for a time.
 
     .venv/bin/python -m bench.completeness [--small] [--share 5,20,50] [--rows NAME,...] [--out FILE]
 
 One table for each share of faulty answers, one row for each kind of fault, all on the simulated exchange. Each cell
 fetches a range of its own in three ways, one after the other, with the same rules and the same seed, and compares every
-candle with the exchange's answer without faults. Prints Markdown, and progress on stderr. The exit code is 0 only if
-dexorder kept its promise in every cell (`bench.parts.completeness.tables.Result`).
+candle with the exchange's answer without faults. Then two tables of faults that last for a time, stay at a replica or
+are always in the same place (`bench.parts.completeness.timed`), in virtual time; ``--rows`` of these alone start no
+suite. Prints Markdown, and progress on stderr. The exit code is 0 only if dexorder kept its promise in every cell
+(`bench.parts.completeness.tables.Result`).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from bench.parts.completeness import cells, ours, peers, query_odds, tables
+import structlog
+
+from bench.parts.completeness import cells, ours, peers, query_odds, tables, timed, timed_cells, timed_tables
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
@@ -162,6 +168,31 @@ def read_shares(text: str) -> list[float]:
     return shares
 
 
+def timed_documents(plan: Sequence[timed_cells.TimedCell], results: list[timed.TimedResult]) -> Iterator[str]:
+    """Yield the tables of faults that last for a time; ``results`` grows with them."""
+    yield f"# Untrue for a time\n\n{timed_tables.ABOUT}"
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+    def say(result: timed.TimedResult) -> None:
+        text = timed_tables.outcome(timed.worst(result.runs).first)
+        print(f"{result.cell.label}, {tables.percent(result.cell.share)}: {text}", file=sys.stderr, flush=True)
+
+    for title, checksums in (("With coarser candles", True), ("Without coarser candles", False)):
+        wanted = plan if checksums else [cell for cell in plan if "computed" not in cell.row and "kept" not in cell.row]
+        with tempfile.TemporaryDirectory() as folder:
+            found = asyncio.run(timed.measure_all(wanted, Path(folder), checksums=checksums, say=say))
+        results += found
+        yield timed_tables.timed_table(title, found)
+
+
+def split_rows(names: Sequence[str] | None) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    """Return the names of rows of the first tables and of the last two; None for all of them, [] for none."""
+    if not names:
+        return None, None
+    known = timed_cells.names()
+    return [name for name in names if name not in known], [name for name in names if name in known]
+
+
 def chosen(offered: Sequence[cells.Fault], names: Sequence[str] | None) -> list[cells.Fault]:
     """Return the selected rows in the table's order; all rows without names.
 
@@ -171,16 +202,17 @@ def chosen(offered: Sequence[cells.Fault], names: Sequence[str] | None) -> list[
     known = [fault.name for fault in offered]
     if names and (strange := [name for name in names if name not in known]):
         raise ValueError(f"no rows {', '.join(strange)}; there are {', '.join(known)}")
-    return [fault for fault in offered if not names or fault.name in names]
+    return [fault for fault in offered if names is None or fault.name in names]
 
 
 def main() -> int:
     """Run the measurement and print the result."""
     options = read_options()
     offered, skipped = cells.offered()
+    rows, timed_rows = split_rows(options.rows)
     try:
         plan = cells.plan(
-            chosen(offered, options.rows),
+            chosen(offered, rows),
             options.share,
             candles=options.candles,
             symbols=options.market,
@@ -192,12 +224,16 @@ def main() -> int:
     if options.out:
         options.out.write_text("")
     results: list[Result] = []
-    for text in documents(options, plan, skipped, results):
+    timed_results: list[timed.TimedResult] = []
+    texts = documents(options, plan, skipped, results) if plan else iter([heading("Completeness on a bad exchange")])
+    timed_plan = [] if timed_rows == [] else timed_cells.chosen(timed_rows)
+    for text in chain(texts, timed_documents(timed_plan, timed_results) if timed_plan else ()):
         print(text, flush=True)
         if options.out:
             with options.out.open("a") as file:
                 file.write(f"{text}\n")
-    return int(not all(result.as_promised for result in results))
+    wrong = any(run.first.is_silently_wrong for result in timed_results for run in result.runs)
+    return int(wrong or not all(result.as_promised for result in results))
 
 
 if __name__ == "__main__":

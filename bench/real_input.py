@@ -1,15 +1,20 @@
 """Recorded one-minute candles through the whole suite, compared row by row with the table.
 
     .venv/bin/python -m bench.real_input FILE.parquet [--symbol BTC/USDT] [--keep DIR]
+    .venv/bin/python -m bench.real_input DIR [--only NAME,...]
 
 The file (columns timestamp [ms], open, high, low, close, volume) is served by the simulated exchange, requested for the
 range from its first day to the end of its last, and compared with the Iceberg table. Prints Markdown; exit code 0 only
 when table, notification and record are all as the file says.
+
+With a folder, each period of each file below ``DIR/ohlcv`` is fetched without the suite, in virtual time, and compared
+row by row; ``--only`` selects files by a part of their names. See `bench.parts.real_files`.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import subprocess
 import sys
@@ -23,10 +28,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import structlog
 
+from bench.parts import real_files
 from dexorder import Client
 from dexorder.aio import Ended
 from dexorder.request import make_request
+from dexorder.testing import report
 from dexorder.testing.oracle import VALUES
 from dexorder.testing.suite import Suite, running_suite
 from services.common.model.periods import count_periods, floor_to_grid
@@ -137,13 +145,30 @@ def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, 
     return figures, problems
 
 
+def all_files(data: Path, only: list[str]) -> int:
+    """Fetch every period of the files below a folder and print the table."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    print(f"{report.heading('Real candles of several files and periods')}\n{real_files.ABOUT}", flush=True)
+    results = []
+    for file in real_files.files_of(data):
+        if any(part in str(file) for part in only):
+            for result in real_files.measure(file, data):
+                results.append(result)
+                print(f"{result.file} {result.period}: {'; '.join(result.problems) or 'equal'}", file=sys.stderr)
+    print(real_files.files_table(results))
+    return int(any(result.problems for result in results))
+
+
 def main() -> int:
     """Run once and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, help="a file of one-minute candles, or the folder with all files")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[""], help="parts of files' names")
     parser.add_argument("--symbol", default="BTC/USDT")
     parser.add_argument("--keep", type=Path, help="folder for the suite's state; a temporary one by default")
     options = parser.parse_args()
+    if options.file.is_dir():
+        return all_files(options.file, options.only)
     expected = pq.read_table(options.file).sort_by("timestamp")
     with tempfile.TemporaryDirectory() as scratch:
         directory = (options.keep or Path(scratch) / "state").resolve()

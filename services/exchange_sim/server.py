@@ -138,6 +138,11 @@ class Simulator:
             return self._send(self._ask(dialect, request.path, query))
         return self._spoiled(strike, dialect, answer)
 
+    def forget_connections(self) -> None:
+        """Number the connections anew: the open ones too, in the order of their next requests."""
+        self._connections.clear()
+        self._connected = 0
+
     def _connection(self, transport: asyncio.Transport) -> int:
         """Return the number of a connection, from 0 in their order."""
         if transport not in self._connections:
