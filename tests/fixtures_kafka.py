@@ -28,10 +28,15 @@ CREATES_TOPICS = "DEXORDER_TEST_AUTO_CREATE"
 """Environment variable: if it is set, the broker of ``kafka`` creates topics automatically, as a stock broker does."""
 
 
+needs_missing_topics = pytest.mark.skipif(
+    CREATES_TOPICS in os.environ, reason="the broker creates every topic that is asked for"
+)
+
+
 @pytest.fixture(scope="session")
 def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run one broker for the whole session and return its ``bootstrap.servers``."""
-    creates = "true" if os.environ.get(CREATES_TOPICS) else "false"
+    creates = "true" if CREATES_TOPICS in os.environ else "false"
     settings = f"auto.create.topics.enable={creates}\n"
     broker = RunningKafka(tmp_path_factory.mktemp("kafka"), properties=lambda *_: settings)
     yield broker.bootstrap

@@ -21,6 +21,7 @@ from services.gateway.server import gateway
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.conformance.pixy.http_client import HttpClient
 from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, records
+from tests.fixtures_kafka import needs_missing_topics
 from tests.fixtures_tls import Authority
 
 pytestmark = pytest.mark.kafka
@@ -97,7 +98,6 @@ def test_bad_produce_is_refused(client: HttpClient, kafka_topic: MakeTopic) -> N
         (client.post(path, b"x", "image/png"), 400, "unsupported content type image/png"),
         (client.post(path, b"May the Force be with you!", FORM), 400, "empty message"),
         (client.post(path, b"x", X_Kafka_Foo="invalid!"), 400, "Invalid base64 encoding for header: X-Kafka-Foo"),
-        (client.post("/topics/no-such-topic/messages?sync", b"x"), 404, "topic 'no-such-topic' does not exist"),
         (client.post("/topics/a%20b/messages?sync", b"x"), 400, "topic 'a b' is not a topic's name"),
         (client.post("/clusters/other/topics/t/messages", b"x"), 400, "cluster 'other' is not configured"),
         (client.post(path, bytes(1_100_000)), 400, "message of 1100000 bytes is larger than topic"),
@@ -219,7 +219,13 @@ def test_offsets_are_shown_and_set(client: HttpClient, kafka_topic: MakeTopic, w
         status, answer = client.post(path, garbage)
         assert (status, answer["error"][:28]) == (400, "Failed to parse the request:")
     assert client.post(path, b'[{"partition": 2}]').status == 400
-    assert client.get("/topics/no-such-topic/offsets?group=g").status == 404
+
+
+@needs_missing_topics
+def test_missing_topic_is_not_found(client: HttpClient) -> None:
+    path = "/topics/no-such-topic"
+    for answer in (client.post(f"{path}/messages?sync", b"x"), client.get(f"{path}/offsets?group=g"), client.get(path)):
+        assert (answer.status, answer.body["error"]) == (404, "topic 'no-such-topic' does not exist")
 
 
 def test_topics_and_consumers(client: HttpClient, kafka_topic: MakeTopic, write: Write) -> None:
@@ -232,7 +238,6 @@ def test_topics_and_consumers(client: HttpClient, kafka_topic: MakeTopic, write:
     assert client.get("/clusters/default/topics?withConfig=").body[topic] == {"config": config}
     assert client.get(f"/topics/{topic}") == (200, {"config": config})
     assert client.get(f"/topics/{topic}?withPartitions").body == {"config": config, "partitions": partitions}
-    assert client.get("/topics/no-such-topic").status == 404
     assert client.get(f"/topics/{topic}/consumers") == (200, {})
     client.consume(topic)
     ((group, consumers),) = client.get(f"/topics/{topic}/consumers").body.items()

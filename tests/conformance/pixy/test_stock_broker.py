@@ -14,6 +14,7 @@ from dexorder.testing.kafka import RunningKafka
 from dexorder.testing.processes import until
 from services.gen.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, StartGateway, numbers, records
+from tests.fixtures_kafka import needs_missing_topics
 
 pytestmark = pytest.mark.kafka
 
@@ -56,6 +57,7 @@ def test_first_consume_of_a_new_topic_creates_it(stock: GatewayThread) -> None:
         assert stock.consume(topic, auto_ack=True).message == b"v"
 
 
+@needs_missing_topics
 def test_callers_of_a_missing_topic_wait_for_the_whole_long_poll(start_gateway: StartGateway) -> None:
     """Otherwise a loop as in Kafka-Pixy's quick start would call thousands of times."""
     gateway = start_gateway(long_polling_timeout_ms=1_000)
