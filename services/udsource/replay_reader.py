@@ -115,7 +115,8 @@ class RangeReader:
                     self._note(error, message.offset(), self._span.end)
                 else:
                     self._checking, self.done = False, self._span.start >= self._span.end
-                    self._assign(self._span.start)
+                    if not self.done:
+                        self._assign(self._span.start)
         return []
 
     def _fetch(self, limit: int, wait_s: float) -> list[Message]:

@@ -116,7 +116,7 @@ def test_stop_while_kafka_is_unavailable_is_bounded(broker: Broker, tmp_path: Pa
         assert gateway.stop() == 0
 
 
-@pytest.mark.nightly
+@pytest.mark.smoke
 def test_acks_during_an_outage_longer_than_a_session_are_committed_after_it(
     broker: Broker,
 ) -> None:
