@@ -1,22 +1,28 @@
-"""Retracted coverage: the state and the two tables always agree."""
+"""Coverage, retractions and provisional absences: the state and the two tables always agree."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.coverage import Order
+from services.common.lake.coverage import Claim, Order
 from services.common.model.dispatch_id import DispatchNumbers
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange, subtract
+from services.common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
+from services.common.model.time_range import TimeRange, intersect, subtract
+from services.common.model.times import SECOND_NS
 from services.relay.broker.leases import Leases
 from services.relay.history import coverage, dispatches
 from services.relay.history.job import RetryPolicy
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import at
+from tests.unit.services.relay.harness import at, minute
 
 SERIES = Series("BTC/USDT.SIM", 60)
 
@@ -70,6 +76,61 @@ def test_only_what_every_page_calls_empty_is_empty(reported: list[tuple[TimeRang
     assert list(state.coverage[SERIES].empty) == subtract([part for part, _ in reported], rows)
 
 
-def new_state() -> HistoryState:
+# ---- provisional absences, derived from claims ----------------------------------------------------------------------
+
+DAY_NS = 86_400 * SECOND_NS
+NOW_NS = at(0) + 400 * DAY_NS  # the ranges ended long ago, so what is asked for long enough is final
+
+
+@dataclass
+class Told:
+    """A claim of the table, in the order of dispatches."""
+
+    span: TimeRange
+    empty: TimeRange
+    kind: str
+    age_days: int
+
+    def claim(self, number: int) -> Claim:
+        asked_ns = NOW_NS - self.age_days * DAY_NS
+        spread_ns = {"young": 1, "final": 600, "none": 0}[self.kind] * SECOND_NS
+        proof = Proof(self.span, ProofKind.ODDS, 5, asked_ns, asked_ns + spread_ns)
+        evidence = encode_proofs([proof]) if spread_ns else NO_PROOF
+        return Claim(SERIES, self.span, number, asked_ns, tuple(intersect([self.empty], self.span)), evidence=evidence)
+
+
+tellings = st.builds(Told, parts, parts, st.sampled_from(["young", "final", "none"]), st.integers(0, 3))
+
+
+@given(told=st.lists(tellings, max_size=6), covered=st.lists(parts, max_size=2), order=st.randoms())
+def test_of_claims_that_were_not_known_the_last_one_says_which_absences_are_provisional(
+    told: list[Told], covered: list[TimeRange], order: Any
+) -> None:
+    """A relay that has lost its database reads all of them; one that has it knows what they cover."""
+    state = new_state(recheck_after_ns=(600 * SECOND_NS, 2 * DAY_NS))
+    for part in covered:
+        coverage.cover(state, SERIES, part, [part], Order(0, 0), Batch())
+    claims = [each.claim(number) for number, each in enumerate(told, start=1)]
+    order.shuffle(claims)
+    unknown = [state.covered(SERIES).holes(claim.span) for claim in claims]
+    for claim in claims:
+        coverage.cover(state, SERIES, claim.span, claim.empty, claim.order, Batch())
+    batch = Batch()
+    coverage.note_claims(state, zip(claims, unknown, strict=True), batch, now_ns=NOW_NS)
+    found = state.provisional.within(SERIES, span(0, 100))
+    expected = [m for m in range(45) if is_provisional(span(m, m + 1), told, covered)]
+    assert [m for part in found for m in range(minute(part.start_ns), minute(part.end_ns))] == expected
+    assert bool(batch.statements) == bool(expected)
+
+
+def is_provisional(period: TimeRange, told: list[Told], covered: list[TimeRange]) -> bool:
+    about = [each for each in told if each.span.contains(period)]
+    if not about or any(part.contains(period) for part in covered):
+        return False
+    absent = all(each.empty.contains(period) for each in about)
+    return absent and about[-1].kind != "final" and about[-1].age_days < 2
+
+
+def new_state(recheck_after_ns: Sequence[int] = ()) -> HistoryState:
     leases = Leases(lease_ns=15, new_id=DispatchNumbers().new_id)
-    return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10)
+    return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10, recheck_after_ns=recheck_after_ns)
