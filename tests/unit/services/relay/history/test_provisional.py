@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,22 @@ from services.common.model.time_range import TimeRange, merge, subtract
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from services.relay.history import rechecker
 from services.relay.history.provisional import Absence, Change, ProvisionalRanges
-from tests.unit.services.relay.harness import TICKER, Suite, at, final_of, minute, page, ranges, suite
+from tests.unit.services.relay.harness import (
+    TICKER,
+    Suite,
+    at,
+    catalog_settings,
+    coverage_row,
+    final_of,
+    make_tables,
+    minute,
+    page,
+    ranges,
+    suite,
+    write_coverage,
+)
 
 SERIES = Series("BTC/USDT.SIM", 60)
 MINUTE = 60 * SECOND_NS
@@ -121,6 +136,11 @@ def test_the_ranges_are_disjoint_and_the_stored_ones_are_those_in_memory(
 # ---- the relay ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rechecker, "INTERVAL_SECONDS", 0.05)
+
+
 async def coverage_kinds(s: Suite) -> list[tuple[int, int, str]]:
     """Return the known ranges in minutes; provisional ones are marked."""
     found = []
@@ -216,3 +236,30 @@ async def test_a_query_that_fails_names_its_range_and_leaves_coverage(tmp_path: 
         assert record.status == ingest.HistoryReadyNotification.ERROR and list(record.missing) == ranges([(3, 6)])
         assert "the exchange is down" in record.error_message and record.again
         assert await coverage_kinds(s) == [(0, 3, "rows"), (3, 6, "empty?"), (6, 10, "rows")]
+
+
+async def test_a_relay_that_lost_its_database_derives_the_ranges_and_one_that_has_it_adds_none(tmp_path: Path) -> None:
+    """The claims are in the table for good, also of ranges that have become final since."""
+    catalog = catalog_settings(tmp_path).load()
+    make_tables(catalog)
+    asked_ns = time.time_ns()
+    write_coverage(
+        catalog,
+        coverage_row(0, 10, fetched_ns=asked_ns, dispatch=1, empty=[(0, 10)]),
+        coverage_row(10, 20, fetched_ns=asked_ns - 3_600 * SECOND_NS, dispatch=2, empty=[(12, 20)]),
+    )
+    delays = (0.5, 600.0)
+    async with suite(tmp_path, recheck_after_seconds=delays) as s:
+        s.pipeline.write([10, 11])
+        assert await coverage_kinds(s) == [(0, 10, "empty?"), (10, 12, "rows"), (12, 20, "empty")]
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        dispatch = await ingestor.take()
+        assert (minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)) == (0, 10)
+        proven = page(dispatch.job_id, 0, 10, empty=[(0, 10)])
+        await s.pipeline.report(pages=[proven], finals=[final_of(dispatch.job_id)])
+        await s.finished(dispatch.request_id)
+        settled = [(0, 10, "empty"), (10, 12, "rows"), (12, 20, "empty")]
+        assert await coverage_kinds(s) == settled
+    async with suite(tmp_path, recheck_after_seconds=delays) as s:
+        assert await coverage_kinds(s) == settled
