@@ -29,7 +29,7 @@ from services.exchange_sim.recorded import read_file
 from services.ingestor.history.agreement import Agreement
 
 SYMBOL = "REC/USDT"
-TOLERANCE = 1e-9
+TOLERANCE = 1e-12
 """Of Binance's row."""
 _HOUR_NS = 3_600 * SECOND_NS
 ABOUT = (

@@ -41,7 +41,7 @@ async def test_instruments_are_reported_at_start_and_again(sim: Sim, world_of: S
         assert (btc.active, btc.type, btc.base, btc.quote) == (True, "spot", "BTC", "USDT")
         assert not luna.active
         offer = first.candles
-        assert (offer.call_candles, offer.learnt, offer.volume_tolerance) == (1_000, False, 1e-9)
+        assert (offer.call_candles, offer.learnt, offer.volume_tolerance) == (1_000, False, 1e-12)
         assert {60, 3_600, 86_400} < set(offer.period_seconds)
         assert NOW_NS < first.fetched_at < second.fetched_at
 

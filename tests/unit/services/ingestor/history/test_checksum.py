@@ -23,8 +23,8 @@ MARKET = {t: Candle(t, 2.0, 4.0 + n, 1.0, 3.0, 0.1) for n, t in enumerate(opens(
 
 def test_only_exchanges_with_known_tolerance_are_checked() -> None:
     assert {name: row.volume_tolerance for name, row in TABLE.items()} == {
-        "binance": 1e-9,
-        "binanceus": 1e-9,
+        "binance": 1e-12,
+        "binanceus": 1e-12,
         "bybit": 1e-9,
         "coinbase": 1e-6,
         "kraken": None,
