@@ -171,7 +171,7 @@ class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
         self, request: pb.GetCoverageRequest, context: Context
     ) -> AsyncIterator[pb.GetCoverageResponse]:
         """Stream the coverage of a series, which is the same for every caller."""
-        series, span = self._part(request)
+        series, span = self._part(request, trades=True)
         with self.engine.quotas.stream(current_caller()):
             found = list(map(messages.encode_coverage_range, self.coverage.known(series, span)))
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
@@ -195,11 +195,13 @@ class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
                     yield messages.encode_verification_progress(current.progress())
         yield messages.encode_verification(current.result())
 
-    def _part(self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest) -> tuple[Series, TimeRange]:
+    def _part(
+        self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest, *, trades: bool = False
+    ) -> tuple[Series, TimeRange]:
         series = Series(request.ticker, request.period_seconds)
         start_ns = request.start_time if request.HasField("start_time") else None
         end_ns = request.end_time if request.HasField("end_time") else None
-        return series, check_part(series, start_ns, end_ns, self.engine.venues)
+        return series, check_part(series, start_ns, end_ns, self.engine.venues, trades=trades)
 
 
 class IngestorService(RealtimeReports, ingestor_service_pb2_grpc.IngestorServiceServicer):

@@ -28,6 +28,7 @@ from services.common.model.history import HistoryRequest, Outcome, RequestState,
 from services.common.model.instrument import ALL_SYMBOLS, Instrument, Series
 from services.common.model.periods import (
     PERIODS,
+    TRADES_PERIOD,
     ceil_to_grid,
     check_period,
     check_span,
@@ -120,10 +121,18 @@ def check_ticker(ticker: str, venues: Container[str]) -> None:
         raise InvalidRequest(f"ticker {ticker!r} names all markets of an exchange; name one")
 
 
-def check_part(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
-    """Return a checked part of a series' history; an end that is None is the first or last time on the grid."""
+def check_part(
+    series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str], *, trades: bool = False
+) -> TimeRange:
+    """Return a checked part of a series' history; an end that is None is the first or last time on the grid.
+
+    Args:
+        trades: Whether the series may be trades, which have no grid.
+    """
     check_ticker(series.ticker, venues)
     period = series.period_seconds
+    if trades and period == TRADES_PERIOD:
+        return TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
     check_period(period)
     start_ns = ceil_to_grid(0, period) if start_ns is None else start_ns
     return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)

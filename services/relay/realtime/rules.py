@@ -7,6 +7,7 @@ the caller writes those of ``registry.dirty`` every few seconds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from services.common.model.periods import ceil_to_grid, floor_to_grid
 from services.common.model.realtime import RealtimeDispatch, StartedSubscription
@@ -78,11 +79,22 @@ def stop(registry: Registry, subscription_id: str, batch: Batch, *, wall_ns: int
     assert job is not None
     job.remove(subscription_id)
     for part in [each for each in registry.history.values() if each.subscription_id == subscription_id]:
-        del registry.history[part.request_id]
+        _hand_over(registry, job, part, batch)
     store.stop_subscription(batch, subscription_id, stopped_ns=wall_ns)
     store.store_positions(batch, job)
     _remove_if_idle(registry, job, batch)
     return job
+
+
+def _hand_over(registry: Registry, job: RealtimeJob, part: HistoryPart, batch: Batch) -> None:
+    """Have candles that were to be fetched for a stopped subscription fetched for another that has their period."""
+    del registry.history[part.request_id]
+    heirs = (each.subscription for each in job.subscriptions.values())
+    heir = next((each for each in heirs if part.period_seconds in each.params.periods), None)
+    if heir is not None:
+        part = replace(part, subscription_id=heir.subscription_id, client_id=heir.client_id)
+        registry.history[part.request_id] = part
+        store.add_history(batch, part)
 
 
 def _remove_if_idle(registry: Registry, job: RealtimeJob, batch: Batch) -> bool:

@@ -35,7 +35,7 @@ def add_subscription(batch: Batch, started: StartedSubscription) -> None:
 
 
 def stop_subscription(batch: Batch, subscription_id: str, *, stopped_ns: int) -> None:
-    """Store the end of a subscription; what was not fetched as history for it is not fetched any more."""
+    """Store the end of a subscription; what was still to be fetched as history for it is not fetched any more."""
     batch.add("UPDATE subscriptions SET stopped_ns = ? WHERE subscription_id = ?", stopped_ns, subscription_id)
     batch.add("DELETE FROM realtime_history WHERE subscription_id = ? AND NOT submitted", subscription_id)
 
@@ -101,9 +101,9 @@ def end_dispatch(batch: Batch, dispatch_id: str, *, ended_ns: int) -> None:
 
 
 def add_history(batch: Batch, part: HistoryPart) -> None:
-    """Store a range of candles that is to be fetched as history."""
+    """Store a range of candles that is to be fetched as history, or its new subscription."""
     batch.insert(
-        "OR IGNORE INTO realtime_history",
+        "OR REPLACE INTO realtime_history",
         request_id=part.request_id,
         subscription_id=part.subscription_id,
         ticker=part.ticker,

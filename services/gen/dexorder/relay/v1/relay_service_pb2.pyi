@@ -813,7 +813,7 @@ class GetCoverageRequest(_message.Message):
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE."""
     period_seconds: _builtins.int
-    """Candle period in seconds."""
+    """Candle period in seconds; 0 for trades, whose ranges of rows are complete."""
     start_time: _builtins.int
     """Start of the range, nanoseconds since the epoch, on the period's grid; the beginning if absent."""
     end_time: _builtins.int

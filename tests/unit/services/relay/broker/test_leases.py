@@ -34,6 +34,39 @@ def test_oldest_job_goes_to_oldest_slot_and_realtime_slots_are_left() -> None:
     assert counts(d) == (1, 2, 2)
 
 
+def test_kinds_of_jobs_share_any_slots_by_age_and_keep_their_own() -> None:
+    d = leases()
+    d.queue(1, "X", SlotKind.REALTIME)
+    for job in (2, 3):
+        d.queue(job, "X")
+    d.queue(4, "X", SlotKind.REALTIME)
+    for identity, kind in ((b"h", SlotKind.HISTORICAL), (b"any1", SlotKind.ANY), (b"any2", SlotKind.ANY)):
+        d.offer(slot(identity, kind=kind))
+    made = [(a.job, a.slot.identity) for a in d.assign(now_ns=0)]
+    assert made == [(1, b"any1"), (2, b"h"), (3, b"any2")]
+    d.offer(slot(b"h", kind=SlotKind.HISTORICAL))
+    assert d.assign(now_ns=0) == []
+    d.requeue(3)
+    d.requeue(1)  # now the first of all
+    d.offer(slot(b"any3", kind=SlotKind.ANY))
+    assert [a.job for a in d.assign(now_ns=0)] == [1, 3]
+
+
+def test_nothing_extends_the_lease_of_a_dispatch_that_must_stop() -> None:
+    d = leases()
+    d.queue(1, "X", SlotKind.REALTIME)
+    d.offer(slot(kind=SlotKind.REALTIME))
+    (made,) = d.assign(now_ns=0)
+    d.stop(made.dispatch_id)
+    assert d.renew(made.dispatch_id, now_ns=10)
+    assert d.expired(now_ns=LEASE_NS) == [made.dispatch_id]
+    d.requeue(1)
+    d.offer(slot(kind=SlotKind.REALTIME))
+    (again,) = d.assign(now_ns=0)
+    d.renew(again.dispatch_id, now_ns=10)
+    assert d.expired(now_ns=24) == []
+
+
 def test_lease_runs_from_the_last_sign_of_life_and_ends_on_the_dot() -> None:
     d = leases()
     d.queue(1, "X")
