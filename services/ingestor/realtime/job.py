@@ -233,7 +233,7 @@ class RealtimeJob:
             now_ns = self._clock.monotonic_ns()
             close_ns = self._builder.next_close_ns()
             if close_ns is not None and self._feed.settled_ns < close_ns:
-                is_over = self._services.queries.clock_estimate_ns >= close_ns + 3 * MARGIN_NS
+                is_over = self._services.queries.clock_estimate_ns >= close_ns + 2 * MARGIN_NS
                 if is_over and now_ns >= self._asked_ns + SECOND_NS:
                     self._asked_ns = now_ns
                     self._feed.ask(now_ns)

@@ -7,8 +7,8 @@ a missing number                        REST from the last released trade on, af
 silence, a lost connection              the same; what the answer shows is released
 REST knows trades of the silence, and   the socket is closed and opened again
 the socket stays silent
-an answer that is not full, no gap      everything before the exchange's time is settled
-answers agree that numbers are unused   the numbers are skipped
+two answers without a further trade     everything before the exchange's time at the first one is settled
+answers agree that numbers are unused   the numbers are skipped; it takes a minute
 
 An answer has to repeat the last released trade, so an empty or a wrong one proves nothing.
 """
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
+from services.common.model.times import SECOND_NS, iso
 from services.ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries
 from services.ingestor.exchange.validation import BadAnswer
 from services.ingestor.realtime.anchor import Anchor
@@ -31,6 +31,7 @@ MARGIN_NS = SECOND_NS
 """A trade is in REST's answers this long after its time."""
 _REORDER_NS = SECOND_NS // 5
 _RETRY_NS = SECOND_NS // 2
+_LONGEST_RETRY_NS = 30 * SECOND_NS
 _GRACE_NS = 3 * SECOND_NS
 _MAX_KEPT = 20_000
 
@@ -88,6 +89,7 @@ class NumberedFeed:
         self._gap_ns: int | None = None
         self._suspect_ns: int | None = None
         self._was_complete = False
+        self._covered_ns = 0
         self._is_confirmed = False
         if last_number is None or not series.from_number:
             self._search()
@@ -101,6 +103,9 @@ class NumberedFeed:
         """Add trades of a message; return those that can be released."""
         self._patience.heard(now_ns=now_ns)
         self._suspect_ns = None
+        if self._anchor is None and self._sequence.next_number is None:
+            self._search()  # the market had no trade so far; this one need not be its first
+            self.ask(now_ns + _REORDER_NS)
         if self._anchor is not None:
             self._kept += trades[: max(0, _MAX_KEPT - len(self._kept))]
             return []
@@ -147,13 +152,20 @@ class NumberedFeed:
         if self._anchor is not None:
             return self._add_to_anchor(self._anchor, answer, now_ns)
         self._check_link(answer.trades)
+        if self._sequence.next_number is None and answer.trades:
+            self._search()
+            self.due_ns = now_ns
+            return []
         released = self._add(answer.trades)
         gap = self._sequence.gap
-        if answer.full and released:
+        if released and answer.full:
             self.due_ns = now_ns
         elif gap:
-            released += self._agree(gap)
-            self.due_ns = now_ns if self._sequence.gap is None else now_ns + _RETRY_NS
+            if any(trade.number > gap.last for trade in answer.trades):
+                released += self._agree(gap)
+            self.due_ns = now_ns + self._retry_ns()
+        elif answer.full:  # all of it is known: it has no room for what may follow
+            self.due_ns = now_ns + _RETRY_NS
         else:
             self._complete(bool(released), answer.clock_ns, now_ns)
         return released
@@ -177,9 +189,7 @@ class NumberedFeed:
         self._link = anchor.trade.number if anchor.trade else None
         self._sequence = NumberedTrades(anchor.first_number, self._begin_ns)
         kept, self._kept = self._kept, []
-        if anchor.first_number is None:  # the market has had no trade: the lowest number is its first
-            kept = sorted(kept, key=lambda trade: trade.number)
-        return self._add(kept)
+        return self._add(kept) if anchor.first_number is not None else []
 
     def _add(self, trades: Sequence[Trade]) -> list[Trade]:
         released = self._sequence.add(trades)
@@ -208,9 +218,18 @@ class NumberedFeed:
         found = next((trade for trade in trades if trade.number == link), None)
         if found is None:
             raise BadAnswer(f"the answer lacks trade {link}, which is known", kind="hole")
+        if last is None and found.time_ns >= self._begin_ns:
+            raise BadAnswer(f"the answer has {found}, which was before {iso(self._begin_ns)}", kind="other_symbol")
         if last and (found.price, found.amount) != (last.price, last.amount):
             raise BadAnswer(f"the answer has other values of {last}", kind="other_symbol")
         self._is_confirmed = True
+
+    def _retry_ns(self) -> int:
+        """Return the time until the next query for missing numbers, which grows with the answers that lack them."""
+        if self._sequence.gap is None:
+            return 0
+        agreed = self._agreed[1] if self._agreed and self._agreed[0] == self._sequence.gap else 0
+        return min(_RETRY_NS << agreed, _LONGEST_RETRY_NS)
 
     def _agree(self, gap: Gap) -> list[Trade]:
         """Count an answer without the first missing number; skip the gap if enough of them agree."""
@@ -225,9 +244,13 @@ class NumberedFeed:
         return released
 
     def _complete(self, news: bool, clock_ns: int, now_ns: int) -> None:
-        """Note that REST has no further trade: all before the exchange's time are known."""
+        """Note that REST has no further trade; what an earlier answer had covered too is settled.
+
+        One answer could have been cut short. Had it been, this one would have brought the rest.
+        """
         if self._sequence.next_number is not None:
-            self._sequence.advance(clock_ns - MARGIN_NS)
+            self._sequence.advance(self._covered_ns - MARGIN_NS)
+        self._covered_ns = max(self._covered_ns, clock_ns)
         if news and self._was_complete and self._suspect_ns is None:
             self._suspect_ns = now_ns
         self._was_complete = True

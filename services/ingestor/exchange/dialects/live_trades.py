@@ -20,6 +20,8 @@ PAGE_TRADES = 1_000
 """Number of trades that a query asks for."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_SLACK_NS = 2_000
+"""Kraken's times are seconds in a double, exact to 0.2 us; ours are whole microseconds."""
 _MAX_NUMBER = 2**62
 _SIDES = ("buy", "sell")
 
@@ -60,7 +62,7 @@ class TradeSeries:
         """Return the query for the trades from a number on, the first of which is not before a time."""
         if number is not None and self.from_number:
             return TradeQuery(number=number)
-        return TradeQuery(since_ns=max(0, since_ns - MS_NS))
+        return TradeQuery(since_ns=max(0, since_ns - (_SLACK_NS if self.since_text else MS_NS)))
 
     def arguments(self, query: TradeQuery) -> tuple[int | None, dict[str, Any]]:
         """Return ``since`` in milliseconds and the parameters of ccxt's ``fetch_trades``."""

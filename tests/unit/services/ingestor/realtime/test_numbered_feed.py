@@ -1,0 +1,217 @@
+"""The feed of a market that numbers its trades, in a world where sockets and REST do whatever they like."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from services.common.model.times import SECOND_NS
+from services.ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries, trade_series_of
+from services.ingestor.exchange.validation import BadAnswer
+from services.ingestor.realtime.numbered_feed import Answer, NumberedFeed
+from services.ingestor.realtime.trade import Trade
+
+BEGIN_NS = 1_700_000_000 * SECOND_NS
+FIRST = 100
+PAGE = 4
+BY_NUMBER, BY_TIME = trade_series_of("binance"), trade_series_of("kraken")
+
+
+def _trade(number: int, time_ns: int, price: float = 1.5) -> Trade:
+    return Trade(time_ns, number, str(number), price, 0.25, "buy", 1, 0)
+
+
+def _page(tape: list[Trade], query: TradeQuery) -> tuple[list[Trade], bool]:
+    """Return what an exchange answers of the trades that exist, and whether there may be more."""
+    if query.number is not None:
+        found = [trade for trade in tape if trade.number >= query.number]
+    elif query.since_ns is not None:
+        since_ns = query.since_ns
+        found = [trade for trade in tape if trade.time_ns >= since_ns]
+    else:
+        return tape[-PAGE:], len(tape) >= PAGE
+    return found[:PAGE], len(found) >= PAGE
+
+
+class Feeds(RuleBasedStateMachine):
+    """Whatever happens, each trade is released once, in order, and none before the settled time is missing."""
+
+    feed: NumberedFeed
+
+    @initialize(data=st.data(), by_number=st.booleans(), resumed=st.booleans())
+    def begin(self, data: st.DataObject, by_number: bool, resumed: bool) -> None:
+        self.now_ns = 0
+        self.clock_ns = BEGIN_NS
+        # two trades of one time: fewer than a page of Kraken, which can't be queried by number
+        steps = data.draw(st.lists(st.sampled_from([0, 10_000, SECOND_NS, 3 * SECOND_NS]), max_size=12))
+        before = data.draw(st.integers(0, 3)) if not resumed else 1
+        self.tape = [_trade(FIRST + i, BEGIN_NS - (before - i) * SECOND_NS) for i in range(before)]
+        self.coming: list[Trade] = []
+        time_ns = BEGIN_NS
+        for i, step_ns in enumerate(steps):
+            time_ns += step_ns or i % 2 * 10_000
+            self.coming.append(_trade(FIRST + before + i, time_ns))
+        self.expected = list(self.coming)
+        series: TradeSeries = BY_NUMBER if by_number else BY_TIME
+        last = FIRST + before - 1 if resumed else None
+        self.feed = NumberedFeed(series, BEGIN_NS, last, now_ns=0)
+        self.queue: list[Trade] = []
+        self.released: list[Trade] = []
+        self.was_cut = False
+
+    @rule(seconds=st.integers(0, 5))
+    def time_passes(self, seconds: int) -> None:
+        self.now_ns += seconds * SECOND_NS
+        self.clock_ns += seconds * SECOND_NS
+        while self.coming and self.coming[0].time_ns <= self.clock_ns:
+            self.tape.append(self.coming.pop(0))
+            self.queue.append(self.tape[-1])
+
+    @rule(data=st.data())
+    def socket_sends(self, data: st.DataObject) -> None:
+        """Send some of the trades that it has not sent, in any order, some twice; the rest is lost."""
+        if self.queue:
+            sent = data.draw(st.lists(st.sampled_from(self.queue), max_size=8))
+            self.queue.clear()
+            if sent:
+                self._release(self.feed.received(sent, now_ns=self.now_ns))
+
+    @rule()
+    def connection_is_lost(self) -> None:
+        self.queue.clear()
+        self.feed.disconnected(now_ns=self.now_ns)
+
+    @rule(fault=st.sampled_from(["none", "none", "none", "empty", "hole", "cut", "head", "other"]))
+    def rest_answers(self, fault: str) -> None:
+        """Answer the query whether or not it is due."""
+        trades, full = _page(self.tape, self.feed.query())
+        if fault == "other" and self.feed._last is None:
+            fault = "none"  # nothing is known yet of which another market's trades would differ
+        if fault == "cut" and self.was_cut:
+            fault = "none"  # two answers in a row that end too early settle too much
+        trades = {
+            "none": trades,
+            "empty": [],
+            "hole": trades[:1] + trades[2:] if len(trades) > 2 else trades,
+            "cut": trades[:-1],
+            "head": trades[1:],
+            "other": [_trade(trade.number, trade.time_ns, price=99.0) for trade in trades],
+        }[fault]
+        with suppress(BadAnswer):
+            self._release(self.feed.answered(Answer(trades, full, self.clock_ns), now_ns=self.now_ns))
+            self.was_cut = fault == "cut"
+
+    @rule()
+    def rest_fails(self) -> None:
+        self.feed.query()
+        self.feed.failed(now_ns=self.now_ns)
+
+    def _release(self, trades: list[Trade]) -> None:
+        assert all(trade.price == 1.5 for trade in trades), "a trade of another market"
+        self.released += trades
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        if not hasattr(self, "feed"):
+            return
+        assert self.released == self.expected[: len(self.released)]
+        settled_ns = self.feed.settled_ns
+        assert {t for t in self.expected if t.time_ns < settled_ns} <= set(self.released)
+        assert self.feed.skipped == []
+
+    def teardown(self) -> None:
+        """Once REST is right, everything is released and settled, without a further message."""
+        if not hasattr(self, "feed"):
+            return
+        self.time_passes(100)
+        for _ in range(60):
+            self.rest_answers("none")
+            self.nothing_is_lost_or_doubled()
+            self.now_ns = max(self.now_ns, self.feed.due_ns)
+        assert self.released == self.expected
+        if self.tape:
+            assert self.feed.settled_ns >= self.clock_ns - SECOND_NS
+
+
+Feeds.TestCase.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestFeeds = Feeds.TestCase
+
+
+def _begun(**options: Any) -> NumberedFeed:
+    """Return a feed whose trade 100 is known and that REST has confirmed."""
+    feed = NumberedFeed(BY_NUMBER, BEGIN_NS, 99, now_ns=0, **options)
+    assert feed.query() == TradeQuery(number=99)
+    known = [_trade(99, BEGIN_NS - 1), _trade(100, BEGIN_NS)]
+    assert feed.answered(Answer(known, False, BEGIN_NS), now_ns=0) == known[1:]
+    return feed
+
+
+def test_a_gap_is_queried_after_a_moment_in_which_shuffled_messages_may_close_it() -> None:
+    feed = _begun()
+    assert feed.received([_trade(102, BEGIN_NS + 2)], now_ns=10) == []
+    assert 10 < feed.due_ns < SECOND_NS
+    assert feed.query() == TradeQuery(number=100)
+    assert len(feed.received([_trade(101, BEGIN_NS + 1)], now_ns=20)) == 2
+    assert feed.due_ns >= SECOND_NS
+
+
+def test_numbers_that_all_answers_lack_are_skipped_and_told() -> None:
+    feed = _begun(skip_answers=3)
+    feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)
+    answer = Answer([_trade(100, BEGIN_NS), _trade(103, BEGIN_NS + 3)], False, BEGIN_NS)
+    assert feed.query() == TradeQuery(number=100)
+    assert [feed.answered(answer, now_ns=n) for n in range(3)] == [[], [], [_trade(103, BEGIN_NS + 3)]]
+    assert [(gap.first, gap.last) for gap in feed.skipped] == [(101, 102)]
+
+
+def test_silence_of_a_quiet_market_is_asked_about_less_and_less_and_opens_no_socket() -> None:
+    feed, now_ns, queries = _begun(), 0, 0
+    while now_ns < 300 * SECOND_NS:
+        now_ns = feed.wake_ns
+        assert not feed.is_deaf(now_ns=now_ns)
+        if now_ns >= feed.due_ns:
+            queries += 1
+            feed.query()
+            feed.answered(Answer([_trade(100, BEGIN_NS)], False, BEGIN_NS + now_ns), now_ns=now_ns)
+    assert queries <= 15
+    assert feed.settled_ns >= BEGIN_NS + 270 * SECOND_NS
+
+
+def test_a_socket_is_deaf_once_rest_has_news_and_it_stays_silent() -> None:
+    feed = _begun()
+    feed.query()
+    feed.answered(Answer([_trade(100, BEGIN_NS), _trade(101, BEGIN_NS)], False, BEGIN_NS), now_ns=SECOND_NS)
+    assert not feed.is_deaf(now_ns=2 * SECOND_NS)
+    assert feed.is_deaf(now_ns=5 * SECOND_NS)
+    assert not feed.is_deaf(now_ns=5 * SECOND_NS), "once"
+
+
+def test_a_message_shows_that_the_socket_is_not_deaf() -> None:
+    feed = _begun()
+    feed.query()
+    feed.answered(Answer([_trade(100, BEGIN_NS), _trade(101, BEGIN_NS)], False, BEGIN_NS), now_ns=SECOND_NS)
+    feed.received([_trade(101, BEGIN_NS)], now_ns=2 * SECOND_NS)
+    assert not feed.is_deaf(now_ns=9 * SECOND_NS)
+
+
+@pytest.mark.parametrize("answer", [[], [_trade(101, BEGIN_NS)], [_trade(100, BEGIN_NS, price=2.0)]])
+def test_an_answer_without_the_last_known_trade_is_no_proof(answer: list[Trade]) -> None:
+    feed = _begun()
+    feed.query()
+    with pytest.raises(BadAnswer):
+        feed.answered(Answer(answer, False, BEGIN_NS + 100 * SECOND_NS), now_ns=0)
+    assert feed.settled_ns == BEGIN_NS
+
+
+def test_answers_that_are_behind_the_socket_skip_nothing() -> None:
+    feed = _begun(skip_answers=3)
+    feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)
+    for now_ns in range(20):
+        feed.query()
+        assert feed.answered(Answer([_trade(100, BEGIN_NS)], False, BEGIN_NS), now_ns=now_ns) == []
+    assert feed.skipped == []
