@@ -1,0 +1,192 @@
+"""Realtime jobs, snapshots and instructions with a real relay; the exchange has the machine's time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.common.model.page import TICKERS_TOPIC, Kind
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.market.v1 import market_pb2
+from services.gen.dexorder.relay.v1 import control_pb2
+from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from services.ingestor.config import IngestorSettings
+from services.ingestor.server import work
+from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
+from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
+from tests.unit.services.ingestor.realtime.live_world import LiveWorld
+from tests.unit.services.relay.harness import Suite, suite
+
+SECOND_NS = 1_000_000_000
+TICKER = "BTC/USDT.SIM"
+CANCEL, SHUTDOWN, CONFIG_UPDATE, HEARTBEAT = (
+    ingest.IngestorControl.ControlAction.Value(name) for name in ("CANCEL", "SHUTDOWN", "CONFIG_UPDATE", "HEARTBEAT")
+)
+APPLIED, REFUSED = control_pb2.CONTROL_OUTCOME_APPLIED, control_pb2.CONTROL_OUTCOME_REFUSED
+
+
+@dataclass
+class Chain:
+    """A relay, a gateway and an exchange; the test starts ingestors."""
+
+    suite: Suite
+    gateway: FakeGateway
+    sim: Sim
+    settings: dict[str, Any]
+
+    @asynccontextmanager
+    async def ingestor(self, name: str) -> AsyncIterator[asyncio.Task[None]]:
+        """Run an ingestor until the block ends."""
+        stop = asyncio.Event()
+        task = asyncio.create_task(work(IngestorSettings(**{**self.settings, "name": name}), stop))
+        try:
+            yield task
+        finally:
+            stop.set()
+            await task
+
+    def records(self, kind: Kind) -> list[Record]:
+        return [record for record in self.gateway.records if record.control.kind is kind]
+
+    def settled(self) -> int:
+        """Return the time before which all trades are in Kafka."""
+        return max((record.control.span.end_ns for record in self.records(Kind.TRADES)), default=0)
+
+    async def subscribe(self, since_ns: int) -> None:
+        wanted = pb.RealtimeSubscription(
+            subscription_id="s1",
+            ticker=TICKER,
+            params=ingest.RealtimeParams(include_ticks=True, include_ohlc=True, ohlc_period_seconds=[60]),
+            since=since_ns,
+        )
+        await self.suite.relay.StartRealtime(pb.StartRealtimeRequest(subscription=wanted))
+
+    async def jobs(self) -> list[pb.RealtimeJob]:
+        return list((await self.suite.relay.ListRealtime(pb.ListRealtimeRequest())).jobs)
+
+    async def instruct(self, action: Any, **fields: Any) -> Any:
+        request = control_pb2.ControlIngestorsRequest(control=ingest.IngestorControl(action=action, **fields))
+        (result,) = (await self.suite.relay.ControlIngestors(request)).results
+        return result
+
+
+@asynccontextmanager
+async def chain(folder: Path, **relay: Any) -> AsyncIterator[Chain]:
+    gateway = FakeGateway()
+    async with (
+        running_sim(now_ns=None) as sim,
+        grpc_peer(lambda s: pixy_rpc.add_KafkaPixyServicer_to_server(gateway, s)) as gateway_at,
+        suite(folder, **relay) as made,
+    ):
+        settings = {
+            **FAST,
+            "broker": made.running.broker_address,
+            "gateway": gateway_at,
+            "relay": made.running.address,
+            "exchanges": exchanges_file(folder, sim.url, slots=2, realtime=2, rate_per_second=1000),
+            "rate_limit_dir": folder / "budgets",
+            "drain_seconds": 2,
+        }
+        yield Chain(made, gateway, sim, settings)
+        gateway.gate.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - it happens behind gRPC
+            await asyncio.sleep(0.02)
+
+
+async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole(tmp_path: Path) -> None:
+    """An ingestor is stopped while trades go on; the next one begins where it ended."""
+    async with chain(tmp_path) as c:
+        since_ns = (time.time_ns() // SECOND_NS - 200) * SECOND_NS
+        live = c.suite.relay.StreamMarketData(
+            pb.StreamMarketDataRequest(tickers=[TICKER], include_trades=True, period_seconds=[60])
+        )
+        async with c.ingestor("one"):
+            await c.subscribe(since_ns)
+            await until(lambda: c.settled() > time.time_ns() - 3 * SECOND_NS)
+            (job,) = await c.jobs()
+            assert (job.state, job.ingestor) == (pb.REALTIME_STATE_RUNNING, "one")
+            async with asyncio.timeout(20):
+                while not (await live.read()).trades:
+                    pass
+        settled_ns = c.settled()
+        async with c.ingestor("two"):
+            await until(lambda: c.settled() > settled_ns + SECOND_NS)
+            await c.suite.relay.StopRealtime(pb.StopRealtimeRequest(subscription_id="s1"))
+            async with asyncio.timeout(20):
+                while await c.jobs():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        live.cancel()
+        records = c.records(Kind.TRADES)
+        dispatches = dict.fromkeys(record.control.dispatch_id for record in records)
+        assert len(dispatches) == 2
+        world: Any = None
+        truth = await LiveWorld(world, c.sim, "binance").true_trades(TimeRange(since_ns, c.settled()))
+        written = {trade.trade_id for record in records for trade in record.trades}
+        assert truth.keys() <= written
+        second = [record for record in records if record.control.dispatch_id == list(dispatches)[1]]
+        assert second[0].control.span.start_ns >= settled_ns, "it repeats nothing that was settled"
+
+
+async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
+    async with chain(tmp_path) as c, c.ingestor("one"):
+        request = pb.SnapshotTickersRequest(request_id="t1", exchange="SIM")
+        answer = await c.suite.relay.SnapshotTickers(request)
+        assert answer.status == ingest.SubmitResponse.QUEUED
+        await until(lambda: bool(c.records(Kind.FINAL)))
+        (page,), (final,) = c.records(Kind.TICKERS), c.records(Kind.FINAL)
+        assert {page.topic, final.topic} == {TICKERS_TOPIC}
+        assert page.control.ticker == final.control.ticker == "*.SIM"
+        snapshots = market_pb2.TickerSnapshots.FromString(page.message).snapshots
+        assert (final.value.status, final.value.total_records) == (ingest.DataResponse.OK, len(snapshots))
+        (bitcoin,) = [each for each in snapshots if each.ticker == TICKER]
+        async with c.sim.http.get(f"{c.sim.url}/api/v3/ticker/24hr", params={"symbol": "BTCUSDT"}) as found:
+            theirs = await found.json()
+        assert bitcoin.open == float(theirs["openPrice"]) or bitcoin.time != theirs["closeTime"] * 1_000_000
+        assert bitcoin.low <= bitcoin.last <= bitcoin.high and bitcoin.bid <= bitcoin.ask
+        assert bitcoin.base_volume > 0 and bitcoin.received_at > 0
+
+
+async def test_instructions_have_their_effect_before_they_are_answered(tmp_path: Path) -> None:
+    async with chain(tmp_path) as c, c.ingestor("one") as process:
+        async with asyncio.timeout(20):
+            while True:
+                request = control_pb2.ControlIngestorsRequest(control=ingest.IngestorControl(action=HEARTBEAT))
+                if (await c.suite.relay.ControlIngestors(request)).results:
+                    break
+                await asyncio.sleep(0.02)
+        state = (await c.instruct(HEARTBEAT)).state
+        assert (state.running_jobs, state.config.max_concurrent, state.config.timeout_seconds) == (0, 4, 3600)
+
+        config = ingest.IngestorConfig(max_concurrent=3, timeout_seconds=60)
+        result = await c.instruct(CONFIG_UPDATE, config=config)
+        assert (result.outcome, result.state.config.max_concurrent, result.state.config.timeout_seconds) == (
+            APPLIED,
+            3,
+            60,
+        )
+        refused = await c.instruct(CONFIG_UPDATE, config=ingest.IngestorConfig(max_concurrent=5, timeout_seconds=1))
+        assert refused.outcome == REFUSED and "max_concurrent 5 is not between 1 and 4" in refused.reason
+        assert refused.state.config.timeout_seconds == 60, "nothing is changed"
+
+        await c.sim.faults({"kind": "hang"})
+        await c.suite.queued("r1", 0, 300)
+        async with asyncio.timeout(20):
+            while not (await c.instruct(HEARTBEAT)).state.running_jobs:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        cancelled = await c.instruct(CANCEL, request_id="r1")
+        assert (cancelled.outcome, cancelled.state.running_jobs) == (APPLIED, 0), "the fetch has ended"
+
+        drained = await c.instruct(SHUTDOWN)
+        assert (drained.outcome, drained.state.draining) == (APPLIED, True)
+        await asyncio.wait_for(asyncio.shield(process), 20)
