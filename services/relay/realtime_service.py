@@ -9,6 +9,7 @@ import grpc
 
 from services.common.model.errors import InvalidRequest
 from services.common.model.periods import check_period
+from services.common.model.times import MAX_TIME_NS
 from services.common.rpc import realtime_messages as messages
 from services.common.rpc.identity import current_caller
 from services.gen.dexorder.market.v1 import market_pb2
@@ -142,7 +143,9 @@ class RealtimeReports:
         """Return where a dispatch begins."""
         if not request.job_id:
             raise InvalidRequest("job_id is missing")
-        return messages.encode_resumption(self.engine.realtime.resume(request.job_id, request.ingestor_id[:MAX_NAME]))
+        exchange_ns = min(request.exchange_time, MAX_TIME_NS) if request.HasField("exchange_time") else None
+        resumption = self.engine.realtime.resume(request.job_id, request.ingestor_id[:MAX_NAME], exchange_ns)
+        return messages.encode_resumption(resumption)
 
     async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, context: Context) -> ipb.ReportRealtimeResponse:  # noqa: N802
         """Settle records that Kafka has acknowledged."""

@@ -173,10 +173,12 @@ async def resume(
 ) -> Resume | None:
     """Ask where a dispatch begins; None if it is no longer current. With an older relay it begins now.
 
+    Args:
+        fallback_ns: The exchange's time.
     Raises:
         Unavailable: The relay is unavailable for ``publish_timeout_seconds``.
     """
-    request = pb.ResumeRealtimeRequest(job_id=job_id, ingestor_id=settings.name)
+    request = pb.ResumeRealtimeRequest(job_id=job_id, ingestor_id=settings.name, exchange_time=fallback_ns)
     relay, timeout = publisher.relay, settings.rpc_timeout_seconds
     try:
         answer = await publisher.call("ResumeRealtime", lambda: relay.ResumeRealtime(request, timeout=timeout))

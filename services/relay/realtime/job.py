@@ -176,6 +176,16 @@ class RealtimeJob:
         self.failures_in_a_row = 0 if self.progressed else self.failures_in_a_row + 1
         self.end_dispatch()
 
+    def begin_by(self, exchange_ns: int) -> bool:
+        """Have each series of which nothing is settled begin by the exchange's time; return whether one has changed."""
+        changed = False
+        for period, position in self.positions.items():
+            first_ns = ceil_to_grid(exchange_ns, period)
+            if not position.settled_ns and first_ns < position.next_ns:
+                position.from_ns = position.next_ns = first_ns
+                changed = True
+        return changed
+
     def resumption(self) -> Resumption:
         """Return where the current dispatch begins."""
         trades = self.positions.get(TRADES_PERIOD)

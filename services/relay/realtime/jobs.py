@@ -135,8 +135,12 @@ class RealtimeJobs:
         ids = [each.subscription.subscription_id for each in found]
         return await self._context.store.read(lambda connection: store.read_history_ids(connection, ids, limit))
 
-    def resume(self, dispatch_id: str, ingestor: str) -> Resumption | None:
-        """Return where a dispatch begins, and renew its lease; None if it is not current."""
+    def resume(self, dispatch_id: str, ingestor: str, exchange_ns: int | None) -> Resumption | None:
+        """Return where a dispatch begins, and renew its lease; None if it is not current.
+
+        Args:
+            exchange_ns: The exchange's time, where the ingestor knows it.
+        """
         job = self.registry.current_job(dispatch_id)
         if job is None:
             return None
@@ -146,6 +150,8 @@ class RealtimeJobs:
             self._context.store.commit(batch)
             self._context.wake.set()
             return None
+        if exchange_ns is not None and job.begin_by(exchange_ns):
+            self.registry.dirty.add(job.id)
         job.ingestor = ingestor
         self.registry.leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns())
         return job.resumption()

@@ -199,21 +199,29 @@ class ResumeRealtimeRequest(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     INGESTOR_ID_FIELD_NUMBER: _builtins.int
+    EXCHANGE_TIME_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch."""
     ingestor_id: _builtins.str
     """Name of the ingestor, as in WatchControl; shown to people."""
+    exchange_time: _builtins.int
+    """The exchange's time, nanoseconds since the epoch. A series of which nothing is settled begins no later than that, as
+    the relay's own clock may be ahead of it.
+    """
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         ingestor_id: _builtins.str = ...,
+        exchange_time: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exchange_time", b"_exchange_time", "exchange_time", b"exchange_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ingestor_id", b"ingestor_id", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exchange_time", b"_exchange_time", "exchange_time", b"exchange_time", "ingestor_id", b"ingestor_id", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__exchange_time: _TypeAlias = _typing.Literal["exchange_time"]  # noqa: Y015
+    _WhichOneofArgType__exchange_time: _TypeAlias = _typing.Literal["_exchange_time", b"_exchange_time"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exchange_time) -> _WhichOneofReturnType__exchange_time | None: ...
 
 Global___ResumeRealtimeRequest: _TypeAlias = ResumeRealtimeRequest  # noqa: Y015
 

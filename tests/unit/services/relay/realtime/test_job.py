@@ -79,6 +79,22 @@ def test_candles_begin_with_the_first_that_opens_after_the_acceptance_and_histor
     assert relay.history == [("a", "owner of a", 1, 10), ("a", "owner of a", 10, 11)]
 
 
+def test_a_series_begins_no_later_than_the_exchanges_time_unless_something_is_settled() -> None:
+    relay = Relay()
+    relay.start("a", RealtimeParams(True, (60, 300)), at_ns=START_NS + 1)
+    job = relay.take()
+    relay.settle(300, START_NS + 5 * MINUTE_NS, START_NS + 10 * MINUTE_NS)
+    assert not job.begin_by(START_NS + 6 * MINUTE_NS)  # its clock is ahead
+    exchange_ns = START_NS - 90 * SECOND_NS
+    assert job.begin_by(exchange_ns) and not job.begin_by(exchange_ns)
+    begin = job.resumption()
+    assert (begin.start_ns, begin.candles[60]) == (exchange_ns, START_NS - MINUTE_NS)
+    assert begin.candles[300] == START_NS + 10 * MINUTE_NS
+    relay.settle(0, exchange_ns, START_NS)
+    job.begin_by(exchange_ns - 5)
+    assert job.resumption().start_ns == START_NS
+
+
 def test_a_subscription_on_the_grid_needs_no_candle_that_is_open() -> None:
     relay = Relay()
     relay.start("a", MINUTES, START_NS - 2 * MINUTE_NS)
