@@ -12,10 +12,12 @@ from math import fsum, inf
 from typing import NamedTuple
 
 from services.common.model.page import Candle
-from services.common.model.periods import WEEK_SECONDS
+from services.common.model.periods import WEEK_SECONDS, count_periods
+from services.common.model.time_range import TimeRange
 
 SETTLED_AFTER_SECONDS = 600
 """Age at which a cell counts as closed: a replica may be behind by that much."""
+_DAY_SECONDS = 86_400
 _MAX_CANDLES = 60
 """Finer candles of a cell: many, so that cells cost few calls; not more, so that a fault is near where they differ."""
 
@@ -64,6 +66,17 @@ def cell_ladder(period_seconds: int, offered: Collection[int], call_candles: int
     most = min(_MAX_CANDLES, call_candles // 2)
     fitting = sorted(each for each in offered if _is_divided(each, period_seconds) and each // period_seconds <= most)
     return list(dict.fromkeys([fitting[-1], fitting[0]])) if fitting else []
+
+
+def scan_seconds(ladder: Sequence[int], offered: Collection[int], span: TimeRange, call_candles: int) -> int:
+    """Return the period of cells that show long ranges without trades; 0 if the ladder's cells take one call or none.
+
+    >>> day = TimeRange(0, 86_400 * 10**9)
+    >>> [scan_seconds([3600, 300], [300, 3600, 21_600, 86_400], day, candles) for candles in (20, 50)]
+    [86400, 0]
+    """
+    longer = [each for each in offered if ladder and each <= _DAY_SECONDS and _is_divided(each, ladder[0])]
+    return max(longer, default=0) if longer and count_periods(span, ladder[0]) > call_candles else 0
 
 
 def _is_divided(cell_seconds: int, period_seconds: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder
+from services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder, scan_seconds
 from services.common.model.page import Candle
 from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, open_times, split_by_periods
 from services.common.model.proof import Proof, ProofKind, join_proofs
@@ -57,7 +57,7 @@ class Fetcher:
             ladder = []
             if self._venue.dialect.volume_tolerance is not None:
                 ladder = cell_ladder(period_seconds, self._venue.offered, job.limits.candles)
-            await _CheckedFetch(job, self._agreement).settle(closed, ladder)
+            await _CheckedFetch(job, self._agreement).settle(closed, ladder, is_whole=True)
             await job.wait_for_newest()
         await job.finish()
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
@@ -80,10 +80,20 @@ class _CheckedFetch:
         """Return whether cells of this period are no checksums."""
         return self.failed[seconds] >= max(_MIN_FAILED, self.tallied[seconds])
 
-    async def settle(self, span: TimeRange, ladder: Sequence[int]) -> None:
-        """Settle a range by the cells of a ladder; by agreeing answers where there are none."""
+    async def settle(self, span: TimeRange, ladder: Sequence[int], *, is_whole: bool = False) -> None:
+        """Settle a range by the cells of a ladder; by agreeing answers where there are none.
+
+        Args:
+            is_whole: It is the whole range of the dispatch, so longer cells may show that most of it is empty.
+        """
         end_ns = span.start_ns
         ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
+        limits = self.job.limits
+        is_scanned = is_whole and not limits.wide
+        scan = scan_seconds(ladder, self.job.venue.offered, span, limits.candles) if is_scanned else 0
+        if scan and floor_to_grid(span.start_ns, scan) >= 0:
+            end_ns = await _Cells(self, span, [scan, *ladder], is_scan=True).settle()
+            span = TimeRange(end_ns, span.end_ns)
         if ladder:
             end_ns = await _Cells(self, span, ladder).settle()
         await self.job.settle(TimeRange(end_ns, span.end_ns))
@@ -101,7 +111,9 @@ class _CheckedFetch:
 class _Cells:
     """Fetches the part of a range that whole cells cover."""
 
-    def __init__(self, fetch: _CheckedFetch, span: TimeRange, ladder: Sequence[int]) -> None:
+    def __init__(self, fetch: _CheckedFetch, span: TimeRange, ladder: Sequence[int], *, is_scan: bool = False) -> None:
+        """Take a range; if ``is_scan``, the first cells are too long for checksums, and only show what is absent."""
+        self._is_scan = is_scan
         self._fetch = fetch
         self._job = fetch.job
         self._span = span
@@ -149,7 +161,7 @@ class _Cells:
             if part in absent and await self._has_empty_ends(part):
                 self._pending += [CheckedCell(cell, ()) for cell in split_by_periods(part, self._seconds, 1)]
                 self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
-            elif part in absent:
+            elif part in absent or self._is_scan:
                 await self._settle_otherwise(part)
             else:
                 await self._stream(part, coarse)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from services.common.model.page import Candle
@@ -100,11 +102,21 @@ def test_calls_beside_those_of_ccxt(name: str, history: History, periods: int, c
     assert {proof.kind for page in outcome.pages for proof in page.proofs} == {ProofKind.CHECKSUM}
 
 
-@pytest.mark.parametrize("wide", [True, False])
-def test_calls_before_a_listing(wide: bool) -> None:
-    outcome = fetch(world(History(listed=50_000), 50_000, CallLimits(300, wide=wide)), warm())
+@pytest.mark.parametrize(("candles", "wide"), [(100, False), (300, False), (300, True), (1_000, True)])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_calls_before_a_listing(candles: int, wide: bool, is_known: bool) -> None:
+    """Days without a candle are found first, where an answer of hours does not reach over all of it."""
+    job = world(History(listed=50_000), 50_000, CallLimits(candles, wide=wide))
+    outcome = fetch(replace(job, cells=(*CELLS, 86_400)), warm() if is_known else None)
     check_whole(outcome)
-    assert outcome.exchange.calls <= 60
+    assert outcome.exchange.calls <= 25
+
+
+def test_listing_inside_the_range_loses_no_candle() -> None:
+    job = world(History(listed=21_111), 50_000, CallLimits(300))
+    outcome = fetch(replace(job, cells=(*CELLS, 86_400)), warm())
+    check_whole(outcome)
+    assert outcome.exchange.calls <= 125, "as many as the candles need, and 25"
 
 
 @pytest.mark.parametrize("seconds", [0.2, 5.0, 30.0, 600.0])
