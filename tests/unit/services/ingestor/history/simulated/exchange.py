@@ -51,6 +51,14 @@ DROPPING = tuple(kind for kind in LIES if kind != "other symbol")
 """The kinds that invent nothing."""
 
 
+def _as_of(rows: Rows, view_ns: int, period_seconds: int) -> Rows:
+    """Return candles as they were at a time; the last is half-finished."""
+    shown = [c for c in rows if c.open_ns < view_ns]
+    if shown and shown[-1].open_ns + period_seconds * SECOND_NS > view_ns:
+        shown[-1] = shown[-1]._replace(volume=shown[-1].volume / 2, close=shown[-1].open)
+    return shown
+
+
 class Killed(BaseException):
     """Death of the ingestor; nothing of it survives."""
 
@@ -91,7 +99,6 @@ class Exchange:
         self.shapes = AnswerShapes()
         self._connection = 0
         self._kinds = world.kinds or tuple(LIES)
-        self._lied_about: set[int] = set()
         self._clock_ns = world.closed_end_ns + SECOND_NS // 2
         self._began_ns = self._clock_ns
         self._coarse: dict[tuple[str, int], tuple[list[int], Rows]] = {}
@@ -149,7 +156,9 @@ class Exchange:
     def _answer(self, whose: str, window: TimeRange, period_seconds: int) -> Rows:
         opens, rows = self._table(whose, period_seconds)
         first, end = bisect_left(opens, window.start_ns), bisect_left(opens, window.end_ns)
-        absent = self._absent()
+        absent, untruth = self._absent(), self.world.untruth
+        if untruth and untruth.intact and period_seconds != self.world.period_seconds:
+            absent = None
         if absent and period_seconds != self.world.period_seconds and self.world.untruth and self.world.untruth.deep:
             left = [c for c in self._rows[whose] if not absent.start_ns <= c.open_ns < absent.end_ns]
             rows, first, end, absent = self.world.coarse(left, period_seconds), 0, len(rows), None
@@ -168,23 +177,34 @@ class Exchange:
         """Return open times and candles of a period, as far as the exchange has them by now."""
         rows = self._rows[whose]
         coarse = period_seconds != self.world.period_seconds
+        behind_ns = self._behind_ns()
+        if behind_ns:
+            rows = _as_of(rows, self._clock_ns - behind_ns, self.world.period_seconds)
         if self.world.untruth and (lag_ns := self.world.untruth.lag_s * SECOND_NS):
             late_ns = self._clock_ns - lag_ns - self.world.period_seconds * SECOND_NS
             rows = [c for c in rows if c.open_ns <= late_ns]
-        elif not coarse:
+        elif not coarse and not behind_ns:
             return self._opens[whose], rows
-        elif (whose, period_seconds) in self._coarse:
+        elif not behind_ns and (whose, period_seconds) in self._coarse:
             return self._coarse[whose, period_seconds]
         rows = self.world.coarse(rows, period_seconds) if coarse else rows
         table = [c.open_ns for c in rows], rows
-        if not (self.world.untruth and self.world.untruth.lag_s):
+        if not behind_ns and not (self.world.untruth and self.world.untruth.lag_s):
             self._coarse[whose, period_seconds] = table
         return table
+
+    def _behind_ns(self) -> int:
+        """Return by how much an answer is behind now."""
+        untruth = self.world.untruth
+        is_behind = untruth and untruth.behind_s and not self._connection % untruth.replicas
+        return round(untruth.behind_s * SECOND_NS) if untruth and is_behind else 0
 
     def _absent(self) -> TimeRange | None:
         """Return the range whose candles an untruth hides now."""
         untruth = self.world.untruth
         if untruth is None or not untruth.count or self._connection % untruth.replicas:
+            return None
+        if untruth.share < 1 and self._dice.random() >= untruth.share:
             return None
         began_ns = self._began_ns + untruth.calls * CALL_NS
         lasts = began_ns <= self._clock_ns < began_ns + untruth.lasts_s * SECOND_NS
@@ -204,9 +224,8 @@ class Exchange:
         kind = self._dice.choice(self._kinds)
         told = LIES[kind](honest, self._answer("other", window, period_seconds), self._dice)
         about = {c.open_ns for c in set(honest) ^ set(told)}
-        if not about or (self.world.once and about & self._lied_about):
+        if not about:
             return honest
-        self._lied_about |= about
         self.lies += 1
         numbers = sorted(map(self.number, about))
         self._note(window, f"{kind}: {len(about)} of {len(honest)} wrong, periods {numbers[0]} to {numbers[-1]}")

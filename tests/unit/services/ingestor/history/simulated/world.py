@@ -60,6 +60,9 @@ class Untruth:
         calls: True answers before the fault begins.
         lag_s: Every candle is absent until so many seconds after its close, and coarser ones lack it.
         deep: Coarser candles are computed from those that are left, so they agree.
+        intact: Coarser candles are there all the time.
+        share: Share of the answers that have the fault while it lasts.
+        behind_s: Answers are as of so many seconds ago, with the candle that was open then half-finished.
     """
 
     first: int = 0
@@ -69,6 +72,9 @@ class Untruth:
     calls: int = 0
     lag_s: float = 0.0
     deep: bool = False
+    intact: bool = False
+    share: float = 1.0
+    behind_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,6 @@ class World:
         page: Largest number of periods in a page.
         lies: Probability that an answer is a lie, see `lies`.
         kinds: Kinds of lies; empty for all.
-        once: The exchange lies about no candle twice, so most answers about it are true.
         failures: Probability that a query has no valid answer.
         impossible: Periods whose candle is impossible in every answer.
         closed: Periods of the span that have ended when the job starts; None if all have.
@@ -102,7 +107,6 @@ class World:
     page: int
     lies: float = 0.0
     kinds: tuple[str, ...] = ()
-    once: bool = False
     failures: float = 0.0
     impossible: frozenset[int] = frozenset()
     closed: int | None = None

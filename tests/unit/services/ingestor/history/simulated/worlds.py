@@ -41,16 +41,20 @@ def worlds(**fixed: Any) -> st.SearchStrategy[World]:
 
 
 @st.composite
-def impossible_worlds(draw: st.DrawFn, cells: tuple[int, ...] = ()) -> World:
+def impossible_worlds(draw: st.DrawFn, cells: tuple[int, ...] = (), lies: float = 0.0) -> World:
     """Return worlds with impossible candles, no more than a job tolerates."""
-    world = draw(worlds(lies=st.sampled_from([0.0, 0.2]), once=True, cells=cells))
+    world = draw(worlds(lies=lies, cells=cells))
     numbers = [n for n in range(world.periods) if world.open_ns(n) in world.market]
     chosen = draw(st.sets(st.sampled_from(numbers), max_size=12)) if numbers else set()
     return replace(world, impossible=frozenset(chosen))
 
 
 def untrue_worlds(**fixed: Any) -> st.SearchStrategy[World]:
-    """Return worlds in which candles are absent for 0.2 s to 10 minutes, at all replicas or one, or always late."""
+    """Return worlds in which candles are untrue for a while.
+
+    They are absent for 0.2 s to 10 minutes, in all answers, some, or those of one replica; always late; or
+    half-finished. Some exchanges have given 2,000 true answers before.
+    """
     absent = st.builds(
         Untruth,
         first=st.integers(0, LONGEST),
@@ -58,12 +62,19 @@ def untrue_worlds(**fixed: Any) -> st.SearchStrategy[World]:
         lasts_s=st.sampled_from([0.2, 1.0, 5.0, 30.0, 60.0, 600.0]),
         replicas=st.integers(1, 3),
         calls=st.integers(0, 30),
+        intact=st.booleans(),
+        share=st.sampled_from([1.0, 1.0, 0.5, 0.2]),
     )
+    behind = st.builds(Untruth, behind_s=st.sampled_from([1.0, 5.0, 25.0, 110.0]), replicas=st.integers(1, 2))
     late = st.builds(Untruth, lag_s=st.sampled_from([1.0, 30.0, 180.0, 590.0]))
     fixed = {"good_answers": st.sampled_from([0, 2_000])} | fixed
     calls = st.builds(CallLimits, st.integers(20, 80), wide=st.booleans())
     return worlds(
-        untruth=absent | late, period_seconds=60, call=calls, closed=st.none() | st.integers(1, LONGEST), **fixed
+        untruth=absent | late | behind,
+        period_seconds=60,
+        call=calls,
+        closed=st.none() | st.integers(1, LONGEST),
+        **fixed,
     )
 
 
