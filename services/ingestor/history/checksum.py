@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.model.checksum import aggregate, tallies
+from services.common.model.checksum import aggregate, agrees, tallies
 from services.common.model.page import Candle
 from services.common.model.periods import count_periods, open_times, split_by_periods
 from services.common.model.time_range import TimeRange
@@ -53,6 +53,8 @@ class CellStream:
         self._checked: list[CheckedCell] = []
         self.retries = 0
         """Queries about the first cell since it did not tally."""
+        self.is_undecided = False
+        """The first cell's values agree, but its candles are so small that one may be missing: no query changes that."""
 
     @property
     def cell(self) -> TimeRange | None:
@@ -110,7 +112,9 @@ class CellStream:
         while self.cell and self._next_ns >= self.cell.end_ns:
             times = open_times(self.cell, self._windows.period)
             candles = tuple(self._candles[t] for t in times if t in self._candles)
-            if not tallies(self._cells.get(self.cell.start_ns), aggregate(candles), len(times), self._tolerance):
+            cell, finer = self._cells.get(self.cell.start_ns), aggregate(candles)
+            if not tallies(cell, finer, len(times), self._tolerance):
+                self.is_undecided = agrees(cell, finer, self._tolerance)
                 return
             self._checked.append(CheckedCell(self.cell, candles))
             self._cell_candles = len(candles) or self._cell_candles
@@ -122,6 +126,7 @@ class CellStream:
             self._candles.pop(open_ns, None)
         self._next_ns = max(self._next_ns, span.end_ns)
         self.retries = 0
+        self.is_undecided = False
 
     def _full_call_ns(self) -> int:
         """Return a time until which there are more candles than a call returns, as thin as the last cells were."""

@@ -187,6 +187,10 @@ class _Cells:
             if self._fetch.is_hopeless(self._seconds):
                 self._leave(stream.give_up(span.end_ns), cells)
                 break
+            if stream.is_undecided:
+                self._leave(stream.give_up(), cells)
+                await self._take(stream.take(), coarse, fetched_ns)
+                continue
             window = stream.next_window()
             if job.is_impossible(cell) or not await self._fetch.wait(stream.retries):
                 self._leave(stream.give_up(), cells)

@@ -137,3 +137,13 @@ def test_block_that_is_absent_while_hours_are_computed_from_the_rest(seconds: fl
     untruth = Untruth(7_017, 300, lasts_s=seconds, deep=True)
     outcome = fetch(world(History(), 20_000, CallLimits(1_000, wide=True), untruth), warm())
     check_never_silently_wrong(outcome)
+
+
+def test_cell_with_trades_too_small_for_its_sum_is_divided_at_once() -> None:
+    """Nine in ten minutes have a candle, and one in each hour a volume that rounding may hide."""
+    job = world(History(density=0.9), 20_000, CallLimits(1_000, wide=True))
+    tiny = {t: c._replace(volume=1e-8) if n % 60 == 30 else c for n, (t, c) in enumerate(job.market.items())}
+    job.__dict__["market"] = {t: c._replace(volume=c.volume * 100) for t, c in tiny.items()}
+    outcome = fetch(job, warm())
+    check_whole(outcome)
+    assert outcome.exchange.calls <= 6 * 20
