@@ -54,7 +54,7 @@ class CellStream:
         self.retries = 0
         """Queries about the first cell since it did not tally."""
         self.is_undecided = False
-        """The first cell's values agree, but its candles are so small that one may be missing: no query changes that."""
+        """The first cell's values agree, but its candles are so small that one may be missing: no query helps."""
 
     @property
     def cell(self) -> TimeRange | None:
