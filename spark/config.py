@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import ServiceSettings
 from spark.pipeline.fault import FAULT_PATTERN
+
+TABLES = ("ohlc", "ticks", "tickers")
+"""Tables that a driver can fill."""
 
 
 class MaintenanceSettings(BaseSettings):
@@ -80,9 +83,17 @@ class SparkSettings(ServiceSettings):
     shuffle_partitions: int = Field(default=2, ge=1)
     """Partitions of a shuffle; only MERGE and deduplication shuffle."""
     max_records_per_batch: int = Field(default=600, ge=1)
-    """Largest number of records (pages of up to 1,000 candles) in a micro-batch, over all partitions."""
+    """Largest number of records (pages of up to 1,000 candles, ticker snapshots) in a micro-batch, over all
+    partitions."""
     poll_ms: int = Field(default=100, ge=1)
     """Milliseconds between two polls of an idle source."""
+    max_trade_records_per_batch: int = Field(default=6_000, ge=1)
+    """Largest number of records of trades in a micro-batch; a record has the trades of a tenth of a second."""
+    batch_seconds: float = Field(default=2.0, ge=0)
+    """Seconds between the starts of two micro-batches of trades or ticker snapshots. A smaller value delays trades less
+    and costs more processor time and small files (docs/spark.md has figures). Candles never wait."""
+    tables: str = "ohlc,ticks,tickers"
+    """Tables to fill, separated by commas; each has its own query and its own Kafka topic."""
     restarts: int = Field(default=60, ge=0)
     """Restarts of a failed query in a row, at most 5 s apart, before the process exits with a non-zero status. So a
     full disk or a busy catalog does not cost the warm session."""
@@ -91,6 +102,14 @@ class SparkSettings(ServiceSettings):
     continue."""
     fault: str = Field(default="", pattern=FAULT_PATTERN)
     """For crash tests only: the point at which the driver kills itself (spark/pipeline/fault.py)."""
+
+    @field_validator("tables")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        names = given.split(",")
+        if not set(names) <= {*TABLES} or len({*names}) < len(names):
+            raise ValueError(f"{given!r} is not a list of some of {', '.join(TABLES)}")
+        return given
 
     @property
     def is_submitted(self) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics of the query and of maintenance; docs/spark.md explains each."""
+"""Metrics of the queries and of maintenance; docs/spark.md explains each."""
 
 from __future__ import annotations
 
@@ -16,42 +16,78 @@ _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class Metrics:
-    """Metrics of the query."""
+    """Metrics of the queries. All have the label ``table``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        counter = partial(Counter, namespace=_PREFIX, registry=registry)
-        gauge = partial(Gauge, namespace=_PREFIX, registry=registry)
-        seconds = partial(Histogram, namespace=_PREFIX, registry=registry, buckets=_SECONDS)
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, ["table", *labels], namespace=_PREFIX, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, ["table", *labels], namespace=_PREFIX, registry=registry)
+
+        def seconds(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(name, text, ["table", *labels], namespace=_PREFIX, registry=registry, buckets=_SECONDS)
+
         self.batches = counter("batches", "Micro-batches committed.")
-        self.candles = counter("candles", "Candles written.")
+        self.rows = counter("rows", "Rows written.")
         self.pages = counter("pages", "Good pages.")
         self.refused = counter("refused_records", "Records refused.")
         self.quarantined = counter("quarantined_records", "Records that failed every batch, now dead letters.")
         self.restarts = counter("query_restarts", "Restarts of the query after a failure.")
-        self.report_failures = counter("report_failures", "Reports that the relay did not answer with OK.", ["code"])
+        self.report_failures = counter("report_failures", "Reports that the relay did not answer with OK.", "code")
         self.report_attempts = gauge("report_attempts", "Failed attempts of the current report; 0 once it is answered.")
-        self.lag = gauge("lag_records", "Records of the source after the last finished batch.", ["partition"])
+        self.lag = gauge("lag_records", "Records of the source after the last finished batch.", "partition")
         self.progress = gauge(
             "last_progress_timestamp_seconds", "Unix time at which the query last finished a batch or was idle."
         )
         self.ready = gauge("ready", "1 while the query reads its source and its reports are answered.")
-        self.step_seconds = seconds("step_seconds", "Seconds of one step of a batch.", ["step"])
+        self.step_seconds = seconds("step_seconds", "Seconds of one step of a batch.", "step")
         self.batch_seconds = seconds("batch_seconds", "Seconds of a whole batch.")
+
+    def of(self, table: str) -> TableMetrics:
+        """Return the metrics of one table."""
+        return TableMetrics(self, table)
+
+
+class TableMetrics:
+    """Metrics of one table's query."""
+
+    def __init__(self, all_tables: Metrics, table: str) -> None:
+        self._all = all_tables
+        self._table = table
+        self.batches = all_tables.batches.labels(table)
+        self.rows = all_tables.rows.labels(table)
+        self.pages = all_tables.pages.labels(table)
+        self.refused = all_tables.refused.labels(table)
+        self.quarantined = all_tables.quarantined.labels(table)
+        self.restarts = all_tables.restarts.labels(table)
+        self.report_attempts = all_tables.report_attempts.labels(table)
+        self.progress = all_tables.progress.labels(table)
+        self.ready = all_tables.ready.labels(table)
+        self.batch_seconds = all_tables.batch_seconds.labels(table)
+
+    def observe_step(self, step: str, seconds: float) -> None:
+        """Count the seconds of one step of a batch."""
+        self._all.step_seconds.labels(self._table, step).observe(seconds)
+
+    def count_report_failure(self, code: str) -> None:
+        """Count a report that was not answered with OK."""
+        self._all.report_failures.labels(self._table, code).inc()
 
     def add(self, result: BatchResult) -> None:
         """Count one batch."""
         self.batches.inc()
-        self.candles.inc(result.rows)
+        self.rows.inc(result.rows)
         self.pages.inc(result.pages)
         self.refused.inc(result.refused)
         self.batch_seconds.observe(sum(result.seconds.values()))
         for step, seconds in result.seconds.items():
-            self.step_seconds.labels(step).observe(seconds)
+            self.observe_step(step, seconds)
 
     def show_lag(self, ends: Mapping[int, int], done: Mapping[int, int]) -> None:
         """Set the lag of each partition: its end minus the next offset to read."""
         for partition, end in ends.items():
-            self.lag.labels(str(partition)).set(max(0, end - done.get(partition, 0)))
+            self._all.lag.labels(self._table, str(partition)).set(max(0, end - done.get(partition, 0)))
 
 
 class MaintenanceMetrics:

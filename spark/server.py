@@ -1,6 +1,6 @@
-"""Wiring of the driver: gRPC and metrics in the main thread, Spark in a second one, maintenance in a third.
+"""Wiring of the driver: gRPC and metrics in the main thread, Spark and its queries in others, maintenance in one more.
 
-At the end health becomes NOT_SERVING, the query stops after its running batch, and the JVM ends. If this exceeds the
+At the end health becomes NOT_SERVING, each query stops after its running batch, and the JVM ends. If this exceeds the
 drain seconds, the process exits anyway; an interrupted batch is replayed.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from functools import partial
 
 import grpc
@@ -17,18 +18,45 @@ from prometheus_client import CollectorRegistry
 
 from services.common.config import load_settings
 from services.common.lake.catalog import CatalogSettings
-from services.common.rpc.lifecycle import grpc_server, run, stop_signal
+from services.common.rpc.lifecycle import RunningServer, grpc_server, run, stop_signal
 from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from spark.config import MaintenanceSettings, SparkSettings
 from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
 from spark.pipeline.driver import Driver
 from spark.pipeline.reporter import named_snapshots
-from spark.runtime.locks import WriterLock
+from spark.runtime.locks import WriterLocks
 from spark.service import MAINTENANCE, MaintenanceService
 from spark.tables.ohlc import CANDLES
+from spark.tables.table import PageTable
+from spark.tables.tickers import SNAPSHOTS
+from spark.tables.ticks import TRADES
 
 log = structlog.get_logger(__name__)
+ALL_TABLES = (CANDLES, TRADES, SNAPSHOTS)
+
+
+def tables_of(settings: SparkSettings) -> list[PageTable]:
+    """Return the tables that the settings name."""
+    return [table for table in ALL_TABLES if table.name.rpartition(".")[2] in settings.tables.split(",")]
+
+
+class Health:
+    """Health of the queries: one service for each table, and "" for all of them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._ready = dict.fromkeys(names, False)
+
+    async def show(self, server: RunningServer, name: str, ready: bool) -> None:
+        """Set the health of a table's query."""
+        self._ready[name] = ready
+        await server.set_serving(ready, [name])
+        await server.set_serving(all(self._ready.values()))
+
+    async def stop(self, server: RunningServer) -> None:
+        """Set all to NOT_SERVING."""
+        await server.set_serving(False, [*self._ready])
+        await server.set_serving(False)
 
 
 def main() -> None:
@@ -41,10 +69,10 @@ def main() -> None:
 async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_settings: MaintenanceSettings) -> None:
     """Serve until SIGTERM, or until the driver fails, whose error is raised."""
     registry = CollectorRegistry()
-    writer_lock = WriterLock()
+    locks = WriterLocks()
     metrics = MaintenanceMetrics(registry)
     named = partial(named_snapshots, settings.relay)
-    maintenance = MaintenanceRunner(catalog, maintenance_settings, writer_lock, metrics, named=named)
+    maintenance = MaintenanceRunner(catalog, maintenance_settings, locks, metrics, named=named)
 
     def register(server: grpc.aio.Server) -> tuple[str]:
         rpc.add_MaintenanceServiceServicer_to_server(MaintenanceService(maintenance), server)
@@ -54,18 +82,21 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_s
         loop = asyncio.get_running_loop()
         stopping = threading.Event()
 
-        def on_ready(ready: bool) -> None:
+        tables = tables_of(settings)
+        health = Health([table.name for table in tables])
+
+        def on_ready(name: str, ready: bool) -> None:
             if not stopping.is_set():
-                asyncio.run_coroutine_threadsafe(server.set_serving(ready), loop)
+                asyncio.run_coroutine_threadsafe(health.show(server, name, ready), loop)
 
         driver = Driver(
             settings,
             catalog,
-            CANDLES,
+            tables,
             stop=stopping,
             on_ready=on_ready,
             registry=registry,
-            writer_lock=writer_lock,
+            locks=locks,
             maintenance=maintenance,
         )
         thread = _DriverThread(driver)
@@ -73,11 +104,11 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_s
         stopped: asyncio.Future[bool] = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait((stopped, thread.ended), return_when=asyncio.FIRST_COMPLETED)
-            await server.set_serving(False)
             stopping.set()
+            await health.stop(server)
             await asyncio.wait([thread.ended], timeout=settings.drain_seconds)
             if not thread.ended.done():
-                log.error("the query did not stop in time; exiting", drain_seconds=settings.drain_seconds)
+                log.error("the queries did not stop in time; exiting", drain_seconds=settings.drain_seconds)
                 os._exit(1)
             thread.ended.result()
         finally:

@@ -17,8 +17,8 @@ from services.common.model.page import MAX_PAGE_CANDLES
 from spark.config import SparkSettings
 from spark.pipeline.batch import DecodedBatch, Pipeline
 from spark.pipeline.commit_thread import CommitThread
-from spark.pipeline.driver import start_query
 from spark.pipeline.page_source import page_source
+from spark.pipeline.table_driver import QueryRules, start_query
 from spark.source.client import SourceClient
 from spark.tables.ohlc import CANDLES
 
@@ -84,7 +84,7 @@ def run(stage: Stage, side: str, number: int, pages: int) -> float:
         stage.session.dataSource.register(page_source(CANDLES, catalog))
         settings = SparkSettings(source=stage.source, max_records_per_batch=pages // BATCHES)
         start = pipeline.resume(SourceClient(stage.source).state())
-        query = start_query(stage.session, settings, process, start)
+        query = start_query(stage.session, CANDLES, QueryRules.of(CANDLES, settings), process, start)
     else:
         options: dict[str, Any] = {
             "kafka.bootstrap.servers": stage.bootstrap,

@@ -28,8 +28,8 @@ from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from spark.config import SparkSettings
 from spark.pipeline.batch import Pipeline
-from spark.pipeline.driver import start_query
 from spark.pipeline.page_source import page_source
+from spark.pipeline.table_driver import QueryRules, start_query
 from spark.runtime.session import catalog_conf
 from spark.source.client import SourceClient
 from spark.source.records import RAW, RAW_DDL
@@ -73,9 +73,8 @@ def latency(stage: Stage, runs: int, snapshots: int) -> str:
         pipeline.process(frame)
 
     stage.session.dataSource.register(page_source(CANDLES, catalog))
-    query = start_query(
-        stage.session, SparkSettings(source=stage.source), process, SourceClient(stage.source).state().ends
-    )
+    rules = QueryRules.of(CANDLES, SparkSettings(source=stage.source))
+    query = start_query(stage.session, CANDLES, rules, process, SourceClient(stage.source).state().ends)
     watched = Watched(stage.folder / "pipeline" / "catalog.db", "ohlc")
     producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 0})
     jitter, seconds = random.Random(0), defaultdict[str, list[float]](list)

@@ -42,7 +42,9 @@ class UdsourceSettings(ServiceSettings):
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
     """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     topic: str = Field(default="dexorder.ohlc", min_length=1)
-    """Topic to serve."""
+    """Topic of plain reads, and of replays that name none."""
+    replay_topics: str = "dexorder.ticks,dexorder.tickers"
+    """Further topics that replays may read (metadata ``x-topic``), separated by commas."""
     group: str = Field(default="dexorder-spark", min_length=1)
     """Consumer group of plain reads; replays commit to ``<group>-replay``."""
     instance: str = Field(default_factory=lambda: os.environ.get("NUMAFLOW_POD", ""))
@@ -56,6 +58,11 @@ class UdsourceSettings(ServiceSettings):
     @classmethod
     def _empty_is_none(cls, value: object) -> object:
         return None if value == "" else value
+
+    @property
+    def further_topics(self) -> tuple[str, ...]:
+        """Names in ``replay_topics``."""
+        return tuple(filter(None, map(str.strip, self.replay_topics.split(","))))
 
     @property
     def replay_group(self) -> str:

@@ -5,6 +5,7 @@ ReadFn   x-partition, x-start, x-end   read [x-start, x-end) of the partition, t
          (answer) the last eot has msg ``range complete``; then the stream ends with OK
 AckFn    x-replay: 1                   an acked offset n commits n + 1 to the replay group
           x-group                      the replay group of this name, also for PendingFn
+any       x-topic                      another topic than that of plain reads; PendingFn's answer repeats it
 PendingFn (answer) x-starts, x-ends, x-committed   ``0:17,1:20``, partition:offset
           (answer) x-epochs               ``0:3,1:4``, partition:epoch of the leaders at the log's end
           (answer) x-committed-epochs     those at the commits
@@ -23,6 +24,7 @@ from services.common.model.errors import Conflict, InvalidRequest
 PARTITION, START, END, EPOCH = "x-partition", "x-start", "x-end", "x-epoch"
 REPLAY = "x-replay"
 GROUP = "x-group"
+TOPIC = "x-topic"
 STARTS, ENDS, COMMITTED, TOPIC_ID = "x-starts", "x-ends", "x-committed", "x-topic-id"
 EPOCHS, COMMITTED_EPOCHS = "x-epochs", "x-committed-epochs"
 RECORD_BYTES = "x-record-bytes"
@@ -103,6 +105,11 @@ def group_of(metadata: Metadata | None) -> str:
             f"metadata {GROUP} {name!r} is not up to 200 letters, digits, dots, dashes and underscores"
         )
     return name
+
+
+def topic_of(metadata: Metadata | None) -> str:
+    """Return the topic that a call names; empty if it names none."""
+    return str(dict(metadata or ()).get(TOPIC, ""))
 
 
 def parse_number(name: str, value: str | bytes) -> int:

@@ -27,6 +27,7 @@ from services.gen.source.v1 import source_pb2_grpc as rpc
 from services.udsource.config import UdsourceSettings
 from services.udsource.numaflow import FatalFailure, exit_after, remove_server_info, write_server_info
 from services.udsource.replay_reader import ReplayPool
+from services.udsource.replay_topics import ReplayTopic, ReplayTopics
 from services.udsource.service import SourceService
 from services.udsource.topic_monitor import TopicMonitor
 from services.udsource.topic_reader import TopicReader, UdsourceMetrics
@@ -63,8 +64,8 @@ async def serve(settings: UdsourceSettings, failure: FatalFailure | None = None)
     metrics = UdsourceMetrics(registry)
     monitor = TopicMonitor(settings)
     topic = TopicReader(settings, metrics, lambda: monitor.failure is None)
-    ranges = ReplayPool(settings, monitor)
-    service = SourceService(monitor, topic, ranges, metrics)
+    topics = ReplayTopics(settings, ReplayTopic(monitor, ReplayPool(settings, monitor)))
+    service = SourceService(monitor, topic, topics, metrics)
     source = source_pb2.DESCRIPTOR.services_by_name["Source"].full_name
 
     def register(server: grpc.aio.Server) -> Sequence[str]:
@@ -86,7 +87,7 @@ async def serve(settings: UdsourceSettings, failure: FatalFailure | None = None)
         ) as running:
             if info is not None:
                 write_server_info(info)
-            monitoring = partial(_monitor_kafka, settings, running, monitor, topic, ranges, metrics)
+            monitoring = partial(_monitor_kafka, settings, running, monitor, topic, topics, metrics)
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(failure.guard("the monitor of Kafka", monitoring))
                 try:
@@ -99,8 +100,7 @@ async def serve(settings: UdsourceSettings, failure: FatalFailure | None = None)
                     await service.drain(settings.drain_seconds)
     finally:
         await topic.close()
-        await ranges.close(reachable=monitor.ready)
-        await monitor.close()
+        await topics.close()
     if failure.error is not None:
         raise failure.error
 
@@ -110,7 +110,7 @@ async def _monitor_kafka(
     running: RunningServer,
     monitor: TopicMonitor,
     topic: TopicReader,
-    ranges: ReplayPool,
+    topics: ReplayTopics,
     metrics: UdsourceMetrics,
 ) -> None:
     """Keep health, metrics and the cached state of the topic up to date."""
@@ -131,5 +131,5 @@ async def _monitor_kafka(
             metrics.kafka_up.set(serving)
             if serving:
                 log.info("serving", topic=settings.topic, partitions=len(monitor.state.ends))
-        ranges.trim()
+        topics.trim()
         await asyncio.sleep(settings.poll_seconds)

@@ -13,7 +13,7 @@ from services.common.model.errors import InvalidRequest, Unavailable
 from services.common.rpc.streams import until
 from services.gen.source.v1 import source_pb2 as pb
 from services.udsource import codec, replay
-from services.udsource.replay_reader import ReplayPool
+from services.udsource.replay_topics import ReplayTopics
 from services.udsource.topic_monitor import TopicMonitor, TopicState
 from services.udsource.topic_reader import TopicReader, UdsourceMetrics
 
@@ -39,12 +39,17 @@ class CallContext(Protocol):
 
 
 class SourceService:
-    """source.v1 over one topic; create it inside the event loop. `rpc.policy` gives the raised errors a status."""
+    """source.v1 over one topic, and replays of further ones; create it inside the event loop.
 
-    def __init__(self, monitor: TopicMonitor, topic: TopicReader, ranges: ReplayPool, metrics: UdsourceMetrics) -> None:
+    `rpc.policy` gives the raised errors a status.
+    """
+
+    def __init__(
+        self, monitor: TopicMonitor, topic: TopicReader, topics: ReplayTopics, metrics: UdsourceMetrics
+    ) -> None:
         self._monitor = monitor
         self._topic = topic
-        self._ranges = ranges
+        self._topics = topics
         self._metrics = metrics
         self._draining = False
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -57,11 +62,15 @@ class SourceService:
         """
         metadata = tuple(context.invocation_metadata() or ())
         messages = until(self._closing, request_iterator)
-        return self._read_range(messages, metadata) if replay.is_range(metadata) else self._read_plain(messages)
+        if replay.is_range(metadata):
+            return self._read_range(messages, metadata)
+        return self._read_plain(messages, replay.topic_of(metadata))
 
-    async def _read_plain(self, messages: AsyncIterator[pb.ReadRequest]) -> AsyncIterator[ReadyResponses]:
+    async def _read_plain(self, messages: AsyncIterator[pb.ReadRequest], topic: str) -> AsyncIterator[ReadyResponses]:
         if (state := await _greeted(messages)) is None:
             return
+        if topic:
+            raise InvalidRequest(f"metadata {replay.TOPIC} {topic!r}: only replays can name a topic")
         stream = await self._topic.open()
         yield [codec.READ_GREETING]
         async for message in messages:
@@ -87,12 +96,13 @@ class SourceService:
         span = replay.parse_range(metadata)
         if self._draining:
             raise Unavailable("udsource is stopping")
-        async with self._ranges.open(span) as reader:
+        ranges = self._topics.of(replay.topic_of(metadata)).ranges
+        async with ranges.open(span) as reader:
             yield [codec.READ_GREETING]
             async for message in messages:
                 request = _request(state, message).request
                 try:
-                    records = await self._ranges.read(reader, request.num_records, request.timeout_in_ms / 1000)
+                    records = await ranges.read(reader, request.num_records, request.timeout_in_ms / 1000)
                 except Unavailable as error:
                     yield [codec.failed_batch(str(error))]
                     continue
@@ -116,13 +126,17 @@ class SourceService:
             return
         metadata = context.invocation_metadata()
         replayed, group = replay.is_replay(metadata), replay.group_of(metadata)
+        topic_name = replay.topic_of(metadata)
+        if topic_name and not replayed:
+            raise InvalidRequest(f"metadata {replay.TOPIC} {topic_name!r}: only replays can name a topic")
+        monitor = self._topics.of(topic_name).monitor
         self._acking += 1
         try:
             yield codec.ACK_GREETING
             async for message in messages:
                 pairs = codec.to_pairs(_request(state, message).request.offsets)
                 if replayed:
-                    self._metrics.replay_acked.inc(await self._monitor.ack_replayed(pairs, group))
+                    self._metrics.replay_acked.inc(await monitor.ack_replayed(pairs, group))
                 else:
                     self._topic.ack(pairs, await self._state_of(pairs))
                 yield codec.ACKED
@@ -144,9 +158,11 @@ class SourceService:
         """Return how many records are not acked, negative if unknown; metadata has the topic's ends and commits."""
         metadata = context.invocation_metadata()
         replayed, group = replay.is_replay(metadata), replay.group_of(metadata)
+        topic_name = replay.topic_of(metadata)
+        topic = self._topics.of(topic_name)
         try:
-            state = await self._monitor.fresh(MAX_PENDING_AGE_S, within_s=ANSWER_SECONDS)
-            state = await self._monitor.with_group(state, group, within_s=ANSWER_SECONDS)
+            state = await topic.monitor.fresh(MAX_PENDING_AGE_S, within_s=ANSWER_SECONDS)
+            state = await topic.monitor.with_group(state, group, within_s=ANSWER_SECONDS)
         except Unavailable:
             if replayed:  # a replay needs the metadata, which is unknown
                 raise
@@ -159,17 +175,19 @@ class SourceService:
                 (replay.EPOCHS, replay.format_offsets(state.epochs)),
                 (replay.COMMITTED_EPOCHS, replay.format_offsets(state.replayed_epochs)),
                 (replay.TOPIC_ID, state.topic_id),
-                (replay.RECORD_BYTES, str(self._ranges.record_bytes)),
+                (replay.RECORD_BYTES, str(topic.ranges.record_bytes)),
+                *([(replay.TOPIC, topic_name)] if topic_name else []),
             )
         )
         return _pending(state.replay_lag() if replayed else self._topic.pending(state))
 
     async def PartitionsFn(self, request: Empty, context: CallContext) -> pb.PartitionsResponse:  # noqa: N802
         """Return the partitions that plain reads of this process get; for replays all of the topic's."""
-        replayed = replay.is_replay(context.invocation_metadata())
-        state = self._monitor.state
-        if not self._monitor.ready:
-            state = await self._monitor.fresh(0, within_s=ANSWER_SECONDS)
+        metadata = context.invocation_metadata()
+        replayed, monitor = replay.is_replay(metadata), self._topics.of(replay.topic_of(metadata)).monitor
+        state = monitor.state
+        if not monitor.ready:
+            state = await monitor.fresh(0, within_s=ANSWER_SECONDS)
         partitions = sorted(state.ends)
         served = partitions if replayed else self._topic.partitions()
         result = pb.PartitionsResponse.Result(partitions=served, total_partitions=len(partitions))
@@ -186,7 +204,7 @@ class SourceService:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 # Only the ack tracker knows of the last ack; polling it costs microseconds.
-                while (self._acking and self._topic.in_flight()) or self._ranges.active:  # noqa: ASYNC110
+                while (self._acking and self._topic.in_flight()) or self._topics.active:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
         self._closing.set_result(None)
 

@@ -88,10 +88,15 @@ def positions(found: Iterable[tuple[int, int, int | None]]) -> Positions:
 class TopicMonitor:
     """State of one topic of one cluster."""
 
-    def __init__(self, settings: UdsourceSettings) -> None:
+    def __init__(self, settings: UdsourceSettings, *, has_plain_reads: bool = True) -> None:
+        """Create the clients.
+
+        Args:
+            has_plain_reads: Otherwise nothing is known of the commits of their group.
+        """
         self._settings = settings
         self._admin = AdminClient(client_options(settings))
-        self._plain_group = GroupOffsets(settings, settings.group)
+        self._plain_group = GroupOffsets(settings, settings.group) if has_plain_reads else None
         self._replay_groups: dict[str, GroupOffsets] = {}  # by name, the last one used is last
         self._fetching: asyncio.Task[TopicState] | None = None
         self._fetched_s = 0.0
@@ -164,12 +169,15 @@ class TopicMonitor:
         (starts, _), (ends, epochs), (committed, _), (replayed, replayed_epochs), ids = await asyncio.gather(
             self._watermarks(partitions, OffsetSpec.earliest()),  # type: ignore[no-untyped-call]
             self._watermarks(partitions, OffsetSpec.latest()),  # type: ignore[no-untyped-call]
-            self._plain_group.committed(partitions),
+            self._plain_commits(partitions),
             self._replay_group("").committed(partitions),
             topic_ids(self._admin, [self._settings.topic], REQUEST_TIMEOUT_S),
         )
         topic_id = ids.get(self._settings.topic, "")
         return TopicState(starts, ends, committed, replayed, topic_id, epochs, replayed_epochs)
+
+    async def _plain_commits(self, partitions: list[int]) -> dict[int, int]:
+        return await self._plain_group.committed(partitions) if self._plain_group else {}
 
     async def _partitions(self) -> list[int]:
         """Return the topic's partitions, ascending.
@@ -253,7 +261,7 @@ class TopicMonitor:
 
     async def close(self) -> None:
         """Close the connections; call last."""
-        groups = [self._plain_group, *self._replay_groups.values()]
+        groups = [*filter(None, [self._plain_group]), *self._replay_groups.values()]
         await asyncio.gather(*(group.close(reachable=self.ready) for group in groups))
 
 

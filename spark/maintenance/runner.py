@@ -1,7 +1,8 @@
 """Maintenance of the Iceberg tables by their only writer, between its batches (rules: ``spark/maintenance/policy.py``).
 
-Each step holds the writer lock (``spark/runtime/locks.py``), so none commits concurrently with a batch, and a
-batch waits for one step at most. Inspection and the removal of unreferenced files commit nothing and need no lock.
+Each step holds its table's writer lock (``spark/runtime/locks.py``), so none commits to it concurrently with a batch,
+and a batch waits for one step at most. Inspection and the removal of unreferenced files commit nothing and need no
+lock.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import collect_claims, renew_marks
-from services.common.lake.tables import OHLC
+from services.common.lake.tables import COVERAGE, OHLC, TICKERS
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
@@ -27,7 +29,7 @@ from spark.maintenance.policy import Compact, Step, TableState, plan
 from spark.maintenance.procedures import StepResult
 from spark.maintenance.snapshots import Expire
 from spark.metrics import MaintenanceMetrics
-from spark.runtime.locks import WriterLock
+from spark.runtime.locks import WriterLocks
 from spark.tables.table import TABLES
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 _NAMES = tuple(table.name for table in TABLES)
 _POLL_S = 0.25
+_TAG = "dexorder-maintenance"
+"""Tag of the Spark jobs of a step."""
+_NAMED = (OHLC.name, TICKERS.name)
+"""Tables whose snapshots notifications name."""
 _INSPECT_EVERY_NS = 3_600 * 1_000_000_000
 """Time after which an unchanged table is inspected again: its snapshots get older."""
 _DAY_NS = _ORPHANS_EVERY_NS = 24 * _INSPECT_EVERY_NS
@@ -71,7 +77,7 @@ class MaintenanceRunner:
         self,
         catalog: CatalogSettings,
         settings: MaintenanceSettings,
-        writer_lock: WriterLock,
+        locks: WriterLocks,
         metrics: MaintenanceMetrics,
         *,
         named: NamedSnapshots = lambda since_ns: {},
@@ -80,14 +86,14 @@ class MaintenanceRunner:
         """Create a runner without a session.
 
         Args:
-            named: Asks the relay for the snapshots of the candles that notifications named since a time, with the time
-                of the last one.
+            named: Asks the relay for the snapshots that notifications named since a time, with the time of the last
+                one.
         """
         self._settings_of_catalog = catalog
         self._ask_named = named
         self._named: dict[int, int] = {}
         self._settings = settings
-        self._writer_lock = writer_lock
+        self._locks = locks
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._session: SparkSession | None = None
@@ -102,30 +108,36 @@ class MaintenanceRunner:
         return self._settings_of_catalog.load()
 
     def attach(self, session: SparkSession) -> None:
-        """Allow steps in this session, in which a query runs."""
+        """Allow steps in this session."""
         self._session = session
 
     def detach(self) -> None:
-        """Allow no more steps, as no query runs; cancel the running one, so that nobody waits for it."""
+        """Allow no more steps, as the driver stops; cancel the running one, so that nobody waits for it."""
         session = self._session
         self._session = None
         if session is not None and self._in_step.is_set():
-            session.sparkContext.cancelAllJobs()  # batches wait while a step runs, so these are the step's jobs
+            session.sparkContext.cancelJobsWithTag(_TAG)
 
     def run(self, stop: threading.Event) -> None:
-        """Run the due steps every interval, in a quiet moment if there is one in time, until ``stop``."""
+        """Run the due steps every interval until ``stop``.
+
+        Those of the candles wait for a quiet moment, if there is one in time: history comes in bursts, trades always.
+        """
+        candles = self._locks.of(OHLC.name)
         while self._settings.interval_seconds and not stop.wait(self._settings.interval_seconds):
+            self.run_due([name for name in _NAMES if name != OHLC.name])
             deadline = time.monotonic() + self._settings.max_wait_seconds
-            while self._writer_lock.idle_ns() < self._settings.quiet_seconds * 1e9 and time.monotonic() < deadline:
+            while candles.idle_ns() < self._settings.quiet_seconds * 1e9 and time.monotonic() < deadline:
                 if stop.wait(_POLL_S):
                     return
-            self.run_due()
+            self.run_due([OHLC.name])
 
-    def run_due(self) -> None:
-        """Run the due steps. A failure is logged and counted, and the steps stay due."""
+    def run_due(self, names: Sequence[str] = _NAMES) -> None:
+        """Run the due steps of some tables. A failure is logged and counted, and the steps stay due."""
         with self._running:
-            self._collect(before_ns=self._clock.wall_ns() - _IDLE_NS)
-            for name in _NAMES:
+            if COVERAGE.name in names:
+                self._collect(before_ns=self._clock.wall_ns() - _IDLE_NS)
+            for name in names:
                 try:
                     if self._may_need_steps(name):
                         self._maintain(name)
@@ -146,7 +158,7 @@ class MaintenanceRunner:
         Raises:
             InvalidRequest: There is no such table.
             Conflict: Another call is running.
-            Unavailable: No query runs, or ``cancelled`` was set.
+            Unavailable: No session is attached, or ``cancelled`` was set.
             MaintenanceFailed: A step failed; the following tables are not reached.
         """
         for name in tables:
@@ -228,9 +240,10 @@ class MaintenanceRunner:
 
     def _run_locked(self, name: str, step: Step) -> StepResult:
         kind = type(step).__name__.lower()
-        with self._writer_lock.step():
+        with self._locks.of(name).step():
             session = self._attached()
             self._in_step.set()
+            session.sparkContext.addJobTag(_TAG)
             try:
                 with self._metrics.step_seconds.labels(kind).time():
                     return procedures.run(session, self._catalog, name, step, self._settings)
@@ -240,6 +253,8 @@ class MaintenanceRunner:
                 raise MaintenanceFailed(f"{name}: {kind} failed: {str(error)[:500]}") from error
             finally:
                 self._in_step.clear()
+                with suppress(Exception):  # the session may be stopped by now
+                    session.sparkContext.removeJobTag(_TAG)
 
     def _remove_orphans(self) -> None:
         before_ns = self._clock.wall_ns() - round(self._settings.orphan_days * 24 * 3_600) * 1_000_000_000
@@ -253,7 +268,7 @@ class MaintenanceRunner:
                 self._metrics.files.labels(name, "orphan").inc(removed)
 
     def _inspect(self, name: str) -> TableState:
-        session, named = self._attached(), self._named_snapshots() if name == OHLC.name else {}
+        session, named = self._attached(), self._named_snapshots() if name in _NAMED else {}
         state = procedures.inspect(session, self._catalog, name, self._settings, named)
         self._metrics.show(state)
         return state
@@ -282,5 +297,7 @@ class MaintenanceRunner:
 
     def _attached(self) -> SparkSession:
         if self._session is None:
-            raise Unavailable("no query runs, so the tables cannot be maintained; try again when the driver serves")
+            raise Unavailable(
+                "the driver starts or stops, so the tables cannot be maintained; try again when it serves"
+            )
         return self._session

@@ -20,17 +20,20 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import structlog
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import claim_rows, write_claims
+from services.common.lake.claims import claim_rows, join_pages, write_claims
 from services.common.lake.commit import CommitLost, remove_files
 from services.common.lake.commit_state import state_of
 from services.common.model.dispatch_id import number_of
 from services.common.model.errors import SuiteError
 from services.common.model.history import PageResult
+from services.common.model.time_range import TimeRange
 from spark.pipeline import upsert
 from spark.pipeline.admission import Place, Refusal, refusal
 from spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
@@ -40,7 +43,6 @@ from spark.pipeline.fault import Fault, Moment
 from spark.pipeline.files import Layout, Stage
 from spark.pipeline.quarantine import isolate
 from spark.pipeline.reporter import Reporter
-from spark.pipeline.sample_page import sample_page
 from spark.source.client import SourceBroken, SourceClient
 from spark.source.offsets import OffsetRange, Offsets, SourceState, begun_anew, resume, to_compare
 from spark.source.records import RAW, RAW_DDL, to_batch
@@ -94,7 +96,11 @@ class Pipeline:
         clock: Clock | None = None,
         fault: Fault | None = None,
     ) -> None:
-        """Open the catalog, which Spark must have under the same name; ``source`` is the address of the source."""
+        """Open the catalog, which Spark must have under the same name.
+
+        Args:
+            source: Address of the source, as ``SourceClient`` takes it.
+        """
         self._table = table
         self._settings = catalog
         self._catalog = catalog.load()
@@ -184,11 +190,16 @@ class Pipeline:
         for (partition, offset), reason in refused.items():
             log.warning("record refused", partition=partition, offset=offset, reason=reason)
         append_dead_letters(self._catalog, self._source, refused, decoded.letters())
-        path, snapshot_id = self._write(batch.session, decoded.files(), good, decoded.ends(), epochs=batch.epochs)
+        row_ranges = decoded.row_ranges(self._table.tolerance_ns)
+        ranges = [self._key_range(good[place], span) for place, span in row_ranges.items()]
+        path, snapshot_id = self._write(
+            batch.session, decoded.files(), good, ranges, decoded.ends(), epochs=batch.epochs
+        )
         committed = time.perf_counter()
         self._pass(Moment.ROWS_COMMITTED, rows)
         if pages or finals:
-            self._reporter.report(snapshot_id, [*pages.values()], finals)
+            reported = [*pages.values()]
+            self._reporter.report(snapshot_id, join_pages(reported) if self._table.joins_pages else reported, finals)
         self._pass(Moment.REPORTED, rows)
         self.position |= decoded.ends()
         seconds |= {"write": round(committed - started, 3), "report": round(time.perf_counter() - committed, 3)}
@@ -206,10 +217,19 @@ class Pipeline:
             self.process(read_ranges(session, self._source, parts))
 
         def check() -> None:
-            decoded = Decoded(self._stage(session.createDataFrame(sample_page(), RAW_DDL), Rules()).collect())
+            decoded = Decoded(self._stage(session.createDataFrame(self._sample(), RAW_DDL), Rules()).collect())
             self.discard(decoded)
 
         return isolate(ranges, attempt, check, partial(self._skip, session))
+
+    def _sample(self) -> pa.Table:
+        """Return a good page in the columns of ``RAW``."""
+        headers, payload = self._table.sample()
+        given = {"payload": payload, "key": "sample", "headers": list(headers.encode().items())}
+        return pa.Table.from_pylist([given | {"event_time": 0, "partition": 0, "offset": 0}], schema=RAW)
+
+    def _key_range(self, page: PageResult, span: TimeRange) -> upsert.KeyRange:
+        return upsert.KeyRange(tuple(getattr(page.series, name) for name in self._table.series_columns), span)
 
     def _skip(self, session: SparkSession, part: OffsetRange, reason: str) -> None:
         """Commit a record as a dead letter, and the offset after it."""
@@ -219,7 +239,7 @@ class Pipeline:
             writer.add(record, reason[:MAX_REASON_LENGTH])
         writer.flush()
         append_dead_letters(self._catalog, self._source, {(part.partition, part.start)}, writer.written)
-        self._write(session, (), {}, {part.partition: part.end}, always=True)
+        self._write(session, (), {}, (), {part.partition: part.end}, always=True)
         self.position[part.partition] = part.end
 
     def _read(self, part: OffsetRange) -> list[dict[str, Any]]:
@@ -234,23 +254,21 @@ class Pipeline:
         session: SparkSession,
         files: Sequence[DataFile],
         good: Mapping[Place, PageResult],
+        ranges: Sequence[upsert.KeyRange],
         ends: Offsets,
         *,
         always: bool = False,
         epochs: Offsets = MappingProxyType({}),
     ) -> tuple[upsert.Path, int | None]:
         """Commit rows, offsets and claims together, and look again as often as another writer is faster."""
-        names = self._table.series_columns
-        pages = [page for page in good.values() if page.rows]
-        ranges = [upsert.KeyRange(tuple(getattr(page.series, name) for name in names), page.span) for page in pages]
         claimed: list[PageResult] = []
         claims = ""
         while True:
             target = self._catalog.load_table(self._table.name)
             state = state_of(target.metadata).without(self._source, self._begun_anew)
             new = [page for place, page in good.items() if not state.has(self._source, place)]
-            if new != claimed:
-                claimed, claims = new, write_claims(target, claim_rows(new, now_ns=self._clock.wall_ns()))
+            if self._table.is_covered and new != claimed:
+                claimed, claims = new, self._claim(target, new)
             if self._fault:
                 self._fault.commit_begins(target.location())
             numbers = [number_of(page.dispatch_id) for page in new]
@@ -282,6 +300,11 @@ class Pipeline:
             if snapshot_id or path is upsert.Path.MERGE:
                 self._begun_anew -= ends.keys()
             return path, snapshot_id or target.metadata.current_snapshot_id
+
+    def _claim(self, target: Table, pages: Sequence[PageResult]) -> str:
+        """Write the claims of pages to a file and return its path; an empty one without claims."""
+        rows = claim_rows(pages, now_ns=self._clock.wall_ns())
+        return write_claims(target, rows) if rows else ""
 
     def _pass(self, moment: Moment, rows: int) -> None:
         if self._fault and rows:

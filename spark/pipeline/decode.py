@@ -5,7 +5,7 @@ else a record causes refuses that record. A page is either good as a whole or re
 
 Kinds of decoded rows:
 
-    page      ``control``: headers of a good page, and its number of rows
+    page      ``control``: headers of a good page, its number of rows, and their first and last time
     final     ``control``: headers of a final record, and its result
     refused   ``control``: the reason and the headers, as far as they are known
     file      ``file``: a data file with rows of good pages (``files``)
@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError
+import pyarrow.compute as pc
 
+from services.common.kafka.page_record import parse_response
 from services.common.lake.tables import spark_ddl
 from services.common.model.dispatch_id import number_of
 from services.common.model.errors import InvalidRequest
 from services.common.model.instrument import Instrument
 from services.common.model.page import Kind, PageHeaders
-from services.common.model.periods import check_period
 from services.common.model.proof import NO_PROOF, encode_proofs
 from services.common.model.times import MAX_TIME_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -49,6 +49,8 @@ _CONTROL: list[pa.Field[Any]] = [
     pa.field("fetched_ns", pa.int64()),
     pa.field("empty", pa.list_(pa.int64())),  # start, end, start, end, ... in nanoseconds
     pa.field("rows", pa.int32()),
+    pa.field("first_us", pa.int64()),  # of the rows; null without any
+    pa.field("last_us", pa.int64()),
     pa.field("evidence", pa.string()),
     pa.field("status", pa.int32()),
     pa.field("error_message", pa.string()),
@@ -116,9 +118,11 @@ def decode_record(
     try:
         headers = PageHeaders.parse(dict(record["headers"] or ()))
         headers = replace(headers, fetched_ns=min(headers.fetched_ns, rules.now_ns))
-        check_period(headers.period_seconds)
         Instrument.parse(headers.ticker)
         number_of(headers.dispatch_id)
+        if headers.kind is not table.kind and not (headers.kind is Kind.FINAL and table.has_finals):
+            raise InvalidRequest(f"header dx-kind {headers.kind.value!r} does not belong to topic {table.topic}")
+        table.check(headers)
         if refusal and not refusal.is_issued:
             raise InvalidRequest(refusal.reason)
     except Exception as error:
@@ -127,17 +131,15 @@ def decode_record(
     try:
         if refusal:
             raise InvalidRequest(refusal.reason)
-        response = _parse(record["payload"])
         if headers.kind is Kind.FINAL:
+            response = parse_response(record["payload"])
             message = response.error_message if response.HasField("error_message") else None
             result = {"status": response.status, "error_message": message, "total_records": response.total_records}
             return [{"kind": FINAL_KIND, "control": control | result}]
-        if response.status != pb.DataResponse.OK:
-            raise InvalidRequest(f"status {response.status} of a page is not OK")
-        rows = table.decode(headers, response)
+        rows = table.decode(headers, record["payload"])
     except Exception as error:
         reason = _reason(error)
-        if headers.kind is Kind.PAGE:
+        if headers.kind is not Kind.FINAL:
             return [{"kind": REFUSED_KIND, "control": control | {"reason": reason}}]
         message = f"the final record is refused: {reason}"
         result = {"status": pb.DataResponse.ERROR, "error_message": message, "total_records": 0}
@@ -146,21 +148,17 @@ def decode_record(
             # Without a dispatch_id, as it is not a page of the dispatch.
             {"kind": REFUSED_KIND, "control": {"reason": reason}},
         ]
-    if rows.num_rows:
-        take(rows)
-    return [{"kind": PAGE_KIND, "control": control | {"rows": rows.num_rows}}]
+    if not rows.num_rows:
+        return [{"kind": PAGE_KIND, "control": control | {"rows": 0}}]
+    take(rows)
+    times: Any = pc.min_max(rows.column(table.time_column).view(pa.int64())).as_py()
+    found = {"rows": rows.num_rows, "first_us": times["min"], "last_us": times["max"]}
+    return [{"kind": PAGE_KIND, "control": control | found}]
 
 
 def _reason(error: Exception) -> str:
     text = str(error) if isinstance(error, InvalidRequest) else f"{type(error).__name__}: {error}"
     return text[:MAX_REASON_LENGTH].encode(errors="backslashreplace").decode()  # it may quote half a surrogate pair
-
-
-def _parse(payload: bytes) -> pb.DataResponse:
-    try:
-        return pb.DataResponse.FromString(payload)
-    except DecodeError as error:
-        raise InvalidRequest(f"the value of {len(payload)} bytes is not a DataResponse: {error}") from error
 
 
 def _control(headers: PageHeaders) -> dict[str, Any]:

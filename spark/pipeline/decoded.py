@@ -12,6 +12,7 @@ from services.common.model.history import PageResult
 from services.common.model.instrument import Series
 from services.common.model.proof import NO_PROOF
 from services.common.model.time_range import TimeRange
+from services.common.model.times import MAX_TIME_NS
 from spark.pipeline.admission import Place
 from spark.pipeline.decode import FILE_KIND, FINAL_KIND, LETTERS_KIND, PAGE_KIND, REFUSED_KIND
 from spark.pipeline.files import unpack
@@ -75,6 +76,17 @@ class Decoded:
             for row in self._of(PAGE_KIND, REFUSED_KIND)
             for c in [row.control]
             if c.dispatch_id is not None
+        }
+
+    def row_ranges(self, tolerance_ns: int) -> dict[Place, TimeRange]:
+        """Return, for each good page with rows, the range of their times, wider by a tolerance at both ends."""
+        return {
+            (row.partition, row.offset): TimeRange(
+                max(0, row.control.first_us * 1_000 - tolerance_ns),
+                min(MAX_TIME_NS, (row.control.last_us + 1) * 1_000 + tolerance_ns),
+            )
+            for row in self._of(PAGE_KIND)
+            if row.control.rows
         }
 
     def finals(self) -> list[FinalReport]:

@@ -51,7 +51,7 @@ class Layout:
 
 
 class Writer:
-    """Buffer of pages, written as one file per partition in key order."""
+    """Buffer of pages, written as one file per partition, in the table's order but for pages that overlap."""
 
     def __init__(self, layout: Layout, columns: Sequence[str] | None = None) -> None:
         """Write files with these columns; by default those that the table declares."""
@@ -62,7 +62,8 @@ class Writer:
         self._file_schema = self._schema.select(*(columns or table.columns))
         sources = [(field.transform, self._schema.find_field(field.source_id)) for field in self._spec.fields]
         self._transforms = [(source.name, how.pyarrow_transform(source.field_type)) for how, source in sources]
-        # Then a page whose first and last row are in one partition is in that partition as a whole.
+        # Rows of a page are ordered by time within a series. So a page whose first and last row are in one partition is
+        # in that partition as a whole.
         self._is_monotonic = all(
             source.name in table.series_columns or (source.name == table.time_column and how.preserves_order)
             for how, source in sources
@@ -74,7 +75,7 @@ class Writer:
         self.written: list[DataFile] = []
 
     def add(self, page: pa.RecordBatch) -> None:
-        """Buffer a page's rows, at least one, which are in key order."""
+        """Buffer a page's rows, at least one, which are in the table's order."""
         for values, part in self._cut(page):
             self._pages.setdefault(values, []).append(part)
         self._rows += page.num_rows
@@ -84,10 +85,10 @@ class Writer:
     def add_all(self, rows: pa.Table) -> None:
         """Buffer rows of any series, in any order."""
         table = self._layout.table
-        ordered = rows.sort_by([(name, "ascending") for name in table.key]).combine_chunks()
-        series = ordered.select(list(table.series_columns)).to_pylist()
+        ordered = rows.sort_by([(name, "ascending") for name in table.order_columns]).combine_chunks()
+        series = ordered.select(list(table.series_columns)).to_pylist() if table.series_columns else []
         ends = [n for n in range(1, len(series)) if series[n] != series[n - 1]]
-        for start, end in pairwise([0, *ends, len(series)]):
+        for start, end in pairwise([0, *ends, len(ordered)]):
             for page in ordered.slice(start, end - start).to_batches():
                 self.add(page)
 
@@ -100,7 +101,7 @@ class Writer:
             self.written.append(file)
 
     def _task(self, values: _PartitionValues, parts: list[pa.RecordBatch]) -> WriteTask:
-        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in self._layout.table.key))
+        parts.sort(key=lambda part: tuple(part.column(name)[0].as_py() for name in self._layout.table.order_columns))
         fields = [PartitionFieldValue(field, value) for field, value in zip(self._spec.fields, values, strict=True)]
         return WriteTask(
             write_uuid=self._id,

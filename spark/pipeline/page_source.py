@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from spark.source.offsets import OffsetRange, share
+from spark.source.offsets import OffsetRange, from_json, share
 from spark.source.options import SourceOptions
 from spark.source.replay import RangePartition
 from spark.source.udsource import UdSource, UdStreamReader
@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from spark.pipeline.files import Stage
     from spark.tables.table import PageTable
 
-PAGES = "dexorder-pages"
-"""Format of the data source."""
-_PAGES_PER_TASK = 8
-"""Fewer pages are decoded sooner than a further task would start, and it would write a file more."""
+_FORMAT = "dexorder-pages"
 
 
 @dataclass
@@ -45,25 +42,62 @@ class PagesPartition(InputPartition):
     ranges: list[OffsetRange]
 
 
-def page_source(table: PageTable, catalog: CatalogSettings) -> type[DataSource]:
-    """Return the data source that writes files of ``table``, to be registered before ``format(PAGES)``."""
+class Spacing:
+    """Rule when a planner looks for the next batch.
+
+    Small batches cost as much as large ones and leave small files, so records are collected for a while. The first ones
+    after a quiet time do not wait, nor does anybody while a full batch waits.
+    """
+
+    def __init__(self, seconds: float, full: int | None) -> None:
+        """Let ``seconds`` pass after the start of a batch, unless it had ``full`` records."""
+        self._seconds = seconds
+        self._full = full
+        self._last: dict[str, Any] | None = None
+        self._due_s = 0.0
+
+    def next(self, look: Callable[[], dict[str, Any]], *, now_s: float) -> dict[str, Any]:
+        """Return the end of the next batch, which ``look`` finds, or again that of the last one."""
+        if self._last is not None and now_s < self._due_s:
+            return self._last
+        end = look()
+        if end != self._last:
+            before, after = from_json(self._last or {}), from_json(end)
+            size = sum(offset - before.get(partition, 0) for partition, offset in after.items())
+            is_full = self._last is not None and self._full is not None and size >= self._full
+            self._due_s = now_s if is_full else now_s + self._seconds
+            self._last = end
+        return end
+
+
+def format_of(table: PageTable) -> str:
+    """Return the name of the table's data source."""
+    return f"{_FORMAT}-{table.name.rpartition('.')[2]}"
+
+
+def page_source(table: PageTable, catalog: CatalogSettings, batch_seconds: float = 0.0) -> type[DataSource]:
+    """Return the data source that writes files of ``table``, to be registered before ``format(format_of(table))``.
+
+    Args:
+        batch_seconds: Time between the starts of two batches, unless as many records wait as one batch may have.
+    """
 
     from spark.pipeline.decode import DECODED_DDL
 
-    ddl, target = DECODED_DDL, pickle.dumps((table, catalog))
+    name, ddl, target = format_of(table), DECODED_DDL, pickle.dumps((table, catalog))
 
     class PageSource(UdSource):
         """Data source with the table and its catalog, which options, being text, cannot have."""
 
         @classmethod
         def name(cls) -> str:
-            return PAGES
+            return name
 
         def schema(self) -> str:
             return ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-            return PageStreamReader(SourceOptions.parse(self.options), target)
+            return PageStreamReader(SourceOptions.parse(self.options), target, batch_seconds)
 
     return PageSource
 
@@ -71,23 +105,29 @@ def page_source(table: PageTable, catalog: CatalogSettings) -> type[DataSource]:
 class PageStreamReader(UdStreamReader):
     """Reader of control rows and files."""
 
-    def __init__(self, options: SourceOptions, target: bytes) -> None:
+    def __init__(self, options: SourceOptions, target: bytes, batch_seconds: float = 0.0) -> None:
         """Keep the target, a pickled pair of table and settings of the catalog, until tasks are planned."""
         super().__init__(replace(options, min_partitions=1))
         self._tasks = options.min_partitions
         self._target = target
+        self._spacing = Spacing(batch_seconds, options.max_records)
         self._opened: tuple[PageTable, Catalog] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without planner and catalog: workers do not plan."""
         return vars(self) | super().__getstate__() | {"_opened": None}
 
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch; that of the last one until the next is due."""
+        return self._spacing.next(super().latestOffset, now_s=time.monotonic())
+
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, at most ``minPartitions``: each writes a file per partition of the table."""
         planned = super().partitions(start, end)
         ranges = [each.part for each in planned if isinstance(each, RangePartition) and each.part]
-        tasks = min(self._tasks, sum(each.end - each.start for each in ranges) // _PAGES_PER_TASK)
         stage = self._stage()
+        pages = sum(each.end - each.start for each in ranges)
+        tasks = min(self._tasks, pages // stage.layout.table.pages_per_task)
         return [PagesPartition(stage, part) for part in share(ranges, max(tasks, 1)) or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

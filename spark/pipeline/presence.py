@@ -75,6 +75,8 @@ def _present(table: PageTable, found: Sequence[FoundFile]) -> pa.Table:
 
 def is_newer(both: pa.Table, version: tuple[str, ...]) -> Any:
     """Return for each row whether its version columns are larger than those ending in ``_found``, in their order."""
+    if not version:
+        return pa.repeat(False, both.num_rows)
     name, *rest = version
     columns: tuple[Any, Any] = both.column(name), both.column(f"{name}_found")
     staged, found = (pc.fill_null(column, 0) for column in columns)

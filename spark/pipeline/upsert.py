@@ -68,7 +68,7 @@ class KeyRange:
 
 @dataclass(frozen=True, order=True)
 class ScanRange:
-    """Rows of some series in a range of time. The series differ only in the first series column."""
+    """Rows of some series in a range of time. The series differ only in the first series column, if there is one."""
 
     first_values: tuple[Value, ...]
     other_values: tuple[Value, ...]
@@ -109,12 +109,12 @@ def overlap(pages: Sequence[KeyRange]) -> bool:
 
 def row_filter(table: PageTable, ranges: Sequence[ScanRange]) -> BooleanExpression:
     """Return the ranges, at least one, as a pyiceberg expression."""
-    first, *others = table.series_columns
+    first, others = table.series_columns[:1], table.series_columns[1:]
     either: BooleanExpression = reduce(
         _ex.Or,
         [
             _ex.And(
-                _ex.In(first, set(each.first_values)),
+                *(_ex.In(name, set(each.first_values)) for name in first),
                 _ex.GreaterThanOrEqual(table.time_column, iso_microseconds(each.span.start_ns)),
                 _ex.LessThan(table.time_column, iso_microseconds(each.span.end_ns)),
                 *map(_ex.EqualTo, others, each.other_values),
@@ -133,9 +133,9 @@ def merge_condition(table: PageTable, ranges: Sequence[ScanRange]) -> str:
 
 
 def _conditions(table: PageTable, scan: ScanRange) -> list[str]:
-    first, *others = table.series_columns
+    first, others = table.series_columns[:1], table.series_columns[1:]
     return [
-        f"t.{first} IN ({', '.join(map(_literal, scan.first_values))})",
+        *(f"t.{name} IN ({', '.join(map(_literal, scan.first_values))})" for name in first),
         *(f"t.{column} = {_literal(value)}" for column, value in zip(others, scan.other_values, strict=True)),
         f"t.{table.time_column} >= TIMESTAMP '{iso_microseconds(scan.span.start_ns, ' ')}'",
         f"t.{table.time_column} < TIMESTAMP '{iso_microseconds(scan.span.end_ns, ' ')}'",
@@ -153,9 +153,10 @@ def merge_statement(table: PageTable, target: str, source: str, ranges: Sequence
     # Columns by name: SET * and INSERT * would differ for a table that has got a further column.
     columns = table.columns
     updates = ", ".join(f"t.{name} = s.{name}" for name in columns if name not in table.key)
+    newer = f"{_version(table, 's')} > {_version(table, 't')}"
+    update = f"WHEN MATCHED AND {newer} THEN UPDATE SET {updates} " if table.version else ""
     return (
-        f"MERGE INTO {target} t USING {source} s ON {merge_condition(table, ranges)} "  # noqa: S608 - values are quoted
-        f"WHEN MATCHED AND {_version(table, 's')} > {_version(table, 't')} THEN UPDATE SET {updates} "
+        f"MERGE INTO {target} t USING {source} s ON {merge_condition(table, ranges)} {update}"  # noqa: S608 - quoted
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{name}' for name in columns)})"
     )
 

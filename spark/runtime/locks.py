@@ -1,4 +1,4 @@
-"""Lock that lets one batch or one step of maintenance at a time commit in a driver."""
+"""Locks that let one batch or one step of maintenance at a time commit to a table in a driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.common.clock import Clock, SystemClock
 
 
 class WriterLock:
-    """Lock that lets either a batch or one step of maintenance commit to the tables, never both.
+    """Lock that lets either a batch or one step of maintenance commit to a table, never both.
 
     A batch waits for at most one step, the running one; a step waits for every batch that has arrived, so batches have
     priority. Under load a step acquires the lock between two batches, while Spark writes its commit log.
@@ -56,3 +56,17 @@ class WriterLock:
         """Return the nanoseconds since the last batch ended; 0 while one runs or waits."""
         with self._free:
             return 0 if self._batches else self._clock.monotonic_ns() - self._idle_since_ns
+
+
+class WriterLocks:
+    """Lock of each table, by name."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
+        self._locks: dict[str, WriterLock] = {}
+        self._creating = threading.Lock()
+
+    def of(self, name: str) -> WriterLock:
+        """Return the table's lock, always the same one."""
+        with self._creating:
+            return self._locks.setdefault(name, WriterLock(self._clock))

@@ -173,6 +173,15 @@ def build_session(
     return session
 
 
+def another_session(session: SparkSession, catalog: CatalogSettings) -> SparkSession:
+    """Return a session of the same Spark with settings of its own, such as the properties of a commit by MERGE."""
+    another = session.newSession()
+    for key, value in catalog_conf(catalog).items():
+        another.conf.set(key, value)
+    another.dataSource.register(UdSource)
+    return another
+
+
 def _given() -> list[str]:
     """Return the overridable settings that ``spark-submit`` was given."""
     SparkContext._ensure_initialized()  # without its JVM, SparkConf is empty

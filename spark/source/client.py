@@ -77,14 +77,17 @@ class SourceClient:
     """Calls of one server. It holds a channel, so it is created where it is used and never pickled.
 
     Args:
+        address: host:port or unix:path; ``#name`` behind it for another topic of udsource than that of plain reads.
         group: Whose acks are read and written; empty for those of every reader without a group.
     """
 
     def __init__(self, address: str, group: str = "") -> None:
         self._address = address
-        self._metadata = (("x-replay", "1"), *([("x-group", group)] if group else []))
-        self._stub = rpc.SourceStub(channel(address))
-        self._read = read_method(address)
+        server, _, self._topic = address.partition("#")
+        self._of_topic = (("x-topic", self._topic),) if self._topic else ()
+        self._metadata = (("x-replay", "1"), *([("x-group", group)] if group else []), *self._of_topic)
+        self._stub = rpc.SourceStub(channel(server))
+        self._read = read_method(server)
 
     def state(self) -> SourceState:
         """Return the start, end and committed offset of each partition.
@@ -106,6 +109,8 @@ class SourceClient:
             raise NotImplementedError(
                 f"source {self._address} sends no x-ends metadata on PendingFn, so it cannot replay a range"
             )
+        if metadata.get("x-topic", "") != self._topic:
+            raise NotImplementedError(f"source {self._address} has only one topic: it does not answer with x-topic")
         starts, ends, committed = (
             parse_pairs(metadata.get(f"x-{name}", "")) for name in ("starts", "ends", "committed")
         )
@@ -165,8 +170,8 @@ class SourceClient:
         requests: queue.SimpleQueue[pb.ReadRequest | None] = queue.SimpleQueue()
         requests.put(pb.ReadRequest(handshake=pb.Handshake(sot=True)))
         given = {"partition": part.partition, "start": part.start, "end": part.end, "epoch": part.epoch}
-        metadata = tuple((f"x-{name}", str(value)) for name, value in given.items() if value >= 0)
-        call = self._read(iter(requests.get, None), metadata=metadata, timeout=_STREAM_TIMEOUT_S)
+        span = tuple((f"x-{name}", str(value)) for name, value in given.items() if value >= 0)
+        call = self._read(iter(requests.get, None), metadata=span + self._of_topic, timeout=_STREAM_TIMEOUT_S)
         position, reads = part.start, 0
         results: list[Result] = []
 

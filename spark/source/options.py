@@ -63,6 +63,7 @@ class SourceOptions:
                 " with a processing-time trigger run until it is idle"
             )
         for name, value, usual in (
+            ("address with #topic", self.address.partition("#")[2], ("",)),
             ("startingOffsets", self.starting, (None, "committed")),
             ("endingOffsets", self.ending, ("latest",)),
             ("group", self.group, ("",)),

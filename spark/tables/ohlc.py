@@ -14,27 +14,33 @@ import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from services.common.kafka.page_record import page_value, parse_response
 from services.common.lake.tables import MICROSECONDS, OHLC
 from services.common.model.errors import InvalidRequest
-from services.common.model.page import MAX_PAGE_CANDLES, PageHeaders
-from services.common.model.periods import MONTH_SECONDS, count_periods, is_on_grid, total_periods
+from services.common.model.instrument import Series
+from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
+from services.common.model.periods import MONTH_SECONDS, check_period, count_periods, is_on_grid, total_periods
+from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS, SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from services.gen.dexorder.market.v1 import ohlcv_pb2
-from spark.tables.table import PageTable
+from spark.tables.messages import columns_of
+from spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
 
-try:
-    from ptars import HandlerPool
-
-    _handler = HandlerPool([ohlcv_pb2.DESCRIPTOR]).get_for_message(ohlcv_pb2.OHLCV.DESCRIPTOR)
-except ImportError:  # no wheel for this platform: nine times slower, same result
-    _handler = None
-
+_MINUTE_NS = 60 * SECOND_NS
 _VALUES = ("open", "high", "low", "close", "volume")
 
 
-def decode_page(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBatch:
+def check_headers(headers: PageHeaders) -> None:
+    """Raise InvalidRequest if the headers are not those of a record of candles."""
+    check_period(headers.period_seconds)
+
+
+def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the candles of a good page; else InvalidRequest names the first candle or range at fault."""
+    response = parse_response(payload)
+    if response.status != pb.DataResponse.OK:
+        raise InvalidRequest(f"status {response.status} of a page is not OK")
     encoded = response.ohlc_data
     size = len(encoded)
     if size > MAX_PAGE_CANDLES:
@@ -60,25 +66,8 @@ def decode_page(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBat
     )
 
 
-CANDLES = PageTable(OHLC, series_columns=("ticker", "period_seconds"), time_column="open_time", decode=decode_page)
-
-
-def decode_candles(encoded: Sequence[bytes]) -> pa.RecordBatch:
-    """Return serialized OHLCV messages as columns named like its fields; InvalidRequest if one does not parse."""
-    if _handler is not None:
-        try:
-            batch: pa.RecordBatch = _handler.list_to_record_batch(encoded)
-            return batch
-        except ValueError:
-            pass  # decode_slowly names the candle
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of its Rust code; it is not an Exception
-                raise
-    return decode_slowly(encoded)
-
-
 def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
-    """Do the same with protobuf's own parser."""
+    """Do what ``decode_candles`` does, with protobuf's own parser."""
     candles = []
     for index, data in enumerate(encoded):
         try:
@@ -92,6 +81,10 @@ def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
     trades = [c.trade_count if c.HasField("trade_count") else None for c in candles]
     columns |= {"quote_volume": pa.array(quotes, pa.float64()), "trade_count": pa.array(trades, pa.uint64())}
     return pa.record_batch(columns)
+
+
+decode_candles = columns_of(ohlcv_pb2.DESCRIPTOR, ohlcv_pb2.OHLCV.DESCRIPTOR, decode_slowly)
+"""Return serialized OHLCV messages as columns named like its fields; InvalidRequest if one does not parse."""
 
 
 def check_times(headers: PageHeaders, opens_ns: npt.NDArray[np.uint64]) -> None:
@@ -145,3 +138,22 @@ def _check_values(columns: pa.RecordBatch) -> None:
 def _refuse_first(opens_ns: npt.NDArray[Any], bad: npt.NDArray[np.bool_], fault: str) -> None:
     if bad.any():
         raise InvalidRequest(f"candle {int(opens_ns[int(np.argmax(bad))])} {fault}")
+
+
+def sample_page() -> tuple[PageHeaders, bytes]:
+    """Return a good page of a series that nobody asks for."""
+    span = TimeRange(0, MAX_PAGE_CANDLES * _MINUTE_NS)
+    headers = PageHeaders(Kind.PAGE, *Series(SAMPLE_TICKER, 60), SAMPLE_DISPATCH, 0, span, 1)
+    candles = [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(MAX_PAGE_CANDLES)]
+    return headers, page_value("sample", candles)
+
+
+CANDLES = PageTable(
+    OHLC,
+    OHLC_TOPIC,
+    series_columns=("ticker", "period_seconds"),
+    time_column="open_time",
+    check=check_headers,
+    decode=decode_page,
+    sample=sample_page,
+)

@@ -10,7 +10,6 @@ from pyiceberg.table import Table
 
 from services.common.lake.commit import commit_files
 from services.common.model.page import PageHeaders
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.pipeline.files import Layout, Writer
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import page
@@ -22,7 +21,7 @@ def files_of_pages(
     """Write the candles of pages to files of the table; with ``commit`` make them part of it."""
     writer = Writer(Layout.of(CANDLES, target))
     for head in heads:
-        rows = CANDLES.decode(head, pb.DataResponse.FromString(page(head, price)[0]))
+        rows = CANDLES.decode(head, page(head, price)[0])
         if rows.num_rows:
             writer.add(rows)
     writer.flush()

@@ -35,7 +35,6 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import read_coverage
 from services.common.lake.commit_state import Offsets, state_of
 from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
-from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.pipeline.fault import Moment
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
@@ -330,7 +329,7 @@ class Rig:
                 if ended.wait(0.1):
                     return
                 head = control(number, 1, ticker=FOREIGN)
-                rows = CANDLES.decode(head, ingest_pb2.DataResponse.FromString(page(head)[0]))
+                rows = CANDLES.decode(head, page(head)[0])
                 with suppress(CommitFailedException, NoSuchTableError, OperationalError):
                     self._settings.load().load_table(OHLC.name).append(pa.Table.from_batches([rows]))
 

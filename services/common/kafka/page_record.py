@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from services.common.model.errors import InvalidRequest
 from services.common.model.page import MAX_PAGE_CANDLES, Candle
@@ -46,6 +47,14 @@ def final_value(
     return pb.DataResponse(
         request_id=request_id, status=status, error_message=error_message, total_records=total_records
     ).SerializeToString(deterministic=True)
+
+
+def parse_response(value: bytes) -> pb.DataResponse:
+    """Parse the value of a page of candles or of a final record; InvalidRequest if it is not a DataResponse."""
+    try:
+        return pb.DataResponse.FromString(value)
+    except DecodeError as error:
+        raise InvalidRequest(f"the value of {len(value)} bytes is not a DataResponse: {error}") from error
 
 
 def encode_candle(candle: Candle) -> bytes:

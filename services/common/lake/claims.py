@@ -1,16 +1,16 @@
-"""Claims of coverage: the files that commits of ``trading.ohlc`` name, and ``trading.coverage``, which collects them.
+"""Claims of coverage: the files that commits of candles and trades name, and ``trading.coverage``, which collects them.
 
-A commit of candles names a small file with its claims (``commit_state``), so claims are visible with their rows. The
-pipeline's maintenance appends them to ``trading.coverage`` later; the summary of that append names the newest snapshot
-of the candles whose claims the table then has. Whoever reads coverage reads both (``read_coverage``).
+A commit of such a table names a small file with its claims (``commit_state``), so claims are visible with their rows.
+The pipeline's maintenance appends them to ``trading.coverage`` later; the summary of that append names, for each table,
+the newest snapshot whose claims ``trading.coverage`` then has. Whoever reads coverage reads all (``read_coverage``).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice, takewhile
 from typing import Any, cast
 
@@ -23,14 +23,16 @@ from pyiceberg.table.snapshots import Snapshot
 
 from services.common.lake.commit import CommitLost, append_rows, commit_files
 from services.common.lake.commit_state import CommitState, ancestors, summary_of
-from services.common.lake.coverage import CoverageRow, encode_coverage
-from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, present_columns
+from services.common.lake.coverage import CoverageRow, decode_coverage, encode_coverage
+from services.common.lake.tables import COVERAGE, OHLC, TICKERS, TICKS, IcebergTable, present_columns
 from services.common.model.errors import Unavailable
 from services.common.model.history import PageResult
+from services.common.model.instrument import Series
 from services.common.model.proof import join_evidence
 from services.common.model.time_range import TimeRange, merge
 
-_COLLECTED = "dexorder.ohlc-snapshot"
+CLAIMING = (OHLC, TICKS)
+"""Tables whose commits claim coverage."""
 _ATTEMPTS = 5
 ALWAYS_TRUE = AlwaysTrue()
 
@@ -38,20 +40,53 @@ ALWAYS_TRUE = AlwaysTrue()
 def claim_rows(pages: Iterable[PageResult], *, now_ns: int) -> list[CoverageRow]:
     """Return the claims of good pages: one row for each contiguous run of pages of one dispatch.
 
+    A page whose span is empty claims nothing.
+
     Args:
         now_ns: Time of the commit.
     """
-    rows: list[CoverageRow] = []
-    last = ""
-    for page in sorted(set(pages), key=lambda page: (page.dispatch_id, page.series, page.span)):
-        claimed = page.series, page.span, page.dispatch, page.fetched_ns, page.empty
-        row = CoverageRow(*claimed, now_ns, page.rows, evidence=page.evidence)
-        if rows and page.dispatch_id == last and _continues(rows[-1], row):
-            rows[-1] = _joined(rows[-1], row)
+    given = sorted({page for page in pages if page.span}, key=_order)
+    rows = [
+        CoverageRow(p.series, p.span, p.dispatch, p.fetched_ns, p.empty, now_ns, p.rows, evidence=p.evidence)
+        for p in given
+    ]
+    return _join(rows, [page.dispatch_id for page in given])
+
+
+def join_pages(pages: Iterable[PageResult]) -> list[PageResult]:
+    """Return the same pages with each contiguous run of good pages of one dispatch as one page."""
+    pages = list(pages)
+    joined: list[PageResult] = []
+    for page in sorted((page for page in pages if page.refused is None), key=_order):
+        last = joined[-1] if joined else None
+        if last and (last.dispatch_id, last.series, last.span.end_ns) == (
+            page.dispatch_id,
+            page.series,
+            page.span.start_ns,
+        ):
+            span = TimeRange(last.span.start_ns, page.span.end_ns)
+            fetched_ns = min(last.fetched_ns, page.fetched_ns)
+            joined[-1] = replace(last, span=span, rows=last.rows + page.rows, fetched_ns=fetched_ns)
         else:
-            rows.append(row)
-        last = page.dispatch_id
-    return rows
+            joined.append(page)
+    return [*joined, *(page for page in pages if page.refused is not None)]
+
+
+def _order(page: PageResult) -> tuple[str, Series, TimeRange]:
+    return page.dispatch_id, page.series, page.span
+
+
+def _join(rows: Sequence[CoverageRow], dispatches: Sequence[Hashable]) -> list[CoverageRow]:
+    """Join rows that follow one another, where they are of one series and one dispatch."""
+    joined: list[CoverageRow] = []
+    last: Hashable = None
+    for row, dispatch in zip(rows, dispatches, strict=True):
+        if joined and dispatch == last and _continues(joined[-1], row):
+            joined[-1] = _joined(joined[-1], row)
+        else:
+            joined.append(row)
+        last = dispatch
+    return joined
 
 
 def _continues(row: CoverageRow, following: CoverageRow) -> bool:
@@ -69,11 +104,11 @@ def _joined(row: CoverageRow, following: CoverageRow) -> CoverageRow:
     )
 
 
-def write_claims(candles: Table, rows: Sequence[CoverageRow]) -> str:
+def write_claims(table: Table, rows: Sequence[CoverageRow]) -> str:
     """Write rows to a file beside the table's metadata and return its path; the next commit names it."""
-    path = candles.location_provider().new_metadata_location(f"claims-{uuid.uuid4()}.parquet")
+    path = table.location_provider().new_metadata_location(f"claims-{uuid.uuid4()}.parquet")
     data = pa.Table.from_pylist([encode_coverage(row) for row in rows], schema=COVERAGE.arrow)
-    with candles.io.new_output(path).create() as file:
+    with table.io.new_output(path).create() as file:
         pq.write_table(data, cast(Any, file))
     return path
 
@@ -93,52 +128,44 @@ def read_coverage(
     yield from waiting
 
 
-def _read_waiting(catalog: Catalog) -> tuple[Table | None, list[pa.Table]]:
-    """Return ``trading.coverage`` and the claims that it lacks."""
-    for _ in range(_ATTEMPTS):
-        candles, collected = OHLC.load(catalog), COVERAGE.load(catalog)
-        with suppress(FileNotFoundError):  # collected and removed since the tables were loaded
-            return collected, [_read(candles, path) for path in _waiting(candles, collected)]
-    raise Unavailable(f"files of claims that {OHLC.name} names are missing")
-
-
 def collect_claims(catalog: Catalog, *, now_ns: int) -> int:
     """Append the claims that are not in ``trading.coverage`` yet, as committed now; return the number of their rows.
 
-    Then their files are removed; whoever was reading one of them reads both tables again.
+    Claims of one dispatch that follow one another become one row. Then their files are removed; whoever was reading one
+    of them reads the tables again.
 
     Raises:
         CommitLost: Another process has appended to the table meanwhile; nothing has changed.
     """
-    candles, collected = OHLC.load(catalog), COVERAGE.load(catalog)
-    waiting = _waiting(candles, collected)
-    if candles is None or collected is None or not waiting:
+    tables, collected = _load(catalog)
+    waiting = [(each, path) for each in tables for _, path in each.newer(collected)]
+    if collected is None or not waiting:
         return 0
     try:
-        rows = pa.concat_tables([_read(candles, path) for path in waiting]).combine_chunks()
+        found = [decode_coverage(row) for each, path in waiting for row in COVERAGE.rows(each.read(path))]
     except FileNotFoundError as error:
-        raise CommitLost(f"another process has collected claims of {OHLC.name}, or one is lost: {error}") from error
-    newest = candles.metadata.current_snapshot_id
+        raise CommitLost(f"another process has collected claims of {_names()}, or one is lost: {error}") from error
+    found.sort(key=lambda row: (row.dispatch, row.series, row.span))
     # The time of this commit, so that who reads the rows since a time misses none.
-    times = pa.array([now_ns // 1_000] * rows.num_rows, pa.int64()).cast(MICROSECONDS)
-    column = COVERAGE.arrow.get_field_index("committed_at")
-    rows = rows.set_column(column, COVERAGE.arrow.field("committed_at"), times)
-    append_rows(collected, rows, {_COLLECTED: str(newest)})
-    for path in waiting:
+    rows = [replace(row, committed_ns=now_ns) for row in _join(found, [row.dispatch for row in found])]
+    newest = {each.mark: each.table.metadata.current_snapshot_id for each in tables}
+    marks = collected_mark(collected) | {mark: str(snapshot_id) for mark, snapshot_id in newest.items() if snapshot_id}
+    append_rows(collected, pa.Table.from_pylist(list(map(encode_coverage, rows)), schema=COVERAGE.arrow), marks)
+    for each, path in waiting:
         with suppress(Exception):  # one that stays is removed as a file that no snapshot references
-            candles.io.delete(path)
-    return rows.num_rows
+            each.table.io.delete(path)
+    return len(rows)
 
 
 def needed_snapshots(catalog: Catalog) -> set[int]:
-    """Return the snapshots of both tables that must not expire: those with the state, and with claims to collect."""
-    candles, collected = OHLC.load(catalog), COVERAGE.load(catalog)
-    needed = {snapshot.snapshot_id for snapshot, _ in _newer(candles, collected)}
-    if candles is not None:
-        stateful = (each for each in ancestors(candles.metadata) if CommitState.decode(summary_of(each)))
+    """Return the snapshots of all tables that must not expire: those with the state, and with claims to collect."""
+    tables, collected = _load(catalog)
+    needed = {snapshot.snapshot_id for each in tables for snapshot, _ in each.newer(collected)}
+    for table in (*(each.table for each in tables), *filter(None, [TICKERS.load(catalog)])):
+        stateful = (each for each in ancestors(table.metadata) if CommitState.decode(summary_of(each)))
         needed |= {each.snapshot_id for each in islice(stateful, 1)}
     if collected is not None:
-        marked = (each for each in ancestors(collected.metadata) if _COLLECTED in summary_of(each))
+        marked = (each for each in ancestors(collected.metadata) if _marks(each))
         needed |= {each.snapshot_id for each in islice(marked, 1)}
     return needed
 
@@ -154,7 +181,8 @@ def renew_marks(catalog: Catalog, *, before_ns: int) -> None:
     Raises:
         CommitLost: Another writer was faster.
     """
-    for table, marks in ((OHLC.load(catalog), _state_alone), (COVERAGE.load(catalog), collected_mark)):
+    for declared, marks in (*((each, _state_alone) for each in (*CLAIMING, TICKERS)), (COVERAGE, collected_mark)):
+        table = declared.load(catalog)
         current = table.current_snapshot() if table is not None else None
         if table is None or current is None or current.timestamp_ms * 1_000_000 >= before_ns:
             continue
@@ -162,34 +190,60 @@ def renew_marks(catalog: Catalog, *, before_ns: int) -> None:
             commit_files(table, properties=found)
 
 
-def _state_alone(candles: Table) -> dict[str, str]:
+def collected_mark(collected: Table) -> dict[str, str]:
+    """Return the properties that say which claims ``trading.coverage`` has; each commit that has one has all."""
+    return next(filter(None, map(_marks, ancestors(collected.metadata))), {})
+
+
+def _state_alone(table: Table) -> dict[str, str]:
     """Return the properties of the state, without claims, which belong to one snapshot alone."""
-    states = (CommitState.decode(summary_of(each)) for each in ancestors(candles.metadata))
+    states = (CommitState.decode(summary_of(each)) for each in ancestors(table.metadata))
     return next((replace(state, claims="").encode() for state in states if state), {})
 
 
-def collected_mark(collected: Table) -> dict[str, str]:
-    """Return the properties that say which claims ``trading.coverage`` has."""
-    marks = (summary_of(each).get(_COLLECTED) for each in ancestors(collected.metadata))
-    return next(({_COLLECTED: mark} for mark in marks if mark), {})
+def _marks(snapshot: Snapshot) -> dict[str, str]:
+    names = map(_mark_of, CLAIMING)
+    return {name: mark for name in names if (mark := summary_of(snapshot).get(name))}
 
 
-def _waiting(candles: Table | None, collected: Table | None) -> list[str]:
-    """Return the files of claims that are not collected, newest first."""
-    return [path for _, path in _newer(candles, collected)]
+def _mark_of(declared: IcebergTable) -> str:
+    return f"dexorder.{declared.name.rpartition('.')[2]}-snapshot"
 
 
-def _newer(candles: Table | None, collected: Table | None) -> Iterator[tuple[Snapshot, str]]:
-    if candles is None:
-        return
-    done = collected_mark(collected).get(_COLLECTED) if collected is not None else None
-    for snapshot in takewhile(lambda each: str(each.snapshot_id) != done, ancestors(candles.metadata)):
-        state = CommitState.decode(summary_of(snapshot))
-        if state and state.claims:
-            yield snapshot, state.claims
+def _names() -> str:
+    return " and ".join(each.name for each in CLAIMING)
 
 
-def _read(candles: Table | None, path: str) -> pa.Table:
-    assert candles is not None
-    with candles.io.new_input(path).open() as file:
-        return pq.read_table(cast(Any, file)).cast(COVERAGE.arrow)
+@dataclass(frozen=True)
+class _Claimer:
+    """A table whose commits claim coverage; the property ``mark`` says which of them ``trading.coverage`` has."""
+
+    mark: str
+    table: Table
+
+    def newer(self, collected: Table | None) -> Iterator[tuple[Snapshot, str]]:
+        """Yield the files of claims that are not collected, newest first, with the snapshots that name them."""
+        done = collected_mark(collected).get(self.mark) if collected is not None else None
+        for snapshot in takewhile(lambda each: str(each.snapshot_id) != done, ancestors(self.table.metadata)):
+            state = CommitState.decode(summary_of(snapshot))
+            if state and state.claims:
+                yield snapshot, state.claims
+
+    def read(self, path: str) -> pa.Table:
+        with self.table.io.new_input(path).open() as file:
+            return pq.read_table(cast(Any, file)).cast(COVERAGE.arrow)
+
+
+def _load(catalog: Catalog) -> tuple[list[_Claimer], Table | None]:
+    """Return the tables, and then ``trading.coverage``: what was collected meanwhile is in it."""
+    found = [(_mark_of(declared), declared.load(catalog)) for declared in CLAIMING]
+    return [_Claimer(mark, table) for mark, table in found if table is not None], COVERAGE.load(catalog)
+
+
+def _read_waiting(catalog: Catalog) -> tuple[Table | None, list[pa.Table]]:
+    """Return ``trading.coverage`` and the claims that it lacks."""
+    for _ in range(_ATTEMPTS):
+        tables, collected = _load(catalog)
+        with suppress(FileNotFoundError):  # collected and removed since the tables were loaded
+            return collected, [each.read(path) for each in tables for _, path in each.newer(collected)]
+    raise Unavailable(f"files of claims that {_names()} name are missing")

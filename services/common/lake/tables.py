@@ -20,7 +20,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
-from pyiceberg.transforms import BucketTransform, IdentityTransform, MonthTransform
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
 from pyiceberg.types import (
     BinaryType,
     DoubleType,
@@ -52,6 +52,8 @@ _COMMON = {
     "write.metadata.previous-versions-max": "50",
 }
 _MERGE_ON_READ = {f"write.{action}.mode": "merge-on-read" for action in ("delete", "update", "merge")}
+# One instrument of many is read: row groups of other instruments are skipped by their bounds.
+_SMALL_ROW_GROUPS = {"write.parquet.row-group-size-bytes": str(1024 * 1024), "write.parquet.row-group-limit": "65536"}
 # Batches are small and come from few tasks: a shuffle before the write costs more than the files it saves.
 _NO_SHUFFLE = {f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")}
 
@@ -64,7 +66,7 @@ class IcebergTable:
         name: With the namespace.
         key: Columns that identify a row.
         version: Integer columns, compared in order, null as 0: of two rows with one key, the one with the larger
-            values is kept. Empty if rows with one key are equal.
+            values is kept. Empty if rows with one key are copies, of which the first is kept.
         partitions: Used when the table is created; an existing table keeps its own, also for ``order`` and
             ``properties``. Of ``schema`` it gets the optional columns that it lacks.
     """
@@ -81,6 +83,12 @@ class IcebergTable:
     def arrow(self) -> pa.Schema:
         """Arrow schema of a row."""
         return pa.schema([_arrow_field(each) for each in self.schema.fields])
+
+    @property
+    def order_columns(self) -> tuple[str, ...]:
+        """Columns by which rows are sorted in files: those of ``order``, else the key."""
+        ordered = (self.schema.find_column_name(each.source_id) or "" for each in self.order.fields)
+        return tuple(ordered) or self.key
 
     @property
     def ddl(self) -> str:
@@ -249,6 +257,57 @@ OHLC = IcebergTable(
     properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE,
 )
 """Candles."""
+
+TICKS = IcebergTable(
+    f"{NAMESPACE}.ticks",
+    Schema(
+        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        _required(2, "trade_id", StringType(), "the exchange's id of the trade, unique within a ticker"),
+        _required(3, "time", TimestamptzType(), "when it was traded, by the exchange's clock"),
+        _required(4, "price", DoubleType(), "in units of the quote currency"),
+        _required(5, "amount", DoubleType(), "in units of the base currency"),
+        _optional(6, "side", StringType(), "the taker's: buy or sell; null where the exchange does not say"),
+        _optional(7, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
+        _required(8, "dispatch", LongType(), "number of the dispatch that brought the row"),
+        identifier_field_ids=[1, 2],
+    ),
+    key=("ticker", "trade_id"),
+    partitions=PartitionSpec(
+        PartitionField(3, 1000, DayTransform(), "time_day"),
+        PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),
+    ),
+    order=SortOrder(*(SortField(number, IdentityTransform()) for number in (1, 3, 2))),
+    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE | _SMALL_ROW_GROUPS,
+)
+"""Trades."""
+
+TICKERS = IcebergTable(
+    f"{NAMESPACE}.tickers",
+    Schema(
+        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        _required(2, "time", TimestamptzType(), "moment of the snapshot, by the exchange's clock where it gives one"),
+        _optional(3, "last", DoubleType(), "price of the last trade"),
+        _optional(4, "bid", DoubleType(), "best bid"),
+        _optional(5, "ask", DoubleType(), "best ask"),
+        _optional(6, "bid_size", DoubleType(), "amount at the best bid, in units of the base currency"),
+        _optional(7, "ask_size", DoubleType(), "amount at the best ask, in units of the base currency"),
+        _optional(8, "open", DoubleType(), "price 24 hours before"),
+        _optional(9, "high", DoubleType(), "highest price of the last 24 hours"),
+        _optional(10, "low", DoubleType(), "lowest price of the last 24 hours"),
+        _optional(11, "base_volume", DoubleType(), "amount of the last 24 hours in units of the base currency"),
+        _optional(12, "quote_volume", DoubleType(), "amount of the last 24 hours in units of the quote currency"),
+        _optional(13, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
+        _required(14, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
+        _required(15, "page", IntegerType(), "number of the record in its dispatch; the larger one stays"),
+        identifier_field_ids=[1, 2],
+    ),
+    key=("ticker", "time"),
+    version=("dispatch", "page"),
+    partitions=PartitionSpec(PartitionField(2, 1000, DayTransform(), "time_day")),
+    order=SortOrder(*(SortField(number, IdentityTransform()) for number in (2, 1))),
+    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE,
+)
+"""Snapshots of the state of markets."""
 
 COVERAGE = IcebergTable(
     f"{NAMESPACE}.coverage",

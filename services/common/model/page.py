@@ -25,6 +25,11 @@ TICKS_TOPIC = "dexorder.ticks"
 TICKERS_TOPIC = "dexorder.tickers"
 MAX_PAGE_CANDLES = 1_000
 """Largest number of candles in a page."""
+MAX_RECORD_TRADES = 10_000
+"""Largest number of trades in a record."""
+MAX_RECORD_SNAPSHOTS = 20_000
+"""Largest number of ticker snapshots in a record."""
+MAX_TRADE_ID_LENGTH = 128
 MAX_EMPTY_RANGES = 10_000
 """Largest number of verified-empty ranges in a page."""
 MAX_INT32 = 2**31 - 1

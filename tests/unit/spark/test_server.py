@@ -13,26 +13,30 @@ from dexorder.testing.processes import free_ports
 from services.common.lake.catalog import CatalogSettings
 from spark import server
 from spark.config import MaintenanceSettings, SparkSettings
-from spark.pipeline.driver import QueryFailed
+from spark.pipeline.table_driver import QueryFailed
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class StubDriver:
-    """Driver that is ready immediately; ends on ``stop``, or with an error."""
+    """Driver whose tables are ready once ``candles_are_ready``; ends on ``stop``, or with an error."""
 
     error: Exception | None = None
 
-    def __init__(self, *_: Any, stop: threading.Event, on_ready: Callable[[bool], None], **__: Any) -> None:
+    candles_are_ready = threading.Event()
+
+    def __init__(self, *_: Any, stop: threading.Event, on_ready: Callable[[str, bool], None], **__: Any) -> None:
         self.stop = stop
         self.on_ready = on_ready
 
     def run(self) -> None:
         if self.error:
             raise self.error
-        self.on_ready(True)
+        for name in ("trading.ticks", "trading.tickers"):
+            self.on_ready(name, True)
+        self.candles_are_ready.wait()
+        self.on_ready("trading.ohlc", True)
         self.stop.wait()
-        self.on_ready(False)
 
 
 @pytest.fixture
@@ -41,15 +45,24 @@ def settings(monkeypatch: pytest.MonkeyPatch) -> SparkSettings:
     return SparkSettings(listen=f"127.0.0.1:{free_ports(1)[0]}", metrics_listen="")
 
 
-async def test_health_follows_the_query_and_sigterm_ends_the_process(settings: SparkSettings) -> None:
+async def test_health_is_that_of_all_tables_and_of_each_and_sigterm_ends_the_process(settings: SparkSettings) -> None:
     serving = asyncio.create_task(server.serve(settings, CatalogSettings(), MaintenanceSettings()))
     async with grpc.aio.insecure_channel(settings.listen) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)  # the stubs lack Watch
-        watch = stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-        async for answer in watch:
-            if answer.status == SERVING:
-                break
-        watch.cancel()
+
+        async def serves(name: str) -> None:
+            watch = stub.Watch(health_pb2.HealthCheckRequest(service=name), wait_for_ready=True)
+            async for answer in watch:
+                if answer.status == SERVING:
+                    break
+            watch.cancel()
+
+        await serves("trading.ticks")
+        await serves("trading.tickers")
+        assert (await stub.Check(health_pb2.HealthCheckRequest())).status != SERVING
+        StubDriver.candles_are_ready.set()
+        await serves("trading.ohlc")
+        await serves("")
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(serving, 30)
 

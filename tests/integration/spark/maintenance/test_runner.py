@@ -38,9 +38,9 @@ from spark.metrics import MaintenanceMetrics
 from spark.pipeline import presence
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.decode import decode_record
-from spark.pipeline.driver import start_query
 from spark.pipeline.page_source import page_source
-from spark.runtime.locks import WriterLock
+from spark.pipeline.table_driver import QueryRules, start_query
+from spark.runtime.locks import WriterLocks
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import append_coverage, control, page
 from tests.fakes.pipeline import Oracle, Recorder, frame
@@ -59,7 +59,7 @@ class Parts:
     catalog: CatalogSettings
     settings: MaintenanceSettings = field(default_factory=lambda: MaintenanceSettings(small_files=4, delete_files=2))
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    writer_lock: WriterLock = field(default_factory=WriterLock)
+    locks: WriterLocks = field(default_factory=WriterLocks)
     clock: ManualClock = field(default_factory=lambda: ManualClock(time.time_ns()))
     named: dict[int, int] = field(default_factory=dict)
     relay_is_away: bool = False
@@ -67,7 +67,7 @@ class Parts:
     def __post_init__(self) -> None:
         metrics = MaintenanceMetrics(self.registry)
         self.runner = MaintenanceRunner(
-            self.catalog, self.settings, self.writer_lock, metrics, named=self.ask, clock=self.clock
+            self.catalog, self.settings, self.locks, metrics, named=self.ask, clock=self.clock
         )
 
     def ask(self, since_ns: int) -> dict[int, int]:
@@ -119,7 +119,7 @@ def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_rem
     oracle.check(trading)
     assert sorted((c.span, c.empty) for c in TableReader(trading.load()).coverage()) == covered
 
-    ohlc, coverage, dead = done
+    ohlc, _, _, coverage, dead = done
     assert (ohlc.data_files_before >= 8, ohlc.data_files_after) == (True, 2), "one a partition"
     assert (ohlc.delete_files_before > 0, ohlc.delete_files_after) == (True, 0)
     assert (said[0].data_files_after, said[0].delete_files_after) == (2, 0)
@@ -239,15 +239,16 @@ def test_a_batch_replayed_after_compaction_and_expiry_of_everything_doubles_noth
             source=source.address,
             max_records_per_batch=6,
         )
+        rules = QueryRules.of(CANDLES, settings)
         pipeline = Pipeline(CANDLES, trading, source.address, recorder)
         spark.dataSource.register(page_source(CANDLES, trading))
-        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)), {0: 0, 1: 0})
+        query = start_query(spark, CANDLES, rules, lambda raw: void(pipeline.process(raw)), {0: 0, 1: 0})
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(240)
         parts.runner.attach(spark)
         parts.clock.advance(30 * DAY_NS)
         assert sum(care.expired_snapshots for care in parts.runner.maintain()) > 0
-        query = start_query(spark, settings, lambda raw: void(pipeline.process(raw)), {0: 0, 1: 0})
+        query = start_query(spark, CANDLES, rules, lambda raw: void(pipeline.process(raw)), {0: 0, 1: 0})
         query.processAllAvailable()
         query.stop()
         oracle.check(trading)
@@ -279,7 +280,14 @@ class Session:
     def sparkContext(self) -> Any:
         return self
 
-    def cancelAllJobs(self) -> None:
+    def addJobTag(self, tag: str) -> None:
+        assert tag == "dexorder-maintenance"
+
+    def removeJobTag(self, tag: str) -> None:
+        assert tag == "dexorder-maintenance"
+
+    def cancelJobsWithTag(self, tag: str) -> None:
+        assert tag == "dexorder-maintenance"
         self.cancelled = True
 
 
@@ -287,10 +295,10 @@ def answer(monkeypatch: pytest.MonkeyPatch, do: Callable[[], StepResult]) -> Non
     monkeypatch.setattr(procedures, "run", lambda *_: do())
 
 
-def test_without_a_query_maintenance_is_unavailable(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_session_maintenance_is_unavailable(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, lambda: pytest.fail("no step may run"))
     parts.runner.detach()
-    with pytest.raises(Unavailable, match="no query runs"):
+    with pytest.raises(Unavailable, match="starts or stops"):
         list(parts.runner.maintain())
     parts.runner.run_due()
 
@@ -325,10 +333,10 @@ def test_a_failed_step_is_reported_and_counted_and_releases_the_lock(
     answer(monkeypatch, fail)
     with pytest.raises(MaintenanceFailed, match=r"trading.ohlc: compact failed: No space left"):
         list(parts.runner.maintain())
-    parts.runner.run_due()  # attempts all three tables
+    parts.runner.run_due()  # attempts all tables
     assert parts.metric("maintenance_failures_total", table=OHLC.name, step="compact") == 2
     assert parts.metric("maintenance_failures_total", table=DEAD_LETTERS.name, step="compact") == 1
-    with parts.writer_lock.batch():
+    with parts.locks.of(OHLC.name).batch():
         pass
 
 
@@ -349,11 +357,12 @@ def test_the_end_of_the_query_ends_the_step_in_hand(parts: Parts, monkeypatch: p
 def test_the_thread_waits_for_a_quiet_moment_but_not_for_ever(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     worked, stop = threading.Event(), threading.Event()
 
-    def work() -> StepResult:
-        worked.set()
+    def work(session: object, catalog: object, name: str, *_: object) -> StepResult:
+        if name == OHLC.name:
+            worked.set()
         return StepResult(0)
 
-    answer(monkeypatch, work)
+    monkeypatch.setattr(procedures, "run", work)
     quick = MaintenanceSettings(small_files=4, interval_seconds=0.01, quiet_seconds=3_600, max_wait_seconds=0.05)
     for settings in (quick, quick.model_copy(update={"quiet_seconds": 0.0, "patience_seconds": 3_600.0})):
         worked.clear()

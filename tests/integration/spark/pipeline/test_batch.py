@@ -26,11 +26,12 @@ from services.common.model.history import IssuedDispatch
 from services.common.model.page import PageHeaders
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from spark.config import SparkSettings
+from spark.metrics import Metrics
 from spark.pipeline import presence
 from spark.pipeline.batch import Pipeline
-from spark.pipeline.driver import Driver, QueryFailed, start_query
 from spark.pipeline.page_source import page_source
 from spark.pipeline.reporter import FinalReport
+from spark.pipeline.table_driver import QueryFailed, QueryRules, TableDriver, start_query
 from spark.source.client import SourceClient
 from spark.tables.ohlc import CANDLES
 from spark.tables.table import PageTable
@@ -264,13 +265,13 @@ def test_the_driver_waits_for_the_source_outlives_failures_and_acks_the_last_bat
     early: list[tuple[int, int]] = []
     source.fake.on_ack = lambda acks: early.extend(a for a in acks if sum(o + 1 for _, o in acks) > len(recorder.pages))
     ready = threading.Event()
-    driver = Driver(
+    driver = TableDriver(
         settings(max_records_per_batch=4),
         trading,
         CANDLES,
         stop=stop,
         on_ready=lambda now: ready.set() if now else ready.clear(),
-        registry=CollectorRegistry(),
+        metrics=Metrics(CollectorRegistry()).of("trading.ohlc"),
     )
     thread = threading.Thread(target=driver.drive, args=(spark, recorder))
     thread.start()
@@ -290,13 +291,13 @@ def test_the_driver_gives_up_after_too_many_failures(
 ) -> None:
     Oracle(source.fake).send_history()
     recorder = Recorder(fail_calls=set(range(1, 100)))
-    driver = Driver(
+    driver = TableDriver(
         settings(restarts=1),
         trading,
         CANDLES,
         stop=threading.Event(),
         on_ready=lambda now: None,
-        registry=CollectorRegistry(),
+        metrics=Metrics(CollectorRegistry()).of("trading.ohlc"),
     )
     with pytest.raises(QueryFailed, match="2 times in a row"):
         driver.drive(spark, recorder)
@@ -329,9 +330,9 @@ def test_a_batch_is_decoded_while_the_one_before_is_committed(
     assert recorder.calls == 3
 
 
-def crash_at_one_price(headers: PageHeaders, response: ingest_pb2.DataResponse) -> pa.RecordBatch:
+def crash_at_one_price(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Decode a page, except that one with a price of 666 ends the process."""
-    rows = CANDLES.decode(headers, response)
+    rows = CANDLES.decode(headers, payload)
     if rows.num_rows and rows.column("open")[0].as_py() == 666:
         os._exit(1)
     return rows
@@ -353,7 +354,7 @@ def test_a_record_that_ends_the_worker_becomes_a_dead_letter_and_the_rest_is_com
     oracle.check(trading)
     (letter,) = trading.load().load_table(DEAD_LETTERS.name).scan().to_arrow().to_pylist()
     assert (letter["partition"], letter["offset"], letter["payload"]) == (0, offset, crash)
-    assert registry.get_sample_value("dexorder_spark_quarantined_records_total") == 1
+    assert registry.get_sample_value("dexorder_spark_quarantined_records_total", {"table": OHLC.name}) == 1
 
 
 @contextmanager
@@ -367,9 +368,8 @@ def driving(
 ) -> Iterator[None]:
     """Run a driver meanwhile."""
     stop = threading.Event()
-    driver = Driver(
-        settings, trading, table, stop=stop, on_ready=lambda now: None, registry=registry or CollectorRegistry()
-    )
+    metrics = Metrics(registry or CollectorRegistry()).of(table.name)
+    driver = TableDriver(settings, trading, table, stop=stop, on_ready=lambda now: None, metrics=metrics)
     thread = threading.Thread(target=driver.drive, args=(spark, recorder))
     thread.start()
     try:
@@ -387,4 +387,4 @@ def run(spark: SparkSession, trading: CatalogSettings, settings: SparkSettings, 
     def process(frame: DataFrame) -> None:
         pipeline.process(frame)
 
-    return start_query(spark, settings, process, start)
+    return start_query(spark, CANDLES, QueryRules.of(CANDLES, settings), process, start)

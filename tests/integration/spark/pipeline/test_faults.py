@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.tables import OHLC
 from spark.config import SparkSettings
-from spark.pipeline.driver import Driver
+from spark.metrics import Metrics
 from spark.pipeline.reporter import RelayReporter
+from spark.pipeline.table_driver import TableDriver
 from spark.runtime.session import catalog_conf
 from spark.tables.ohlc import CANDLES
 from spark.tables.table import ensure_tables
@@ -61,7 +62,7 @@ class Bench:
         assert self.ready.wait(240)
 
     def metric(self, name: str, **labels: str) -> float:
-        return self.registry.get_sample_value(f"dexorder_spark_{name}", labels) or 0.0
+        return self.registry.get_sample_value(f"dexorder_spark_{name}", {"table": CANDLES.name} | labels) or 0.0
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +91,13 @@ def bench(spark: SparkSession, disk: Path) -> Iterator[Bench]:
             relay=address,
             report_attempts=2,
         )
-        driver = Driver(
+        driver = TableDriver(
             settings,
             catalog,
             CANDLES,
             stop=stop,
             on_ready=lambda now: made.ready.set() if now else made.ready.clear(),
-            registry=made.registry,
+            metrics=Metrics(made.registry).of(CANDLES.name),
         )
         reporter = RelayReporter(address, stop, driver.on_report_attempt)
         thread = threading.Thread(target=driver.drive, args=(spark, reporter))

@@ -14,7 +14,7 @@ from services.common.lake.commit import commit_files
 from services.common.lake.tables import OHLC
 from spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
 from spark.pipeline.files import unpack
-from spark.pipeline.page_source import PAGES, page_source
+from spark.pipeline.page_source import Spacing, page_source
 from spark.source.udsource import UdSource
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
@@ -40,7 +40,7 @@ def test_every_page_is_in_one_file_of_one_task_of_at_most_as_many_as_cores(
     made = pickle.loads(dumps(page_source(CANDLES, catalog)))  # as Spark sends it to its processes
     options = {"address": source.address, "minPartitions": str(cores), "startingOffsets": "earliest"}
     data_source = made(options)
-    assert (made.name(), data_source.schema()) == (PAGES, DECODED_DDL)
+    assert (made.name(), data_source.schema()) == ("dexorder-pages-ohlc", DECODED_DDL)
     planner = data_source.streamReader(None)
     start, end = planner.initialOffset(), planner.latestOffset()
     parts = pickle.loads(pickle.dumps(planner.partitions(start, end)))
@@ -66,3 +66,23 @@ def test_the_generic_source_stays_free_of_the_step(source: RunningSource) -> Non
     batches: list[Any] = [batch for part in parts for batch in reader.read(part)]
     assert sum(batch.num_rows for batch in batches) == 36
     assert batches[0].schema.names[0] == "payload"
+
+
+def test_batches_start_some_seconds_apart_unless_one_is_quiet_or_full() -> None:
+    log = {"0": 5, "1": 5}
+    spacing = Spacing(10.0, 4)
+
+    def at(now_s: float, **grown: int) -> int:
+        log.update({partition[1:]: log[partition[1:]] + count for partition, count in grown.items()})
+        return sum(spacing.next(lambda: dict(log), now_s=now_s).values())
+
+    assert at(0.0) == 10, "where the query starts"
+    assert at(3.0, p0=1) == 10
+    assert at(10.0) == 11
+    assert at(19.9, p0=2) == 11, "the next batch collects"
+    assert at(20.0, p1=1) == 14
+    assert at(50.0) == 14
+    assert at(60.0, p1=1) == 15, "after a quiet time nobody waits"
+    assert at(70.0, p0=2, p1=2) == 19, "a full batch"
+    assert at(70.1, p0=1) == 20, "is followed at once"
+    assert at(70.2, p0=1) == 20

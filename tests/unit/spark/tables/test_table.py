@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,9 +18,8 @@ from services.common.lake.catalog import CatalogSettings
 from services.common.lake.commit import commit_files
 from services.common.lake.tables import MICROSECONDS, OHLC, IcebergTable
 from services.common.model.errors import InvalidRequest
-from services.common.model.page import PageHeaders
+from services.common.model.page import Kind, PageHeaders
 from services.common.model.times import iso_microseconds
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from spark.pipeline.decode import decode_record
 from spark.pipeline.files import Layout, Writer
 from spark.pipeline.presence import difference, find
@@ -65,13 +66,30 @@ def rows(numbers: Iterable[int], edition: int = 1, symbol: str = "A.X") -> pa.Re
     return pa.RecordBatch.from_pylist(found, schema=TRADES_ICEBERG.arrow)
 
 
-def decode_trades(headers: PageHeaders, response: pb.DataResponse) -> pa.RecordBatch:
-    if not response.total_records:
+def check_headers(headers: PageHeaders) -> None:
+    if headers.period_seconds != 60:
+        raise InvalidRequest("a page of another period")
+
+
+def decode_trades(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
+    if not payload:
         raise InvalidRequest("a page without trades")
-    return rows(range(response.total_records), symbol=headers.ticker)
+    return rows(range(len(payload)), symbol=headers.ticker)
 
 
-TRADES = PageTable(TRADES_ICEBERG, series_columns=("symbol",), time_column="traded_at", decode=decode_trades)
+def sample() -> tuple[PageHeaders, bytes]:
+    return control(0, 3), b"123"
+
+
+TRADES = PageTable(
+    TRADES_ICEBERG,
+    "trades",
+    series_columns=("symbol",),
+    time_column="traded_at",
+    check=check_headers,
+    decode=decode_trades,
+    sample=sample,
+)
 
 
 def versions(batch: pa.RecordBatch) -> pa.Table:
@@ -88,18 +106,31 @@ def test_ddl_and_columns_follow_the_schema() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"series_columns": ("price",)}, {"time_column": "edition"}])
-def test_series_and_time_columns_belong_to_the_key(changes: dict[str, object]) -> None:
-    given: dict[str, object] = {"series_columns": ("symbol",), "time_column": "traded_at"} | changes
+def test_series_and_time_columns_belong_to_the_key_unless_times_of_copies_differ(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="toy_trades needs"):
-        PageTable(TRADES_ICEBERG, decode=decode_trades, **given)  # type: ignore[arg-type]
+        replace(TRADES, **changes)
+    if "time_column" in changes:
+        assert replace(TRADES, **changes, tolerance_ns=1).time_column == "edition"
+
+
+def test_a_page_of_another_kind_or_series_is_refused() -> None:
+    record = {"payload": b"1"}
+    for head, reason in (
+        (replace(control(0, 3), kind=Kind.TICKERS), "header dx-kind 'tickers' does not belong to topic trades"),
+        (replace(control(0, 3), period_seconds=0), "a page of another period"),
+        (replace(control(0, 3), kind=Kind.FINAL), "header dx-kind 'final' does not belong to topic trades"),
+    ):
+        given = record | {"headers": list(head.encode().items())}
+        (row,) = decode_record(replace(TRADES, has_finals=False), given, lambda rows: None)
+        assert (row["kind"], row["control"]["reason"]) == ("refused", reason)
 
 
 def test_a_page_is_decoded_by_its_table() -> None:
     taken: list[pa.RecordBatch] = []
     record = {"headers": list(control(0, 3).encode().items())}
-    value = pb.DataResponse(status=pb.DataResponse.OK, total_records=5).SerializeToString()
-    (row,) = decode_record(TRADES, record | {"payload": value}, taken.append)
+    (row,) = decode_record(TRADES, record | {"payload": b"12345"}, taken.append)
     assert (row["kind"], row["control"]["rows"]) == ("page", 5)
+    assert (row["control"]["first_us"], row["control"]["last_us"]) == (DAY // 1_000, (DAY + 2 * MINUTE_NS) // 1_000)
     assert [page.schema for page in taken] == [TRADES_ICEBERG.arrow]
     (row,) = decode_record(TRADES, record | {"payload": b""}, taken.append)
     assert (row["kind"], row["control"]["reason"]) == ("refused", "a page without trades")

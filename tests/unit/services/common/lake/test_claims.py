@@ -151,5 +151,5 @@ def test_a_missing_file_of_claims_is_an_error_and_not_a_hole(catalog: CatalogSet
     commit(tables, page(1, 0, 10))
     (claims,) = metadata(tables).glob("claims-*.parquet")
     claims.unlink()
-    with pytest.raises(Unavailable, match=r"claims that trading\.ohlc names are missing"):
+    with pytest.raises(Unavailable, match=r"claims that trading\.ohlc and trading\.ticks name are missing"):
         list(read_coverage(tables))
