@@ -8,10 +8,13 @@ from services.common.model.dispatch_id import new_dispatch_id
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import IssuedDispatch
 from services.common.model.instrument import Instrument, Series
+from services.common.model.periods import TRADES_PERIOD
 from services.common.model.time_range import TimeRange
 from services.common.model.times import MAX_TIME_NS
 
 PERIOD_SECONDS = 60
+ALL_MARKETS = "*"
+_REALTIME = "~"
 
 
 def dispatch_id(number: int, ticker: str) -> str:
@@ -19,14 +22,26 @@ def dispatch_id(number: int, ticker: str) -> str:
     return new_dispatch_id(number, ticker.encode().ljust(8, b"\0").hex())
 
 
+def realtime_dispatch_id(number: int, ticker: str) -> str:
+    """Return the id of a realtime dispatch of an instrument, whose ticker has at most 31 bytes."""
+    return dispatch_id(number, _REALTIME + ticker)
+
+
 def issued(dispatch_ids: Iterable[str]) -> dict[str, IssuedDispatch]:
-    """Return the dispatches whose ids name a ticker, as issued for all of its minutes; the others are unknown."""
+    """Return the dispatches whose ids name a ticker; the others are unknown.
+
+    One of an instrument is issued for all of its minutes or, if it is a realtime one, for everything; one of ``*.VENUE``
+    for ticker snapshots.
+    """
     found = {}
     for each in dispatch_ids:
         try:
-            ticker = bytes.fromhex(each.partition("-")[2]).rstrip(b"\0").decode()
-            Instrument.parse(ticker)
+            text = bytes.fromhex(each.partition("-")[2]).rstrip(b"\0").decode()
+            ticker = text.removeprefix(_REALTIME)
+            symbol = Instrument.parse(ticker).symbol
         except (ValueError, InvalidRequest):
             continue
-        found[each] = IssuedDispatch(each, Series(ticker, PERIOD_SECONDS), TimeRange(0, MAX_TIME_NS))
+        is_realtime = text != ticker
+        series = Series(ticker, TRADES_PERIOD if is_realtime or symbol == ALL_MARKETS else PERIOD_SECONDS)
+        found[each] = IssuedDispatch(each, series, TimeRange(0, MAX_TIME_NS), is_realtime)
     return found

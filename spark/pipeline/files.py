@@ -31,6 +31,8 @@ from spark.tables.table import PageTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_OF_JAVA = ("write.parquet.row-group-size-bytes",)
+"""Properties for Iceberg's Java, of which pyiceberg says that it does not know them. It has another one in rows."""
 MAX_BUFFERED_ROWS = 1_000_000
 """Rows that a worker buffers before it writes them."""
 _PartitionValues: TypeAlias = tuple[Any, ...]
@@ -47,7 +49,9 @@ class Layout:
     @staticmethod
     def of(table: PageTable, target: Table) -> Layout:
         """Return the layout of ``target``."""
-        return Layout(table, without_history(target.metadata), target.io)
+        metadata = without_history(target.metadata)
+        known = {key: value for key, value in metadata.properties.items() if key not in _OF_JAVA}
+        return Layout(table, metadata.model_copy(update={"properties": known}), target.io)
 
 
 class Writer:

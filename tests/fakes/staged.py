@@ -12,6 +12,7 @@ from services.common.lake.commit import commit_files
 from services.common.model.page import PageHeaders
 from spark.pipeline.files import Layout, Writer
 from spark.tables.ohlc import CANDLES
+from spark.tables.table import PageTable
 from tests.fakes.pages import page
 
 
@@ -19,14 +20,20 @@ def files_of_pages(
     target: Table, heads: Iterable[PageHeaders], *, price: float = 100.0, commit: bool = False
 ) -> list[DataFile]:
     """Write the candles of pages to files of the table; with ``commit`` make them part of it."""
-    writer = Writer(Layout.of(CANDLES, target))
-    for head in heads:
-        rows = CANDLES.decode(head, page(head, price)[0])
+    written = files_of_records(CANDLES, target, [(head, page(head, price)[0]) for head in heads])
+    if commit:
+        commit_files(target, added=written)
+    return written
+
+
+def files_of_records(table: PageTable, target: Table, records: Iterable[tuple[PageHeaders, bytes]]) -> list[DataFile]:
+    """Write the rows of records, given by headers and value, to files of the table."""
+    writer = Writer(Layout.of(table, target))
+    for head, value in records:
+        rows = table.decode(head, value)
         if rows.num_rows:
             writer.add(rows)
     writer.flush()
-    if commit:
-        commit_files(target, added=writer.written)
     return writer.written
 
 

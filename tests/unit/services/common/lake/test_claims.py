@@ -10,6 +10,7 @@ from services.common.lake.claims import (
     claim_rows,
     collect_claims,
     collected_mark,
+    join_pages,
     needed_snapshots,
     read_coverage,
     renew_marks,
@@ -18,10 +19,11 @@ from services.common.lake.claims import (
 from services.common.lake.commit import CommitLost, commit_files
 from services.common.lake.commit_state import CommitState, state_of
 from services.common.lake.coverage import CoverageRow, decode_coverage
-from services.common.lake.tables import COVERAGE, OHLC
+from services.common.lake.tables import COVERAGE, OHLC, TICKS
 from services.common.model.errors import Unavailable
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
+from services.common.model.periods import TRADES_PERIOD
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 SERIES = Series(TICKER, 60)
@@ -33,9 +35,9 @@ def page(dispatch: int, first: int, count: int, *holes: int, fetched_ns: int = 5
     return PageResult(dispatch_id(dispatch), SERIES, span(first, count), empty, None, fetched_ns, count - len(empty))
 
 
-def commit(tables: Catalog, *pages: PageResult) -> int:
+def commit(tables: Catalog, *pages: PageResult, name: str = OHLC.name) -> int:
     """Commit claims as the pipeline does; return the snapshot."""
-    table = tables.load_table(OHLC.name)
+    table = tables.load_table(name)
     claims = write_claims(table, claim_rows(pages, now_ns=NOW_NS))
     return commit_files(table, properties=CommitState(claims=claims).encode())
 
@@ -75,6 +77,44 @@ def test_claims_are_visible_with_their_snapshot_and_collected_once(catalog: Cata
     assert not list(metadata(tables).glob("claims-*.parquet")), "collected files are removed"
     rows = COVERAGE.rows(tables.load_table(COVERAGE.name).scan().to_arrow())
     assert sorted(row["committed_at"] * 1_000 - NOW_NS for row in rows) == [0, 0, 5_000], "the time of the collection"
+
+
+def test_adjacent_claims_of_one_dispatch_are_collected_as_one_row(catalog: CatalogSettings) -> None:
+    tables = catalog.load()
+    for first in (0, 20, 10, 40):
+        commit(tables, page(1, first, 10))
+    commit(tables, page(2, 30, 10))
+    assert collect_claims(tables, now_ns=NOW_NS) == 3
+    assert spans(tables) == [(0, 30), (30, 10), (40, 10)]
+
+
+def test_claims_of_trades_are_read_and_collected_beside_those_of_candles(catalog: CatalogSettings) -> None:
+    tables = catalog.load()
+
+    def trades(first: int, count: int) -> PageResult:
+        return replace(page(1, first, count), series=Series(TICKER, TRADES_PERIOD))
+
+    commit(tables, page(2, 100, 10))
+    for first, count in ((0, 10), (10, 0), (10, 5)):
+        commit(tables, trades(first, count), name=TICKS.name)
+    assert spans(tables) == [(0, 10), (10, 5), (100, 10)], "an empty span claims nothing"
+    assert collect_claims(tables, now_ns=NOW_NS) == 2
+    newest = {name: tables.load_table(name).metadata.current_snapshot_id for name in (OHLC.name, TICKS.name)}
+    assert collected_mark(tables.load_table(COVERAGE.name)) == {
+        "dexorder.ohlc-snapshot": str(newest[OHLC.name]),
+        "dexorder.ticks-snapshot": str(newest[TICKS.name]),
+    }
+    commit(tables, trades(15, 5), name=TICKS.name)
+    assert spans(tables) == [(0, 15), (15, 5), (100, 10)]
+    assert newest[OHLC.name] in needed_snapshots(tables), "it has the state of its table"
+    assert collect_claims(tables, now_ns=NOW_NS) == 1
+    assert (spans(tables), collect_claims(tables, now_ns=NOW_NS)) == ([(0, 15), (15, 5), (100, 10)], 0)
+
+
+def test_pages_are_reported_as_runs_but_refused_ones_each(catalog: CatalogSettings) -> None:
+    refused = replace(page(1, 30, 5), refused="no", rows=0)
+    joined = join_pages([page(1, 10, 10), refused, page(1, 0, 10, fetched_ns=4_000), page(2, 20, 5), page(1, 20, 0)])
+    assert joined == [page(1, 0, 20, fetched_ns=4_000), page(2, 20, 5), refused]
 
 
 def test_what_is_not_collected_and_the_newest_state_must_not_expire(catalog: CatalogSettings) -> None:

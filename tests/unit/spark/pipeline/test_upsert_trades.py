@@ -1,0 +1,173 @@
+"""Trades of two drivers, of replays and of refills, compared with a dictionary by id. Without Spark."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.table import Table
+
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.commit import CommitLost
+from services.common.lake.commit_state import state_of
+from services.common.lake.tables import TICKERS, TICKS
+from services.common.model.page import PageHeaders
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from spark.pipeline import upsert
+from spark.pipeline.upsert import KeyRange
+from spark.tables.table import PageTable, ensure_tables
+from spark.tables.tickers import SNAPSHOTS
+from spark.tables.ticks import TOLERANCE_NS, TRADES
+from tests.fakes.staged import files_of_records
+from tests.fakes.trades import (
+    MIDNIGHT_NS,
+    MadeTrade,
+    second,
+    snapshot,
+    snapshots_head,
+    snapshots_record,
+    trades_head,
+    trades_record,
+)
+
+BOTH = ("BTC/USDT.SIM", "ETH/USDT.SIM")
+_no_spark: Any = None
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record with the trades of some numbers; ``late_ms`` is what the sender's clock of them differs by."""
+
+    ticker: str
+    first: int
+    count: int
+    dispatch: int
+    late_ms: int
+
+    def trades(self) -> list[MadeTrade]:
+        # Two a second, around midnight.
+        late_ns = self.late_ms * 1_000_000
+        numbers = range(self.first, self.first + self.count)
+        return [MadeTrade(n, MIDNIGHT_NS - 10 * SECOND_NS + n * SECOND_NS // 2 + late_ns) for n in numbers]
+
+    def record(self) -> tuple[PageHeaders, bytes]:
+        head = trades_head(0, 100, job=self.dispatch, ticker=self.ticker)
+        return head, trades_record(head, self.trades())[0]
+
+    def key_range(self) -> KeyRange:
+        times = [each.time_ns for each in self.trades()]
+        return KeyRange((self.ticker,), TimeRange(min(times) - TOLERANCE_NS, max(times) + TOLERANCE_NS + 1_000))
+
+
+def commit(
+    load: Callable[[], Table],
+    table: PageTable,
+    records: Sequence[tuple[PageHeaders, bytes]],
+    ranges: Sequence[KeyRange],
+    between: Callable[[], None] = lambda: None,
+) -> upsert.Path:
+    """Commit a batch as a driver does; ``between`` runs once between the first look and the commit. Return the way."""
+    target = load()
+    files = [file for record in records for file in files_of_records(table, target, [record])]
+    between()
+    while True:
+        state = state_of(target.metadata).after("s", {0: len(records)})
+        try:
+            way, _ = upsert.write(_no_spark, "", table, target, files, ranges, state.encode(), always=True)
+        except CommitLost:
+            target = load()
+            continue
+        return way
+
+
+def send(load: Callable[[], Table], batch: Sequence[Sent], between: Callable[[], None] = lambda: None) -> upsert.Path:
+    ranges = [sent.key_range() for sent in batch]
+    return commit(load, TRADES, [sent.record() for sent in batch], ranges, between)
+
+
+def load_new(folder: Path, name: str) -> Callable[[], Table]:
+    catalog = CatalogSettings.local(folder).load()
+    ensure_tables(catalog)
+    return lambda: catalog.load_table(name)
+
+
+def found(table: Table) -> dict[tuple[str, int], tuple[float, float, str | None]]:
+    rows = TICKS.rows(table.scan().to_arrow())
+    by_id = {
+        (row["ticker"], int(row["trade_id"].removeprefix("t"))): (row["price"], row["amount"], row["side"])
+        for row in rows
+    }
+    assert len(by_id) == len(rows), "a trade is doubled"
+    return by_id
+
+
+records_sent = st.builds(
+    Sent,
+    st.sampled_from(BOTH),
+    st.integers(0, 40),  # two days
+    st.integers(1, 30),
+    st.integers(1, 4),
+    st.sampled_from([0, 0, 1, 400]),
+)
+batches = st.lists(records_sent, min_size=1, max_size=4)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(batches, batches, st.booleans()), min_size=1, max_size=4))
+def test_two_drivers_replays_and_refills_leave_each_trade_once(
+    steps: list[tuple[list[Sent], list[Sent], bool]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        load = load_new(Path(folder), TICKS.name)
+        expected = {}
+        for batch, theirs, again in steps:
+            send(load, batch, between=lambda theirs=theirs: send(load, theirs))  # type: ignore[misc]
+            if again:
+                send(load, batch)
+            for sent in (*batch, *theirs):
+                for each in sent.trades():
+                    expected[sent.ticker, each.number] = (each.price, each.amount, each.side)
+        assert found(load()) == expected
+
+
+def test_the_first_copy_stays_and_a_replay_writes_no_row(tmp_path: Path) -> None:
+    load = load_new(tmp_path, TICKS.name)
+    first, refill = Sent(BOTH[0], 0, 30, 1, 0), Sent(BOTH[0], 20, 20, 2, 400)
+    assert send(load, [first]) is upsert.Path.APPEND
+    assert send(load, [first]) is upsert.Path.NONE
+    before = {task.file.file_path for task in load().scan().plan_files()}
+    assert send(load, [refill]) is upsert.Path.REWRITE
+    assert before < {task.file.file_path for task in load().scan().plan_files()}, "no file is written again"
+    rows = TICKS.rows(load().scan().to_arrow())
+    assert sorted((int(row["trade_id"][1:]), row["dispatch"]) for row in rows) == [
+        (n, 1 if n < 30 else 2) for n in range(40)
+    ]
+    assert send(load, [first, refill]) is upsert.Path.NONE
+
+
+def test_snapshots_of_a_later_dispatch_replace_those_of_the_same_time(tmp_path: Path) -> None:
+    load = load_new(tmp_path, TICKERS.name)
+
+    def take(job: int, last: float, *places: tuple[str, int]) -> upsert.Path:
+        head = snapshots_head(job=job)
+        value, _ = snapshots_record(head, [snapshot(symbol, at_s, last=last) for symbol, at_s in places])
+        span = TimeRange(second(0), second(20))
+        return commit(load, SNAPSHOTS, [(head, value)], [KeyRange((), span)])
+
+    assert take(2, 1.0, ("A", 0), ("B", 0), ("A", 15)) is upsert.Path.APPEND
+    assert take(2, 1.0, ("A", 0), ("B", 0), ("A", 15)) is upsert.Path.NONE
+    assert take(1, 9.0, ("A", 0)) is upsert.Path.NONE, "an older dispatch"
+    assert take(3, 2.0, ("A", 15), ("C", 3)) is upsert.Path.REWRITE
+    rows = TICKERS.rows(load().scan().to_arrow())
+    assert sorted((row["ticker"], row["time"] * 1_000 == second(15), row["last"], row["dispatch"]) for row in rows) == [
+        ("A.BINANCE", False, 1.0, 2),
+        ("A.BINANCE", True, 2.0, 3),
+        ("B.BINANCE", False, 1.0, 2),
+        ("C.BINANCE", False, 2.0, 3),
+    ]
