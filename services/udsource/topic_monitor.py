@@ -176,8 +176,8 @@ class TopicMonitor:
         topic_id = ids.get(self._settings.topic, "")
         return TopicState(starts, ends, committed, replayed, topic_id, epochs, replayed_epochs)
 
-    async def _plain_commits(self, partitions: list[int]) -> dict[int, int]:
-        return await self._plain_group.committed(partitions) if self._plain_group else {}
+    async def _plain_commits(self, partitions: list[int]) -> Positions:
+        return await self._plain_group.committed(partitions) if self._plain_group else ({}, {})
 
     async def _partitions(self) -> list[int]:
         """Return the topic's partitions, ascending.

@@ -69,11 +69,12 @@ class Driver:
         session = build_session(self._settings, self._catalog)
         try:
             ensure_tables(self._catalog.load())
-            self._drive(session)
+            self.drive(session)
         finally:
             session.stop()
 
-    def _drive(self, session: SparkSession) -> None:
+    def drive(self, session: SparkSession) -> None:
+        """Run the queries in a session whose tables exist; the last part of ``run``, separate for tests."""
         fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
         self._maintenance.attach(session)
         threading.Thread(target=self._maintenance.run, args=(self._stop,), name="maintenance", daemon=True).start()

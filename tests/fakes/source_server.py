@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,7 @@ class FakeSource(rpc.SourceServicer):
         can_replay: False makes it behave like a server that ignores our metadata.
         committed: Offsets acked without a group.
         groups: Offsets acked by each group.
+        has_topics: False makes it behave like a server that does not know the metadata of another topic.
         topic_id, record_bytes, epochs: Sent if they are not empty; the last are the epochs of the leaders.
         kafka_is_available: False makes it behave like udsource without Kafka: the pending count is unknown.
         cut_after: Number of records after which the next streams end in the middle of a read; one entry per stream.
@@ -45,6 +46,7 @@ class FakeSource(rpc.SourceServicer):
         self.committed: dict[int, int] = {}
         self.groups: dict[str, dict[int, int]] = {}
         self.can_replay = True
+        self.has_topics = True
         self.topic_id = ""
         self.record_bytes = 0
         self.epochs: dict[int, int] = {}
@@ -112,6 +114,7 @@ class FakeSource(rpc.SourceServicer):
                         ("x-starts", _pairs(self.starts)),
                         ("x-ends", _pairs(self.ends)),
                         ("x-committed", _pairs(self._committed(context))),
+                        *(each for each in context.invocation_metadata() if each[0] == "x-topic" and self.has_topics),
                         *([("x-topic-id", self.topic_id)] if self.topic_id else []),
                         *([("x-epochs", _pairs(self.epochs))] if self.epochs else []),
                         ("x-committed-epochs", _pairs(self.committed_epochs)),
@@ -187,10 +190,42 @@ class FakeSource(rpc.SourceServicer):
             yield pb.AckResponse(result=pb.AckResponse.Result(success=Empty()))
 
 
+class TopicsSource(rpc.SourceServicer):
+    """Sources by the topic that the metadata of a call names, as udsource has them; "" for calls that name none."""
+
+    def __init__(self, topics: Mapping[str, FakeSource]) -> None:
+        self.topics = topics
+
+    def _of(self, context: grpc.ServicerContext) -> FakeSource:
+        return self.topics[str(dict(context.invocation_metadata()).get("x-topic", ""))]
+
+    def PendingFn(self, request: Empty, context: grpc.ServicerContext) -> pb.PendingResponse:
+        return self._of(context).PendingFn(request, context)
+
+    def ReadFn(self, requests: Iterator[pb.ReadRequest], context: grpc.ServicerContext) -> Iterator[pb.ReadResponse]:
+        return self._of(context).ReadFn(requests, context)
+
+    def AckFn(self, requests: Iterator[pb.AckRequest], context: grpc.ServicerContext) -> Iterator[pb.AckResponse]:
+        return self._of(context).AckFn(requests, context)
+
+    def IsReady(self, request: Empty, context: grpc.ServicerContext) -> pb.ReadyResponse:
+        return self._of(context).IsReady(request, context)
+
+    def PartitionsFn(self, request: Empty, context: grpc.ServicerContext) -> pb.PartitionsResponse:
+        return self._of(context).PartitionsFn(request, context)
+
+    def NackFn(self, request: pb.NackRequest, context: grpc.ServicerContext) -> pb.NackResponse:
+        return self._of(context).NackFn(request, context)
+
+
 class RunningSource:
     """The fake on a real server at a free port of loopback; ``stop`` and ``start`` keep the port."""
 
-    def __init__(self, fake: FakeSource, address: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, fake: FakeSource, address: str = "127.0.0.1:0", topics: Mapping[str, FakeSource] | None = None
+    ) -> None:
+        """Serve the fake, and further topics beside it."""
+        self._servicer: rpc.SourceServicer = TopicsSource({"": fake, **topics}) if topics else fake
         self.fake = fake
         self.address = address
         self.start()
@@ -200,7 +235,7 @@ class RunningSource:
             futures.ThreadPoolExecutor(max_workers=16),
             options=[("grpc.so_reuseport", 0), ("grpc.max_send_message_length", 64 << 20)],
         )
-        rpc.add_SourceServicer_to_server(self.fake, self._server)
+        rpc.add_SourceServicer_to_server(self._servicer, self._server)
         port = self._server.add_insecure_port(self.address)
         self.address = f"127.0.0.1:{port}"
         self._server.start()

@@ -14,6 +14,7 @@ from services.gen.source.v1 import source_pb2_grpc as rpc
 
 Metadata = Sequence[tuple[str, str]]
 REPLAY: Metadata = (("x-replay", "1"),)
+KEPT = ("x-starts", "x-ends", "x-committed", "x-topic")
 
 
 def produce(
@@ -122,7 +123,7 @@ class SourceClient:
 
     async def pending(self, metadata: Metadata = ()) -> tuple[int, dict[str, str]]:
         call = self.stub.PendingFn(Empty(), metadata=metadata)
-        told = {k: v for k, v in await call.initial_metadata() if k in ("x-starts", "x-ends", "x-committed")}
+        told = {k: v for k, v in await call.initial_metadata() if k in KEPT}
         return (await call).result.count, told
 
     async def nack(self, *pairs: tuple[int, int]) -> None:

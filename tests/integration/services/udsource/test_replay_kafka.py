@@ -63,6 +63,43 @@ async def test_pending_reports_ends_and_commits(kafka: str, kafka_topic: MakeTop
         assert (await source.pending())[0] == 37  # the plain group has acked nothing
 
 
+async def test_replays_of_further_topics_have_offsets_and_commits_of_their_own(
+    kafka: str, kafka_topic: MakeTopic, start_source: StartSource
+) -> None:
+    main, ticks, other = kafka_topic(2), kafka_topic(1), kafka_topic(1)
+    produce(kafka, main, [(0, b"candle")] * 3)
+    produce(kafka, ticks, [(0, b"tick %d" % n) for n in range(5)])
+    of_ticks: Metadata = (("x-topic", ticks),)
+    async with start_source(main, replay_topics=f" {ticks} ,{ticks}-none") as source:
+        told = {"x-starts": "0:0", "x-ends": "0:5", "x-committed": "", "x-topic": ticks}
+        assert await source.pending((*REPLAY, *of_ticks)) == (5, told)
+        assert (await source.pending(REPLAY))[0] == 3
+        reader = await source.read((*range_of(0, 1, 4), *of_ticks))
+        assert [r.result.payload for r in await reader.collect(3)] == [b"tick 1", b"tick 2", b"tick 3"]
+        acker = await source.ack((*REPLAY, *of_ticks))
+        await acker.ack((0, 2))
+        for metadata, code in (
+            ((*REPLAY, ("x-topic", other)), grpc.StatusCode.INVALID_ARGUMENT),
+            ((*REPLAY, ("x-topic", f"{ticks}-none")), grpc.StatusCode.UNAVAILABLE),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await source.pending(metadata)
+            assert refused.value.code() is code
+        assert (await source.pending(REPLAY))[0] == 3, "the health of one topic is not that of another"
+    async with start_source(main, replay_topics=ticks) as source:
+        assert (await source.pending((*REPLAY, *of_ticks)))[1]["x-committed"] == "0:3"
+        assert (await source.pending(REPLAY))[1]["x-committed"] == ""
+
+
+@pytest.mark.parametrize("call", ["read", "ack"])
+async def test_only_replays_can_name_a_topic(kafka_topic: MakeTopic, start_source: StartSource, call: str) -> None:
+    async with start_source(kafka_topic(1)) as source:
+        with pytest.raises((grpc.aio.AioRpcError, AssertionError), match="only replays can name a topic"):
+            stream = await getattr(source, call)((("x-topic", "dexorder.ticks"),))
+            await stream.call.read()
+            raise AssertionError(await stream.call.details())
+
+
 async def test_every_replay_group_has_its_own_commits(
     kafka: str, kafka_topic: MakeTopic, start_source: StartSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

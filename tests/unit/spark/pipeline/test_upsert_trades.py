@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def commit(
     table: PageTable,
     records: Sequence[tuple[PageHeaders, bytes]],
     ranges: Sequence[KeyRange],
-    between: Callable[[], None] = lambda: None,
+    between: Callable[[], object] = lambda: None,
 ) -> upsert.Path:
     """Commit a batch as a driver does; ``between`` runs once between the first look and the commit. Return the way."""
     target = load()
@@ -86,7 +87,7 @@ def commit(
         return way
 
 
-def send(load: Callable[[], Table], batch: Sequence[Sent], between: Callable[[], None] = lambda: None) -> upsert.Path:
+def send(load: Callable[[], Table], batch: Sequence[Sent], between: Callable[[], object] = lambda: None) -> upsert.Path:
     ranges = [sent.key_range() for sent in batch]
     return commit(load, TRADES, [sent.record() for sent in batch], ranges, between)
 
@@ -127,7 +128,7 @@ def test_two_drivers_replays_and_refills_leave_each_trade_once(
         load = load_new(Path(folder), TICKS.name)
         expected = {}
         for batch, theirs, again in steps:
-            send(load, batch, between=lambda theirs=theirs: send(load, theirs))  # type: ignore[misc]
+            send(load, batch, between=partial(send, load, theirs))
             if again:
                 send(load, batch)
             for sent in (*batch, *theirs):

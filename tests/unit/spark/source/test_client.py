@@ -138,3 +138,22 @@ def test_a_server_of_something_else_is_refused_at_once() -> None:
             list(client.read(OffsetRange(3, 7, 9)))
     finally:
         server.stop(None).wait()
+
+
+def test_another_topic_is_named_in_the_metadata_of_every_call() -> None:
+    ticks = FakeSource(partitions=1)
+    running = RunningSource(FakeSource(partitions=1), topics={"dexorder.ticks": ticks})
+    try:
+        ticks.add(0, b"tick")
+        running.fake.add(0, b"candle")
+        running.fake.add(0, b"candle")
+        other, main = SourceClient(f"{running.address}#dexorder.ticks"), SourceClient(running.address)
+        assert (other.state().ends, main.state().ends) == ({0: 1}, {0: 2})
+        assert [r.payload for part in other.read(OffsetRange(0, 0, 1)) for r in part] == [b"tick"]
+        other.ack({0: 0})
+        assert (ticks.committed, running.fake.committed) == ({0: 1}, {})
+        ticks.has_topics = False
+        with pytest.raises(NotImplementedError, match="has only one topic"):
+            other.state()
+    finally:
+        running.stop()

@@ -114,7 +114,7 @@ def test_no_value_does_anything_but_become_rows_or_be_refused(value: bytes) -> N
 @given(st.lists(st.builds(snapshot, st.text(max_size=3), st.integers(0, 9), last=st.floats(), ask_size=st.floats())))
 def test_both_parsers_return_the_same_columns(snapshots: list[pb.TickerSnapshot]) -> None:
     encoded = [record(*snapshots), b""]
-    found = [made(encoded).column("snapshots").to_pylist() for made in (decode_snapshots, decode_slowly)]
+    found: list[Any] = [made(encoded).column("snapshots").to_pylist() for made in (decode_snapshots, decode_slowly)]
     # As text, since NaN is not equal to itself.
     fast, slow = (str([[sorted(each.items()) for each in record] for record in records]) for records in found)
     assert fast == slow
