@@ -30,8 +30,8 @@ def realtime_dispatch_id(number: int, ticker: str) -> str:
 def issued(dispatch_ids: Iterable[str]) -> dict[str, IssuedDispatch]:
     """Return the dispatches whose ids name a ticker; the others are unknown.
 
-    One of an instrument is issued for all of its minutes or, if it is a realtime one, for everything; one of ``*.VENUE``
-    for ticker snapshots.
+    One of an instrument is issued for all of its minutes or, if it is a realtime one, for everything; one of
+    ``*.VENUE`` for ticker snapshots.
     """
     found = {}
     for each in dispatch_ids:
