@@ -118,8 +118,12 @@ class HistoryState:
         return job.landed if job.again else self.covered(job.series)
 
     def not_fetched(self, live: LiveRequest) -> list[TimeRange]:
-        """Return the ranges that a request fetches although they are covered, and that are not fetched yet."""
-        jobs = [job for job_id in live.jobs if (job := self.jobs[job_id]).again]
+        """Return the ranges that a request fetches although they are covered, and that are not fetched yet.
+
+        Another request that waits for such a job needs what is not covered, and no more.
+        """
+        jobs = [self.jobs[job_id] for job_id in live.jobs if live.request.again]
+        jobs = [job for job in jobs if job.again]
         return merge(hole for job in jobs for hole in job.landed.holes(job.span))
 
     def claims(self, series: Series, span: TimeRange) -> tuple[list[TimeRange], list[TimeRange]]:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common.model.dispatch_id import DispatchNumbers
+from services.common.model.history import FinalResult, FinalStatus, HistoryRequest
 from services.common.model.periods import MONTH_SECONDS, count_periods, is_on_grid
 from services.common.model.time_range import TimeRange, intersect, merge
 from services.common.model.times import SECOND_NS
-from services.relay.history.planner import make_plan, wave_end
+from services.relay.broker.leases import Leases, Slot, SlotKind
+from services.relay.history import dispatches
+from services.relay.history.job import RetryPolicy
+from services.relay.history.planner import accept, make_plan, wave_end
+from services.relay.history.request import LiveRequest
+from services.relay.history.state import HistoryState
+from services.relay.store.schema import Batch
+from tests.unit.services.relay.harness import dispatch_all
 
 MINUTE_NS = 60 * SECOND_NS
 
@@ -53,3 +62,54 @@ def test_wave_stays_inside_the_request_and_on_the_grid(period: int, periods: int
     assert start_ns < end <= end_ns and is_on_grid(end, period)
     whole = count_periods(TimeRange(start_ns, end_ns), period)
     assert count_periods(TimeRange(start_ns, end), period) == min(periods, whole)
+
+
+# ---- requests of the relay itself, which fetch a range although it is covered ---------------------------------------
+
+
+def new_state() -> HistoryState:
+    leases = Leases(lease_ns=15, new_id=DispatchNumbers().new_id)
+    return HistoryState(leases, RetryPolicy(3, 0), job_periods=100, page_periods=10)
+
+
+def accepted(state: HistoryState, request_id: str, start: int, end: int, *, again: bool = False) -> LiveRequest:
+    part = minutes(start, end - start)
+    request = HistoryRequest(request_id, "BTC/USDT.SIM", part.start_ns, part.end_ns, 60, again=again)
+    return accept(state, request, Batch(), wall_ns=0, now_ns=0)
+
+
+def dispatched(state: HistoryState) -> str:
+    """Give the first queued job to a slot; return its dispatch."""
+    state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
+    return dispatch_all(state, Batch(), wall_ns=0, now_ns=0)[0][0].dispatch_id
+
+
+def test_a_client_does_not_wait_for_a_job_of_the_relay_that_no_ingestor_has() -> None:
+    state = new_state()
+    accepted(state, "recheck", 0, 10, again=True)
+    client = accepted(state, "client", 5, 20)
+    (job_id,) = client.jobs
+    assert state.jobs[job_id].span == minutes(5, 15) and not state.jobs[job_id].again
+    assert state.jobs[job_id].requests == {"client"}
+
+
+def test_a_client_waits_for_a_job_of_the_relay_that_an_ingestor_has() -> None:
+    state = new_state()
+    recheck = accepted(state, "recheck", 0, 10, again=True)
+    dispatched(state)
+    client = accepted(state, "client", 5, 20)
+    assert client.jobs > recheck.jobs
+    assert [state.jobs[each].span for each in client.jobs - recheck.jobs] == [minutes(10, 10)]
+
+
+def test_a_client_that_waits_for_a_job_of_the_relay_lacks_no_more_than_what_is_not_covered() -> None:
+    state = new_state()
+    series = accepted(state, "recheck", 0, 10, again=True).request.series
+    state.coverage[series].covered.add(minutes(0, 5))
+    dispatch_id = dispatched(state)
+    client = accepted(state, "client", 0, 10)
+    failed = FinalResult(dispatch_id, FinalStatus.ERROR, "the exchange is down")
+    dispatches.report(state, [], [failed], Batch(), wall_ns=0, now_ns=0)
+    assert state.is_ready(client)
+    assert state.missing(client, client.planned_end_ns) == [minutes(5, 5)]
+    assert state.missing(state.requests["recheck"], client.planned_end_ns) == [minutes(0, 10)]
