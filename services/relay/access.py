@@ -67,6 +67,12 @@ def seen(caller: Caller | None, record: RequestRecord) -> RequestRecord:
     return record
 
 
+def check_may_cancel(caller: Caller | None, request: HistoryRequest) -> None:
+    """Raise NotAllowed if the caller sees a request that is not its own."""
+    if not owns(caller, request.client_id):
+        check_admin(caller, f"cancel the relay's own request {request.request_id!r}")
+
+
 def listed(caller: Caller | None, client_id: str) -> str:
     """Return the client whose requests a list or a topic is about, empty for all; NotFound if it is another client."""
     if caller is None or caller.role is Role.ADMIN:

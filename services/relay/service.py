@@ -121,6 +121,7 @@ class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
     async def CancelRequest(self, request: pb.CancelRequestRequest, context: Context) -> pb.CancelRequestResponse:  # noqa: N802
         """End a request; one that has ended keeps its status."""
         await self._check_seen(request.request_id)
+        access.check_may_cancel(current_caller(), (await self.engine.queries.record(request.request_id)).request)
         await self.engine.completion.cancel(request.request_id)
         record = await self.engine.queries.record(request.request_id)
         return pb.CancelRequestResponse(record=messages.encode_record(record))

@@ -29,6 +29,7 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from services.relay.access import ROLES
+from services.relay.history import rechecker
 from services.relay.server import RunningRelay, relay
 from spark.pipeline.reporter import RelayReporter
 from tests.fixtures_tls import Authority
@@ -38,7 +39,10 @@ from tests.unit.services.relay.harness import (
     Pipeline,
     at,
     catalog_settings,
+    final_of,
     make_tables,
+    page,
+    ranges,
     request,
     settings,
 )
@@ -241,6 +245,50 @@ async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
             for topic in ("HISTORY_READY:ours", "RESPONSE:desk"):
                 reported = await who.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic=topic)).read()
                 assert reported.notification.request_id == "ours"
+
+
+async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rechecker, "INTERVAL_SECONDS", 0.05)
+    async with guarded(tmp_path, recheck_after_seconds=(0.3,)) as suite:
+        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
+        ingestor = await suite.ingestor()
+        await ingestor.offer(2)
+        await desk.SubmitHistorical(request("ours", 0, 10))
+        dispatch = await ingestor.take()
+        young = page(dispatch.job_id, 0, 10, empty=[(3, 6)])
+        young.provisional.extend(ranges([(3, 6)]))
+        there = [0, 1, 2, 6, 7, 8, 9]
+        await suite.pipeline.report(
+            snapshot_id=suite.pipeline.upsert(there), pages=[young], finals=[final_of(dispatch.job_id)]
+        )
+        again = await ingestor.take()
+        recheck = again.request_id
+        for who in (desk, other, boss):
+            record = (await who.GetRequest(rpb.GetRequestRequest(request_id=recheck))).record
+            assert (record.again, record.request.client_id) == (True, "")
+            assert (await who.WatchProgress(rpb.WatchProgressRequest(request_id=recheck)).read()).progress.jobs == 1
+        code, text = await code_of(other.CancelRequest(rpb.CancelRequestRequest(request_id=recheck)))
+        assert code is CODE.PERMISSION_DENIED
+        assert (
+            text
+            == f"client_id 'other' may not cancel the relay's own request {recheck!r}: its role is client, not admin"
+        )
+        found = page(again.job_id, 3, 6)
+        await suite.pipeline.report(
+            snapshot_id=suite.pipeline.upsert(range(10)), pages=[found], finals=[final_of(again.job_id)]
+        )
+        topic = rpb.SubscribeNotificationsRequest
+        for who in (desk, other, boss):
+            for name in (f"REVISED:{TICKER}", f"HISTORY_READY:{recheck}"):
+                told = await who.SubscribeNotifications(topic(topic=name), timeout=30).read()
+                assert (told.notification.request_id, list(told.revised)) == (recheck, ranges([(3, 6)]))
+        stream = desk.SubscribeNotifications(topic(topic="RESPONSE:desk"), timeout=30)
+        assert [(await stream.read()).notification.request_id for _ in range(2)] == ["ours", recheck]
+        code, _ = await code_of(other.SubscribeNotifications(topic(topic="RESPONSE:desk"), timeout=30))
+        assert code is CODE.NOT_FOUND
+        assert await ids(boss) == [recheck, "ours"] and await ids(desk) == ["ours"] and await ids(other) == []
 
 
 # ---- quotas --------------------------------------------------------------------------------------------------------
