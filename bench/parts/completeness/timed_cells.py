@@ -15,6 +15,7 @@ SHARES = (0.05, 0.2, 0.5)
 PAGE = 1_000
 """Candles of one call."""
 Rule = dict[str, Any]
+_HOURS = {"absent": "hours too", "kept": "hours intact", "computed": "hours computed from the rest"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def middle(span: TimeRange, share: float) -> tuple[int, int]:
 
 def all_cells() -> list[TimedCell]:
     """Return all cells in the order of the table."""
-    return [cell for rows in (_blocks, _empty, _late, _replicas, _odd_rows, _limits) for cell in rows()]
+    return [cell for rows in (_blocks, _minutes, _empty, _late, _replicas, _odd_rows, _limits) for cell in rows()]
 
 
 def names() -> list[str]:
@@ -60,8 +61,7 @@ def chosen(rows: Sequence[str] | None) -> list[TimedCell]:
 
 
 def _blocks() -> Iterator[TimedCell]:
-    hours = {"absent": "hours too", "kept": "hours intact", "computed": "hours computed from the rest"}
-    for coarser, text in hours.items():
+    for coarser, text in _HOURS.items():
         for seconds in SECONDS:
             for share in SHARES:
                 yield TimedCell(
@@ -70,6 +70,15 @@ def _blocks() -> Iterator[TimedCell]:
                     share,
                     _block(share, coarser=coarser, lasts_s=seconds),
                 )
+
+
+def _minutes() -> Iterator[TimedCell]:
+    for coarser, text in _HOURS.items():
+        for seconds in SECONDS:
+            for share in (*SHARES, 1.0):
+                label = f"one minute absent for {seconds:g} s, {text}"
+                rules = _block(0, coarser=coarser, lasts_s=seconds, probability=share)
+                yield TimedCell(f"minute_{coarser}", label, share, rules)
 
 
 def _block(share: float, **more: Any) -> Callable[[TimeRange], list[Rule]]:

@@ -16,8 +16,8 @@ ABOUT = (
     "values, and no other. `provisional`: existing candles are called empty, and the claim says that it is to be "
     "checked again. `named`: they are in the error's ranges, and no other candle is. Behind the arrow: the state after "
     "these ranges were queried again two hours later, without the fault. **Bold**: a reader of table and notification "
-    "believes something untrue. The share is that of the range (blocks), of the answers (`[]`, late candles, odd rows, "
-    "random replicas), of the connections (replicas where these stay), or of the page limit.\n"
+    "believes something untrue. The share is that of the range (blocks), of the answers (one minute, `[]`, late "
+    "candles, odd rows, random replicas), of the connections (replicas where these stay), or of the page limit.\n"
 )
 
 

@@ -1,0 +1,124 @@
+"""A day of one-minute candles of many symbols with one command, beside ccxt alone.
+
+    .venv/bin/python -m bench.many_symbols [--symbols 620]
+
+Starts a suite whose simulated exchange has so many further markets, each with a candle every minute, writes a file of
+tickers and runs ``dexorder history --file``. Then ccxt alone fetches the same symbols with as many clients as slots and
+one throttle. Prints Markdown: seconds, calls a symbol, and the largest memory of each part. The exit code is the
+command's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import resource
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench.memory import family
+from bench.parts.backfill import PAGE, SLOTS, make_client
+from dexorder.supervisor.plan import PARTS
+from dexorder.testing import report
+from dexorder.testing.suite import Suite, running_suite
+
+SINCE_MS = 1_705_276_800_000
+"""2024-01-15, a midnight."""
+MINUTES = 1_440
+MINUTE_MS = 60_000
+SINCE, UNTIL = "2024-01-15", "2024-01-16"
+
+
+def symbols(count: int) -> list[str]:
+    """Return the simulated exchange's further markets."""
+    return [f"X{number:04}/USDT" for number in range(1, count + 1)]
+
+
+def largest_mib(suite: Suite) -> dict[str, float]:
+    """Return the largest resident memory so far of each part's processes, added up."""
+    found: dict[str, float] = defaultdict(float)
+    for part in PARTS:
+        with suppress(KeyError):
+            for pid, _ in family(suite.pid(part)):
+                with suppress(ProcessLookupError, FileNotFoundError):  # it may have ended since it was listed
+                    status = Path(f"/proc/{pid}/status").read_text()
+                    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+                    found[part] += int(peak[1]) / 1024 if peak else 0.0
+    return found
+
+
+async def ccxt_alone(suite: Suite, wanted: list[str]) -> tuple[float, int]:
+    """Return the seconds and the calls of ccxt alone; the rows are discarded."""
+    clients = [make_client(suite.address("sim")) for _ in range(SLOTS)]
+    for client in clients[1:]:
+        client.throttler = clients[0].throttler
+    try:
+        await clients[0].load_markets()
+        for client in clients[1:]:
+            client.set_markets_from_exchange(clients[0])
+        started, left = time.perf_counter(), iter(wanted)
+        calls = sum(await asyncio.gather(*(_pull(client, left) for client in clients)))
+        return time.perf_counter() - started, calls
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
+
+
+async def _pull(client: Any, left: Iterator[str]) -> int:
+    calls, end_ms = 0, SINCE_MS + MINUTES * MINUTE_MS
+    for symbol in left:
+        for since_ms in range(SINCE_MS, end_ms, PAGE * MINUTE_MS):
+            until_ms = min(since_ms + PAGE * MINUTE_MS, end_ms) - 1
+            await client.fetch_ohlcv(symbol, "1m", since_ms, PAGE, {"until": until_ms})
+            calls += 1
+    return calls
+
+
+def measure(suite: Suite, wanted: list[str], folder: Path) -> tuple[str, int]:
+    """Run the command and ccxt; return the table and the command's exit code."""
+    tickers = folder / "tickers.txt"
+    tickers.write_text("".join(f"{symbol}.SIM\n" for symbol in wanted))
+    before, started = suite.metric("ingestor", "dexorder_ingestor_calls_total"), time.perf_counter()
+    span = ("--since", SINCE, "--until", UNTIL)
+    files = ("--file", str(tickers), "--state", str(folder / "run"))
+    ended = suite.dexorder("history", "1m", *files, *span, "--quiet", timeout=1_800)
+    seconds = time.perf_counter() - started
+    calls = suite.metric("ingestor", "dexorder_ingestor_calls_total") - before
+    client_mib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    memory = largest_mib(suite)
+    alone, alone_calls = asyncio.run(ccxt_alone(suite, wanted))
+    rows = [
+        report.Row("seconds", f"{seconds:.1f}", f"{alone:.1f}", f"{alone / seconds:.2f}", "at least 1.0"),
+        report.Row("calls a symbol", f"{calls / len(wanted):.2f}", f"{alone_calls / len(wanted):.2f}", "", ""),
+        report.Row("candles/s", f"{len(wanted) * MINUTES / seconds:,.0f}", "", "", ""),
+        report.Row("MiB at most: the command", f"{client_mib:.0f}", "", "", ""),
+        *(report.Row(f"MiB at most: {part}", f"{mib:.0f}", "", "", "") for part, mib in sorted(memory.items())),
+    ]
+    print("\n".join(ended.stdout.splitlines()[-3:]), ended.stderr[-2_000:], sep="\n", file=sys.stderr)
+    title = f"{len(wanted)} symbols, a day of one-minute candles each, with --file; limit: ccxt alone, {SLOTS} clients"
+    return report.table(title, rows), ended.returncode
+
+
+def main() -> int:
+    """Run once and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--symbols", type=int, default=620)
+    options = parser.parse_args()
+    print(report.heading("Many symbols"), flush=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_suite(Path(folder) / "suite", DEXORDER_SIM_MARKETS=str(options.symbols)) as suite,
+    ):
+        text, code = measure(suite, symbols(options.symbols), Path(folder))
+    print(text)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
