@@ -151,7 +151,7 @@ class RealtimeReports:
         """Settle records that Kafka has acknowledged."""
         if len(request.reports) > MAX_REPORTS:
             raise InvalidRequest(f"reports has {len(request.reports)} entries; at most {MAX_REPORTS} are allowed")
-        fenced = self.engine.realtime.report(list(map(messages.decode_report, request.reports)))
+        fenced = await self.engine.realtime.report(list(map(messages.decode_report, request.reports)))
         return ipb.ReportRealtimeResponse(fenced_job_ids=fenced)
 
     async def PushMarketData(  # noqa: N802

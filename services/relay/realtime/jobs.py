@@ -156,8 +156,11 @@ class RealtimeJobs:
         self.registry.leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns())
         return job.resumption()
 
-    def report(self, reports: Iterable[RealtimeReport]) -> list[str]:
-        """Settle what Kafka has acknowledged, and renew leases; return the ids that are not current."""
+    async def report(self, reports: Iterable[RealtimeReport]) -> list[str]:
+        """Settle what Kafka has acknowledged, and renew leases; return the ids that are not current.
+
+        Positions of candles are on disk when this returns, those of trades within ``FLUSH_SECONDS``.
+        """
         context, batch, fenced = self._context, Batch(), dict[str, None]()
         now_ns, wall_ns = context.clock.monotonic_ns(), context.clock.wall_ns()
         for each in reports:
@@ -182,7 +185,7 @@ class RealtimeJobs:
             kind = "trades" if each.period_seconds == TRADES_PERIOD else "candles"
             context.metrics.realtime_settled.labels(job.exchange, kind).inc(each.count)
         if batch.statements:
-            context.store.commit(batch)
+            await context.store.commit(batch)
         return list(fenced)
 
     def landed(self, pages: Iterable[PageResult]) -> None:

@@ -48,7 +48,7 @@ class Registry:
         self.history: dict[str, HistoryPart] = {}
         self.last_sequence = 0
         self.dirty: set[int] = set()
-        """Jobs with positions that are not on disk."""
+        """Jobs with positions of trades that are not on disk."""
         self._by_ticker: dict[str, RealtimeJob] = {}
         self._fenced: OrderedDict[str, None] = OrderedDict()
 

@@ -1,7 +1,8 @@
 """Events of subscriptions and realtime dispatches applied to the registry. Pure.
 
-``job.py`` has the states of a job. Every change that must survive a restart is added to ``batch``, except positions:
-the caller writes those of ``registry.dirty`` every few seconds.
+``job.py`` has the states of a job. Every change that must survive a restart is added to ``batch``, except positions of
+trades: the caller writes those of ``registry.dirty`` every few seconds, as the trades between are only produced again.
+Candles between would look like a hole that history must fill.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from services.common.model.periods import ceil_to_grid, floor_to_grid
+from services.common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
 from services.common.model.realtime import RealtimeDispatch, StartedSubscription
 from services.common.model.time_range import TimeRange
 from services.relay.broker.leases import Assignment, SlotKind
@@ -173,7 +174,10 @@ def settle(
     position, hole = job.settle(period, span, current=current, last_trade_id=last_trade_id)
     if position is None:
         return
-    registry.dirty.add(job.id)
+    if period == TRADES_PERIOD:
+        registry.dirty.add(job.id)
+    else:
+        store.store_position(batch, job, period)
     if hole is not None:
         oldest = next(iter(job.subscriptions.values()))
         _fetch(registry, job, oldest, period, hole, new_id, batch)

@@ -58,15 +58,21 @@ def store_job(batch: Batch, job: RealtimeJob) -> None:
 def store_positions(batch: Batch, job: RealtimeJob) -> None:
     """Store the positions of a job in place of those before."""
     batch.add("DELETE FROM realtime_positions WHERE job = ?", job.id)
-    for period, position in job.positions.items():
-        batch.insert(
-            "INTO realtime_positions",
-            job=job.id,
-            period_seconds=period,
-            from_ns=position.from_ns,
-            next_ns=position.next_ns,
-            last_trade_id=position.last_trade_id,
-        )
+    for period in job.positions:
+        store_position(batch, job, period)
+
+
+def store_position(batch: Batch, job: RealtimeJob, period: int) -> None:
+    """Store the position of one series of a job."""
+    position = job.positions[period]
+    batch.insert(
+        "OR REPLACE INTO realtime_positions",
+        job=job.id,
+        period_seconds=period,
+        from_ns=position.from_ns,
+        next_ns=position.next_ns,
+        last_trade_id=position.last_trade_id,
+    )
 
 
 def delete_job(batch: Batch, job: RealtimeJob) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +202,20 @@ async def test_positions_follow_reports_and_survive_a_restart(tmp_path: Path) ->
         begin = await resume(s, again.job_id)
         assert (begin.start_time, begin.last_trade_id) == (now_ns + 6, "77")
         assert [each.start_time for each in begin.candles] == [open_ns + MINUTE_NS]
+
+
+async def test_positions_of_candles_are_on_disk_before_the_report_is_answered(tmp_path: Path) -> None:
+    """Else a relay that is killed would take the next candle for one behind a hole."""
+    async with suite(tmp_path) as s:
+        one = worker(s)
+        await one.ready()
+        await start(s, "a", 60)
+        sent = await one.job()
+        open_ns = (await resume(s, sent.job_id)).candles[0].start_time
+        await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
+        with closing(sqlite3.connect(tmp_path / "relay.db")) as connection:
+            stored = connection.execute("SELECT next_ns FROM realtime_positions WHERE period_seconds = 60").fetchall()
+        assert stored == [(open_ns + MINUTE_NS,)]
 
 
 async def test_pages_in_the_table_are_a_position_too(tmp_path: Path) -> None:
