@@ -186,7 +186,7 @@ class SourceService:
         metadata = context.invocation_metadata()
         replayed, monitor = replay.is_replay(metadata), self._topics.of(replay.topic_of(metadata)).monitor
         state = monitor.state
-        if not monitor.ready:
+        if not state.ends:  # never known; a dataplane would take an error for the source's end
             state = await monitor.fresh(0, within_s=ANSWER_SECONDS)
         partitions = sorted(state.ends)
         served = partitions if replayed else self._topic.partitions()

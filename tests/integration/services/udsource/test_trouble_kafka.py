@@ -153,6 +153,7 @@ async def test_outage_is_reported_and_ends(kafka_jars: Path, tmp_path: Path, mak
                 assert records == []
                 assert (status.code, status.error) == (status.FAILURE, status.OTHER) and "Kafka" in status.msg
                 assert not (await source.stub.IsReady(Empty())).ready
+                assert list((await source.stub.PartitionsFn(Empty())).result.partitions) == [0]
                 assert await source.pending() == (-1, {})
                 with pytest.raises(grpc.aio.AioRpcError) as failed:
                     await source.pending(REPLAY)
