@@ -263,8 +263,8 @@ class GroupMember:
         with self.lock:
             if messages:
                 records: Any = [(message.offset(), message) for message in messages]
-                epoch = messages[-1].leader_epoch()
-                forward = reading.queue.fetched(partition, records, epoch=-1 if epoch is None else epoch)
+                first_epoch, epoch = (_known(message.leader_epoch()) for message in (messages[0], messages[-1]))
+                forward = reading.queue.fetched(partition, records, epoch=epoch, first_epoch=first_epoch)
                 reading.wake()
             if end is not None:
                 forward &= reading.queue.log_end(partition, end)
@@ -315,10 +315,11 @@ class GroupMember:
             commit = (part.offset, metadata_of(part)) if part.offset >= 0 else None
             with self.lock:
                 queue = self._topics[part.topic].queue
-                epoch = -1 if part.leader_epoch is None else part.leader_epoch
+                epoch = _known(part.leader_epoch)
                 new_group = part.topic not in with_commits
                 start = queue.assign(part.partition, commit, new_group=new_group, epoch=epoch)
-            starts.append(position_of(part.topic, part.partition, start, epoch=epoch if start == part.offset else -1))
+            epoch = epoch if 0 <= start <= part.offset else -1
+            starts.append(position_of(part.topic, part.partition, start, epoch=epoch))
         consumer.incremental_assign(starts)
         consumer.resume(wanted)  # librdkafka keeps a pause over a revocation
         self._commits.soon()  # a new group's first position is committed at once
@@ -352,3 +353,7 @@ class GroupMember:
             consumer, [(t, p) for t, reading in list(self._topics.items()) for p in reading.queue.partitions]
         )
         consumer.close()
+
+
+def _known(epoch: int | None) -> int:
+    return -1 if epoch is None else epoch

@@ -91,6 +91,8 @@ class PartitionQueue(Generic[T]):
         self.length_bytes = 0
         self._epoch_end = 0  # the record of ``epoch`` is the one before
         self._ended = False
+        # The record before our position, whose epoch tells whether the log is still the same; None if it was compared.
+        self._compared_at: int | None = None
         # Offset that Kafka's next record should have, or be behind; None if unknown.
         self._read_at: int | None = None
         # Where the consumer is to continue; None if it is there.
@@ -124,7 +126,7 @@ class PartitionQueue(Generic[T]):
             start: Position without one.
             epoch: That of the commit; -1 if it has none.
         """
-        self.assigned, self.paused, self._position = True, False, None
+        self.assigned, self.paused, self._position, self._compared_at = True, False, None, None
         self._drop_fetched()
         if commit is not None and not self._lowered:
             self._join(start_position(*commit))
@@ -136,6 +138,9 @@ class PartitionQueue(Generic[T]):
         self.tracker.read_again()
         self._given_back = False
         self._read_at = self.tracker.lowest_unacked
+        if self.epoch >= 0 and self._read_at > 0:
+            self._read_at -= 1
+            self._compared_at = self._read_at
         return self._read_at
 
     def _join(self, start: StartPosition) -> None:
@@ -193,14 +198,28 @@ class PartitionQueue(Generic[T]):
         """Return whether what the consumer reads is ours: it is where it should be."""
         return self.assigned and self._position is None
 
-    def fetched(self, records: list[tuple[int, T]], *, epoch: int = -1) -> bool:
+    def fetched(self, records: list[tuple[int, T]], *, epoch: int = -1, first_epoch: int = -1) -> bool:
         """Add records in the order of the log; return False if it went back.
 
         It has gone back if a record is below our position, since the consumer continues at the log's beginning when
-        the log ends before its position, or if it is of an older epoch of the partition's leaders.
+        the log ends before its position; if it is of an older epoch of the partition's leaders; or if the record before
+        the first position is of a later one: it was written after others at these offsets. librdkafka compares only a
+        log whose present epoch its consumer does not know yet.
+
+        Args:
+            epoch: That of the last record.
+            first_epoch: That of the first one.
         """
         if not self._reads:
             return True
+        compared_at, self._compared_at = self._compared_at, None
+        if compared_at == records[0][0]:
+            if first_epoch > self.epoch:
+                self.go_back()
+                return False
+            records, self._read_at = records[1:], compared_at + 1
+            if not records:
+                return True
         first, end = records[0][0], records[-1][0] + 1
         if 0 <= epoch < self.epoch and first >= self._epoch_end:
             self.go_back()
@@ -219,7 +238,8 @@ class PartitionQueue(Generic[T]):
         """Note that all records before the log's end were read; return False if the log went back."""
         if not self._reads:
             return True
-        if self._read_at is not None and end < self._read_at:
+        least = self._read_at if self._compared_at is None else self._compared_at + 1
+        if least is not None and end < least:
             self.go_back()
             return False
         tracker = self._begun(end)
@@ -261,7 +281,7 @@ class PartitionQueue(Generic[T]):
 
     def repositioned(self, position: int) -> None:
         """Note that the consumer continues at a result of `position`."""
-        self._position = None
+        self._position = self._compared_at = None
         self._read_at = position if position >= 0 else None
         self._drop_fetched()
 

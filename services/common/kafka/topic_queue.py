@@ -77,9 +77,9 @@ class TopicQueue(Generic[T]):
 
     # ---- what the consumer reads
 
-    def fetched(self, partition: int, records: list[tuple[int, T]], *, epoch: int = -1) -> bool:
+    def fetched(self, partition: int, records: list[tuple[int, T]], *, epoch: int = -1, first_epoch: int = -1) -> bool:
         """Add records in the order of the log; return False if it went back: see `PartitionQueue.fetched`."""
-        forward = self._part(partition).fetched(records, epoch=epoch)
+        forward = self._part(partition).fetched(records, epoch=epoch, first_epoch=first_epoch)
         self.gone_back += not forward
         return forward
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -109,3 +110,35 @@ def test_lost_log_of_the_same_topic_is_noticed_and_its_new_records_are_read(brok
         until(all_seen, explain=lambda: f"{len(seen)} seen, {reader.progress()}")
         reader.wait_committed()
         assert (reader.queue.gone_back, reader.progress()[0].lowest_unacked) == (1, count)
+
+
+def test_log_that_was_lost_under_another_member_is_noticed_by_the_one_that_takes_over(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client knows the partition's new leaders already, so librdkafka does not compare the log."""
+    topic = create_placed(brokers.bootstrap, "taken-over", [2, 2])
+    with (
+        GroupReader(brokers.bootstrap, topic) as reader,
+        GroupReader(brokers.bootstrap, topic, options={"max.poll.interval.ms": 6_000}) as other,
+    ):
+        until(lambda: len(reader.queue.partitions) == len(other.queue.partitions) == 1)
+        (lost,) = other.queue.partitions
+        write(brokers.bootstrap, topic, lost, 500)
+        other.take(500)
+        other.wait_committed()
+        frozen = threading.Event()
+        monkeypatch.setattr(other.member, "_step", lambda _: frozen.wait(WAIT_SECONDS))
+        brokers.kill_second()
+        shutil.rmtree(brokers.second_data / f"{topic}-{lost}")
+        brokers.start_second()
+        write(brokers.bootstrap, topic, lost, 1_000, b"new-%d")
+        seen: set[bytes] = set()
+
+        def all_seen() -> bool:
+            seen.update(each.record.value() for each in reader.take_some())
+            return len(seen) == 1_000
+
+        until(all_seen, explain=lambda: f"{len(seen)} seen, {reader.progress()}")
+        assert reader.queue.gone_back == 1
+        monkeypatch.undo()
+        frozen.set()

@@ -476,9 +476,44 @@ def test_topic_whose_commits_are_gone_was_created_again() -> None:
 @pytest.mark.parametrize(("epoch", "went_back"), [(2, True), (3, False), (-1, False)])
 def test_commit_of_a_later_epoch_than_the_log_means_that_it_went_back(epoch: int, went_back: bool) -> None:
     of: TopicQueue[str] = TopicQueue(KEPT)
-    assert of.assign(0, (500, ""), new_group=False, epoch=3) == 500
+    assert of.assign(0, (500, ""), new_group=False, epoch=3) == 499
     assert fetch(of, 0, 500, epoch=epoch) is not went_back
     assert of.positions() == ({0: BEGINNING} if went_back else {})
+
+
+@pytest.mark.parametrize("more", [(), (500, 501)], ids=["alone", "with others"])
+@pytest.mark.parametrize(("before", "went_back"), [(4, True), (3, False), (2, False), (-1, False)])
+def test_record_before_the_commit_of_a_later_epoch_means_that_the_log_went_back_and_grew(
+    before: int, went_back: bool, more: tuple[int, ...]
+) -> None:
+    """The leaders changed since the commit, which alone means nothing: a record below it is older than the commit."""
+    of: TopicQueue[str] = TopicQueue(KEPT)
+    assert of.assign(0, (500, ""), new_group=False, epoch=3) == 499
+    assert of.fetched(0, [(o, "v") for o in (499, *more)], epoch=5, first_epoch=before) is not went_back
+    assert of.gone_back == went_back
+    if went_back:
+        assert of.positions() == {0: BEGINNING}
+        return
+    assert [each.offset for each in of.take(9, now_ns=0)] == [*more], "the record before is not delivered"
+    assert fetch(of, 0, 502 if more else 500, epoch=5) and not of.positions(), "later epochs are no reason"
+
+
+@pytest.mark.parametrize(("end", "went_back"), [(498, True), (499, True), (500, False)])
+def test_log_that_ends_before_the_commit_went_back_also_where_it_has_the_record_before(
+    end: int, went_back: bool
+) -> None:
+    of: TopicQueue[str] = TopicQueue(KEPT)
+    of.assign(0, (500, ""), new_group=False, epoch=3)
+    assert of.log_end(0, end) is not went_back
+
+
+def test_without_the_record_before_the_commit_there_is_nothing_to_compare() -> None:
+    of: TopicQueue[str] = TopicQueue(KEPT)
+    of.assign(0, (500, ""), new_group=False, epoch=3)
+    assert of.fetched(0, [(502, "v")], epoch=5, first_epoch=5), "compaction has removed it"
+    assert [each.offset for each in of.take(9, now_ns=0)] == [502]
+    assert of.assign(1, (0, ""), new_group=False, epoch=3) == 0
+    assert of.assign(2, (500, ""), new_group=False) == 500, "the commit has no epoch"
 
 
 # ---- progress
