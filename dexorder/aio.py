@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 import pyarrow as pa
 
 from dexorder import errors, reading
+from dexorder.aio_realtime import RealtimeCalls
 from dexorder.connection import Connection, relay_address
 from dexorder.moments import Moment
 from dexorder.request import check_ticker, make_request, read_part
@@ -73,7 +74,7 @@ class Ended:
     notification: Notification
 
 
-class AsyncClient:
+class AsyncClient(RealtimeCalls):
     """Connection to one relay. Use it as an async context manager, in the event loop that created it."""
 
     def __init__(
@@ -206,7 +207,7 @@ class AsyncClient:
         name, properties = await self._where(ended, partial)
         return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._connection.on_note)
 
-    async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncIterator[pa.RecordBatch]:
+    async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the same rows in the same order, in batches, in bounded memory.
 
         Their number is verified before the first batch. There is at least one batch, which may be empty.

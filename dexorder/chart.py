@@ -74,7 +74,7 @@ def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16) -> Text:
     if not rows.num_rows:
         return Text("no candles", style=DIM)
     columns = bars(rows, max(width - 13, 1))
-    return Text("\n").join([*lines(columns, height), _volume_line(columns), _time_axis(columns)])
+    return Text("\n").join([*lines(columns, height), volume_line(columns), _time_axis(columns)])
 
 
 def lines(columns: Sequence[Bar], height: int) -> list[Text]:
@@ -110,7 +110,8 @@ def _cell(bar: Bar, row: int, to_half: Callable[[float], int]) -> str:
     return _CELLS[part(row * 2 + 1), part(row * 2)]
 
 
-def _volume_line(columns: Sequence[Bar]) -> Text:
+def volume_line(columns: Sequence[Bar]) -> Text:
+    """Return the line of the volumes."""
     largest = max(bar.volume for bar in columns)
     line = Text()
     for bar in columns:

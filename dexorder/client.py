@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
 from dexorder.aio import AsyncClient, Ended
+from dexorder.live import LiveUpdate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,12 +90,34 @@ class Client:
     coverage = _blocking(AsyncClient.coverage)
     verify = _blocking(AsyncClient.verify)
     catalog = _blocking(AsyncClient.catalog)
+    start_realtime = _blocking(AsyncClient.start_realtime)
+    stop_realtime = _blocking(AsyncClient.stop_realtime)
+    list_realtime = _blocking(AsyncClient.list_realtime)
+
+    def live(
+        self,
+        tickers: str | Iterable[str],
+        periods: Iterable[str | int] = (),
+        *,
+        trades: bool = True,
+        running: bool = True,
+        keep_all: bool = False,
+    ) -> Iterator[LiveUpdate]:
+        """See AsyncClient.live."""
+        return self._iterate(self._client.live(tickers, periods, trades=trades, running=running, keep_all=keep_all))
 
     def read_batches(self, ended: Ended, *, partial: bool = False) -> Iterator[pa.RecordBatch]:
         """See AsyncClient.read_batches."""
-        batches = self._client.read_batches(ended, partial=partial)
-        while (batch := self._run(_next(batches))) is not None:
-            yield batch
+        return self._iterate(self._client.read_batches(ended, partial=partial))
+
+    def _iterate(self, values: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Yield the values of an async generator; close it when the caller stops."""
+        try:
+            while (value := self._run(_next(values))) is not None:
+                yield value
+        finally:
+            if not self._loop.is_closed():
+                self._run(values.aclose())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -105,5 +128,5 @@ class Client:
             raise
 
 
-async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    return await anext(batches, None)
+async def _next(values: AsyncIterator[T]) -> T | None:
+    return await anext(values, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -102,7 +102,7 @@ class Connection:
 
     async def stream(
         self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]]
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Any, None]:
         """Yield the messages of an endless stream, which is opened again whenever it breaks.
 
         ``answers`` is awaited before each reopening: it returns when the relay answers, or raises what ends the stream.

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dexorder.cli import Json, JsonLines
+from dexorder.cli import Json, JsonLines, Relay, Ticker
 from dexorder.cli.events_app import events_app
+from dexorder.cli.realtime_app import realtime_app, split_periods
 from dexorder.errors import DexorderError
 from dexorder.setup.config import SetupError
 
@@ -42,10 +43,9 @@ app = typer.Typer(
 )
 requests_app = typer.Typer(no_args_is_help=True, help="List, show and cancel requests.")
 app.add_typer(requests_app, name="requests")
+app.add_typer(realtime_app, name="realtime")
 app.add_typer(events_app, name="events")
 
-Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
-Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")]
 Period = Annotated[str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds")]
 Since = Annotated[
     str | None,
@@ -183,6 +183,27 @@ def read(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
+
+
+@app.command()
+def watch(
+    ticker: Ticker,
+    period: Annotated[str, typer.Option(help="Candles, separated by commas; the chart is of the shortest")] = "1m",
+    count: Annotated[
+        int | None, typer.Option(min=1, help="With --json: exit after so many trades and closed candles")
+    ] = None,
+    start: Annotated[
+        bool, typer.Option("--start/--no-start", help="Start a subscription, and stop it in the end")
+    ] = True,
+    as_json: JsonLines = False,
+    relay: Relay = None,
+) -> None:
+    """Show the live trades and candles of a market until Ctrl-C."""
+    from dexorder.cli import watch as command
+
+    if count is not None and not as_json:
+        raise typer.BadParameter("--count goes with --json")
+    command.watch(ticker, split_periods(period), count=count, as_json=as_json, start=start, relay=relay)
 
 
 @app.command()

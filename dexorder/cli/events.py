@@ -14,9 +14,6 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.text import Text
-
 from dexorder.cli import output
 from dexorder.cli.events_text import STATUSES as STATUSES
 from dexorder.cli.events_text import ack_json, event_line, record_cells, record_json, record_lines, shown_json
@@ -224,7 +221,7 @@ def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> N
     if as_json:
         output.print_json(record_json(record))
         return
-    output.stdout().print(output.fields_table((name, Text(value)) for name, value in record_lines(record)))
+    output.stdout().print(output.fields_table(record_lines(record)))
 
 
 def list_events(user: str, container: str, status: str, limit: int, as_json: bool, gateway: str | None) -> None:
@@ -236,5 +233,4 @@ def list_events(user: str, container: str, status: str, limit: int, as_json: boo
     if as_json:
         output.print_json([record_json(record) for record in found])
         return
-    rows = ([escape(cell) for cell in record_cells(record)] for record in found)
-    output.stdout().print(output.plain_table(_COLUMNS, rows))
+    output.stdout().print(output.plain_table(_COLUMNS, map(record_cells, found)))

@@ -59,13 +59,23 @@ def rows_table(ends: Ends) -> Table:
     return table
 
 
-def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+def safe(cell: str | Text) -> Text:
+    """Return text that is printed as it is: no markup of rich, and control characters as escapes.
+
+    Ids and the texts of exchanges are other people's; they must not move the cursor or change a colour.
+    """
+    if isinstance(cell, Text):
+        return cell
+    return Text("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in cell))
+
+
+def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Table:
     """Return a table of text."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(safe, row))
     return table
 
 
@@ -75,7 +85,7 @@ def fields_table(lines: Iterable[tuple[str, str | Text]]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(safe, line))
     return table
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import grpc
 
 from services.gen.dexorder.ingest.v1 import ingest_pb2
+from services.gen.dexorder.relay.v1 import realtime_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-from tests.fakes.candle_table import HOURS
+from tests.fakes.candle_table import HOURS, START
 
 Notify = ingest_pb2.HistoryReadyNotification
 
@@ -40,6 +41,10 @@ class FakeRelay:
         coverage: What GetCoverage answers, one after the other.
         verified: What VerifyCoverage answers, one after the other.
         asked: What else was asked of the relay than requests.
+        subscriptions: Realtime subscriptions by id; None for one that was stopped.
+        jobs: What ListRealtime answers beside them.
+        live: What StreamMarketData answers, one list for each stream that is opened; then nothing more comes.
+        realtime_page: Subscriptions in a page of ListRealtime.
     """
 
     properties: dict[str, str]
@@ -59,6 +64,10 @@ class FakeRelay:
     coverage: list[pb.GetCoverageResponse] = field(default_factory=list)
     verified: list[pb.VerifyCoverageResponse] = field(default_factory=list)
     asked: list[Any] = field(default_factory=list)
+    subscriptions: dict[str, realtime_pb2.RealtimeSubscription | None] = field(default_factory=dict)
+    jobs: list[realtime_pb2.RealtimeJob] = field(default_factory=list)
+    live: list[list[realtime_pb2.StreamMarketDataResponse]] = field(default_factory=list)
+    realtime_page: int = 1_000
     submitted: list[ingest_pb2.SubmitHistoricalRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     address: str = ""
@@ -192,6 +201,46 @@ class _Servicer(rpc.RelayServiceServicer):
         )
         yield pb.SubscribeNotificationsResponse(cursor=7, notification=note)
         await asyncio.Event().wait()
+
+    async def StartRealtime(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        asked = request.subscription
+        known = self.fake.subscriptions.get(asked.subscription_id, asked)
+        if known != asked:
+            name = asked.subscription_id
+            text = f"subscription_id {name!r} was used for another subscription, or for one that was stopped"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        duplicate = asked.subscription_id in self.fake.subscriptions
+        self.fake.subscriptions[asked.subscription_id] = asked
+        return realtime_pb2.StartRealtimeResponse(duplicate=duplicate)
+
+    async def StopRealtime(self, request: Any, context: Any) -> Any:
+        if request.subscription_id not in self.fake.subscriptions:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"subscription_id {request.subscription_id!r} is unknown")
+        self.fake.subscriptions[request.subscription_id] = None
+        return realtime_pb2.StopRealtimeResponse()
+
+    async def ListRealtime(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        found = [
+            realtime_pb2.StartedSubscription(subscription=each, started_at=START)
+            for each in self.fake.subscriptions.values()
+            if each and request.client_id in ("", each.client_id) and request.ticker in ("", each.ticker)
+        ]
+        first = int(request.page_token or 0)
+        chosen = found[first : first + self.fake.realtime_page]
+        more = first + len(chosen) < len(found)
+        token = str(first + len(chosen)) if more else ""
+        return realtime_pb2.ListRealtimeResponse(subscriptions=chosen, jobs=self.fake.jobs, next_page_token=token)
+
+    async def StreamMarketData(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        await self._break(context)
+        self.fake.asked.append(request)
+        for answer in self.fake.live.pop(0) if self.fake.live else ():
+            yield answer
+        if not self.fake.live:
+            await asyncio.Event().wait()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "restarting")
 
     async def _break(self, context: Any) -> None:
         if self.fake.crowded:

@@ -303,7 +303,8 @@ async def test_list_requests_filters_by_client_and_state(fake: FakeRelay) -> Non
 
 def test_both_clients_have_the_same_methods() -> None:
     def public(kind: type) -> dict[str, list[inspect.Parameter]]:
-        found = {name: member for name, member in vars(kind).items() if not name.startswith("_") and callable(member)}
+        found = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+        found = {name: member for name, member in found.items() if callable(member)}
         return {
             name: list(inspect.signature(member, eval_str=True).parameters.values()) for name, member in found.items()
         }
