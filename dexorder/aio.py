@@ -11,7 +11,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 from dexorder import errors, reading
 from dexorder.aio_realtime import RealtimeCalls
 from dexorder.connection import Connection, relay_address
+from dexorder.ended import Ended, history_error
 from dexorder.moments import Moment
 from dexorder.request import check_ticker, make_request, read_part
 from services.common.lake.tables import OHLC
@@ -59,19 +59,6 @@ GRACE_SECONDS = 10.0
 """Longest wait for the notification after the progress stream has reported the end."""
 T = TypeVar("T")
 OnProgress = Callable[[Progress], None]
-_RAISES = {
-    RequestStatus.NOT_FOUND: errors.HistoryNotFound,
-    RequestStatus.ERROR: errors.HistoryFailed,
-    RequestStatus.TIMEOUT: errors.HistoryTimedOut,
-}
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A request that has ended, with any status."""
-
-    record: RequestRecord
-    notification: Notification
 
 
 class AsyncClient(RealtimeCalls):
@@ -234,12 +221,15 @@ class AsyncClient(RealtimeCalls):
         check_ticker(ticker)
         seconds, start_ns, end_ns = read_part(period, since, until)
         span = TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
-        name, properties = self._catalog or await self.catalog()
+        name, properties = await self._place()
         return await asyncio.to_thread(reading.find_stored, name, properties, Series(ticker, seconds), span)
 
     async def _where(self, ended: Ended, partial: bool) -> tuple[str, Mapping[str, str]]:
         if ended.record.status is not RequestStatus.OK and not partial:
             raise history_error(ended.record)
+        return await self._place()
+
+    async def _place(self) -> tuple[str, Mapping[str, str]]:
         return self._catalog or await self.catalog()
 
     async def get_request(self, request_id: str) -> RequestRecord:
@@ -407,12 +397,6 @@ def without_repeats(callback: Callable[[T], None]) -> Callable[[T], None]:
 def new_request_id() -> str:
     """Return a unique id."""
     return uuid.uuid4().hex
-
-
-def history_error(record: RequestRecord) -> errors.HistoryError:
-    """Return the error for a record whose status is not OK."""
-    assert record.status is not None and record.status is not RequestStatus.OK
-    return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {record.reason()}", record)
 
 
 def _notification_of(record: RequestRecord) -> Notification:

@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 
+import pyarrow as pa
+
 from dexorder.connection import Connection
+from dexorder.ended import Ended, history_error
 from dexorder.errors import RequestRefused
 from dexorder.live import LiveJob, LiveUpdate, Realtime, Subscription, decode_job, decode_subscription, decode_update
 from dexorder.moments import Moment, moment_ns
+from dexorder.reading_market import read_snapshots, read_trades
 from dexorder.request import check_ticker, parse_period
 from services.common.model.errors import InvalidRequest
+from services.common.model.history import Progress, RequestStatus
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
 
 MAX_TICKERS = 1_000
+CLOCK_MARGIN_NS = 60 * SECOND_NS
+"""Largest difference between the clocks of relay and ingestor with which no snapshot is missed."""
 _PAGE = 1_000
 
 
-class RealtimeCalls:
+class RealtimeCalls(ABC):
     """Realtime methods of AsyncClient, which has the connection."""
 
     _connection: Connection
+
+    @abstractmethod
+    async def wait(
+        self, request_id: str, *, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None
+    ) -> Ended:
+        """Follow a request until its notification."""
+
+    @abstractmethod
+    async def _place(self) -> tuple[str, Mapping[str, str]]:
+        """Return the name and properties of the catalog."""
 
     async def start_realtime(
         self,
@@ -61,7 +82,7 @@ class RealtimeCalls:
             subscription_id=name,
             ticker=ticker,
             params=params,
-            since=None if since is None else _since_ns(since),
+            since=None if since is None else _moment_ns(since, "since", time.time_ns()),
             client_id=client_id or None,
         )
         await self._connection.call(
@@ -131,6 +152,46 @@ class RealtimeCalls:
             async for message in messages:
                 yield decode_update(message)
 
+    async def trades(self, ticker: str, since: Moment, until: Moment = "now") -> pa.Table:
+        """Return the stored trades of a market between two times, by time and id, each once.
+
+        ``realtime list`` and the coverage of period 0 say up to when they are complete.
+
+        Raises:
+            RequestRefused: A value is invalid.
+            CatalogError: The catalog or ``trading.ticks`` can't be read.
+        """
+        check_ticker(ticker)
+        now_ns = time.time_ns()
+        start_ns, end_ns = (_moment_ns(each, name, now_ns) for each, name in ((since, "since"), (until, "until")))
+        if end_ns <= start_ns:
+            raise RequestRefused(f"until {until} is not after since {since}")
+        place, properties = await self._place()
+        return await asyncio.to_thread(read_trades, place, properties, ticker, TimeRange(start_ns, end_ns))
+
+    async def snapshot_tickers(
+        self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None
+    ) -> pa.Table:
+        """Take a snapshot of all tickers of an exchange, wait until it is stored, and return it, by ticker.
+
+        Raises:
+            RequestRefused: The relay refuses the request; the message has its reason.
+            HistoryError: The snapshot failed; the message has the exchange's reason.
+            WaitEnded: ``timeout`` seconds passed; the request continues.
+        """
+        name = request_id or f"tickers-{uuid.uuid4().hex}"
+        request = pb.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
+        answer = await self._connection.call(self._connection.stub.SnapshotTickers, request)
+        if answer.status not in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
+            status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
+            raise RequestRefused(f"the relay answered {status}: {answer.error_message}")
+        ended = await self.wait(name, timeout=timeout)
+        if ended.record.status is not RequestStatus.OK:
+            raise history_error(ended.record)
+        since_ns = max(0, ended.record.submitted_ns - CLOCK_MARGIN_NS)
+        place, properties = await self._place()
+        return await asyncio.to_thread(read_snapshots, place, properties, venue, since_ns)
+
     async def _answers(self) -> None:
         """Return when the relay answers."""
         await self._connection.call(self._connection.stub.ListRealtime, pb.ListRealtimeRequest(page_size=1))
@@ -144,8 +205,8 @@ def read_periods(periods: Iterable[str | int]) -> list[int]:
         raise RequestRefused(str(error)) from None
 
 
-def _since_ns(since: Moment) -> int:
+def _moment_ns(moment: Moment, field: str, now_ns: int) -> int:
     try:
-        return moment_ns(since, "since", now_ns=time.time_ns())
+        return moment_ns(moment, field, now_ns=now_ns)
     except InvalidRequest as error:
         raise RequestRefused(str(error)) from None

@@ -13,7 +13,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
-from dexorder.aio import AsyncClient, Ended
+from dexorder.aio import AsyncClient
+from dexorder.ended import Ended
 from dexorder.live import LiveUpdate
 
 P = ParamSpec("P")
@@ -93,6 +94,8 @@ class Client:
     start_realtime = _blocking(AsyncClient.start_realtime)
     stop_realtime = _blocking(AsyncClient.stop_realtime)
     list_realtime = _blocking(AsyncClient.list_realtime)
+    trades = _blocking(AsyncClient.trades)
+    snapshot_tickers = _blocking(AsyncClient.snapshot_tickers)
 
     def live(
         self,

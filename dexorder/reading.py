@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dexorder.errors import CatalogError, HistoryMismatch
 from services.common.config import BadSettings, read_settings
 from services.common.lake import catalog as lake
-from services.common.lake.tables import OHLC, opens_in
+from services.common.lake.tables import OHLC, IcebergTable, opens_in
 from services.common.model.history import RequestRecord
 from services.common.model.instrument import Series
 from services.common.model.periods import next_open, split_by_periods
@@ -157,7 +157,7 @@ class StoredRows:
         if not self.row_count:
             yield _no_rows(self.table)
             return
-        with _readable():
+        with readable():
             for span in split_by_periods(self.span, self.series.period_seconds, PIECE_PERIODS):
                 wanted = opens_in(self.series, span)
                 rows = self.table.scan(wanted, snapshot_id=self.snapshot_id).to_arrow().sort_by("open_time")
@@ -169,7 +169,7 @@ def find_stored(name: str, properties: Mapping[str, str], series: Series, span: 
     table = load_table(name, properties)
     current = table.current_snapshot()
     snapshot_id = None if current is None else current.snapshot_id
-    with _readable():
+    with readable():
         scan = table.scan(opens_in(series, span), selected_fields=("open_time",), snapshot_id=snapshot_id)
         opens = scan.to_arrow()["open_time"]
     found = TimeRange(span.start_ns, span.start_ns)
@@ -179,19 +179,19 @@ def find_stored(name: str, properties: Mapping[str, str], series: Series, span: 
     return StoredRows(table, series, found, len(opens), snapshot_id)
 
 
-def load_table(name: str, properties: Mapping[str, str]) -> Table:
-    """Load the candles' table; CatalogError if the catalog or the table is missing or unavailable."""
+def load_table(name: str, properties: Mapping[str, str], declared: IcebergTable = OHLC) -> Table:
+    """Load a table, by default that of candles; CatalogError if the catalog or the table is missing or unavailable."""
     try:
         catalog: Any = open_catalog(name, properties)
         with closing(catalog) if hasattr(catalog, "close") else nullcontext():
-            table = OHLC.load(catalog)
+            table = declared.load(catalog)
     except (OSError, SQLAlchemyError, RESTError) as error:
         raise CatalogError(
-            f"{OHLC.name} in catalog {name} can't be read from here: {error}; check that catalog and warehouse can be "
-            "reached and that no file of the table was deleted"
+            f"{declared.name} in catalog {name} can't be read from here: {error}; check that catalog and warehouse can "
+            "be reached and that no file of the table was deleted"
         ) from None
     if table is None:
-        raise CatalogError(f"catalog {name} does not contain the table {OHLC.name}")
+        raise CatalogError(f"catalog {name} does not contain the table {declared.name}")
     return table
 
 
@@ -216,7 +216,7 @@ def read_rows(
         HistoryMismatch: The number of rows is not ``record.row_count``.
     """
     answer = find_answer(name, properties, record)
-    with _readable():
+    with readable():
         rows = answer.rows()
     answer.note(on_note)
     return rows
@@ -227,7 +227,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in the same order, in bounded memory; at least one batch, which may be empty."""
     answer = find_answer(name, properties, record)
-    with _readable():
+    with readable():
         for number, batch in enumerate(answer.batches()):
             if not number:
                 answer.note(on_note)
@@ -239,16 +239,17 @@ def _no_rows(table: Table) -> pa.RecordBatch:
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def readable(declared: IcebergTable = OHLC) -> Iterator[None]:
+    """Raise CatalogError if the files of a table can't be read in the block."""
     try:
         yield
     except FileNotFoundError as error:
         raise CatalogError(
-            f"a file of {OHLC.name} is gone: {error}; read again, in case its snapshot has just expired; if that does "
-            "not help, the table is damaged: restore the file or a backup"
+            f"a file of {declared.name} is gone: {error}; read again, in case its snapshot has just expired; if that "
+            "does not help, the table is damaged: restore the file or a backup"
         ) from None
     except (OSError, ArrowException) as error:
         raise CatalogError(
-            f"the files of {OHLC.name} can't be read from here: {error}; check the warehouse's address and keys "
+            f"the files of {declared.name} can't be read from here: {error}; check the warehouse's address and keys "
             "(DEXORDER_CATALOG_PROPERTIES)"
         ) from None

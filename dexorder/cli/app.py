@@ -207,6 +207,22 @@ def watch(
 
 
 @app.command()
+def tickers(
+    venue: Annotated[str, typer.Argument(help="Part of a ticker after its last dot, for example BINANCE")],
+    text: Annotated[str, typer.Option("--filter", help="Only tickers that contain this text")] = "",
+    top: Annotated[int | None, typer.Option(min=1, help="Only so many markets, by quote volume")] = None,
+    out: Annotated[Path | None, typer.Option(help="FILE.parquet or FILE.csv for the rows")] = None,
+    as_json: Json = False,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Longest wait, in seconds")] = 60.0,
+    relay: Relay = None,
+) -> None:
+    """Take a snapshot of all tickers of an exchange, store it, and show it."""
+    from dexorder.cli import tickers as command
+
+    command.tickers(venue, text, top, out, as_json, timeout, relay)
+
+
+@app.command()
 def markets(
     venue: Annotated[str, typer.Argument(help="Part of a ticker after its last dot, for example BINANCE")],
     text: Annotated[str, typer.Option("--filter", help="Only tickers that contain this text")] = "",

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dexorder.aio import AsyncClient, Ended, history_error, new_request_id, without_repeats
+from dexorder.aio import AsyncClient, new_request_id, without_repeats
 from dexorder.cli import output, progress
 from dexorder.cli.queries import provisional_text
 from dexorder.cli.rows import check_options, print_rows
 from dexorder.connection import relay_address
+from dexorder.ended import Ended, history_error
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
 from dexorder.runs import OutputOptions, Run, RunStore, parse_tickers

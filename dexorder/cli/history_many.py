@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 
 from dexorder import errors
-from dexorder.aio import AsyncClient, Ended, without_repeats
+from dexorder.aio import AsyncClient, without_repeats
 from dexorder.cli import output, progress
 from dexorder.cli.history import result_json
 from dexorder.cli.sinks import FileRows, file_rows
+from dexorder.ended import Ended
 from dexorder.runs import Run
 from services.common.model.history import HistoryRequest, RequestStatus
 

@@ -233,6 +233,12 @@ class _Servicer(rpc.RelayServiceServicer):
         token = str(first + len(chosen)) if more else ""
         return realtime_pb2.ListRealtimeResponse(subscriptions=chosen, jobs=self.fake.jobs, next_page_token=token)
 
+    async def SnapshotTickers(self, request: Any, context: Any) -> Any:
+        submitted = ingest_pb2.SubmitHistoricalRequest(
+            request_id=request.request_id, ticker=f"*.{request.exchange}", client_id=request.client_id or None
+        )
+        return await self.SubmitHistorical(submitted, context)
+
     async def StreamMarketData(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._break(context)
         self.fake.asked.append(request)

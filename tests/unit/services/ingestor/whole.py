@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
 
-from dexorder.aio import AsyncClient, Ended
+from dexorder.aio import AsyncClient
+from dexorder.ended import Ended
 from services.common.lake.rewrite import replace_rows
 from services.common.lake.tables import OHLC
 from services.common.model.history import HistoryRequest, PageResult

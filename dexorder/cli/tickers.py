@@ -1,0 +1,52 @@
+"""``dexorder tickers``: a snapshot of all tickers of an exchange."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from dexorder.cli import output
+from dexorder.cli.sinks import file_rows
+from dexorder.cli.watch_view import price_text
+from dexorder.client import Client
+from services.common.model.times import from_datetime, iso
+
+_COLUMNS = ("ticker", "last", "bid", "ask", "high", "low", "base volume", "quote volume", "time")
+
+
+def tickers(
+    venue: str, text: str, top: int | None, out: Path | None, as_json: bool, timeout: float | None, relay: str | None
+) -> None:
+    """Take a snapshot, store it, and print it: by ticker, or the ``top`` markets by quote volume."""
+    with Client(relay) as client:
+        found = client.snapshot_tickers(venue, timeout=timeout)
+    rows: list[dict[str, Any]] = [row for row in found.to_pylist() if text.lower() in row["ticker"].lower()]
+    if top is not None:
+        rows = sorted(rows, key=lambda row: row["quote_volume"] or 0.0, reverse=True)[:top]
+    if out is not None:
+        with file_rows(out) as sink:
+            sink.write(pa.RecordBatch.from_pylist(rows, schema=found.schema))
+        output.stderr().print(f"rows: {out}", markup=False)
+    if as_json:
+        output.print_json([_json(row) for row in rows])
+        return
+    output.stdout().print(output.plain_table(_COLUMNS, map(_cells, rows)))
+    output.stderr().print(f"{len(rows):,} of {found.num_rows:,} markets; they are in trading.tickers")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    prices = (row[name] for name in ("last", "bid", "ask", "high", "low"))
+    volumes = (row[name] for name in ("base_volume", "quote_volume"))
+    return (
+        row["ticker"],
+        *("-" if each is None else price_text(each) for each in prices),
+        *("-" if each is None else f"{each:,.2f}" for each in volumes),
+        iso(from_datetime(row["time"])),
+    )
+
+
+def _json(row: dict[str, Any]) -> dict[str, Any]:
+    times = {name: row[name] and row[name].isoformat() for name in ("time", "received_at")}
+    return {**row, **times}
