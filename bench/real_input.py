@@ -32,7 +32,7 @@ import structlog
 
 from bench.parts import real_files
 from dexorder import Client
-from dexorder.aio import Ended
+from dexorder.ended import Ended
 from dexorder.request import make_request
 from dexorder.testing import report
 from dexorder.testing.oracle import VALUES

@@ -73,7 +73,7 @@ async def _draw(client: AsyncClient, ticker: str, periods: list[int], updates: A
     view = WatchView(ticker, periods)
     console = output.stdout()
     for period in periods:
-        view.add_stored(await _stored(client, ticker, period))
+        view.add_stored(await stored_candles(client, ticker, period))
     with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND, screen=console.is_terminal) as live:
 
         def refresh() -> None:
@@ -93,7 +93,7 @@ async def _draw(client: AsyncClient, ticker: str, periods: list[int], updates: A
             refresh()
 
 
-async def _stored(client: AsyncClient, ticker: str, period: int) -> list[LiveCandle]:
+async def stored_candles(client: AsyncClient, ticker: str, period: int) -> list[LiveCandle]:
     """Return the newest candles of the table; none if it can't be read from here, as the view works without them."""
     since_ns = time.time_ns() - _STORED * period * SECOND_NS
     try:

@@ -18,7 +18,7 @@ from services.common.model.times import SECOND_NS, to_datetime
 
 _KEPT_CANDLES = 500
 _KEPT_TRADES = 50
-_PRICE_WIDTH = 13
+_LEGEND_WIDTH = 20
 _SIDES = {"buy": UP, "sell": DOWN}
 
 
@@ -94,7 +94,7 @@ class WatchView:
         name = PERIODS[self.periods[0]]
         if not known:
             return Text(f"no {name} candle yet", style=DIM)
-        shown = [known[open_ns] for open_ns in sorted(known)][-max(width - _PRICE_WIDTH, 1) :]
+        shown = [known[open_ns] for open_ns in sorted(known)][-max(width - _LEGEND_WIDTH, 1) :]
         columns = [Bar(c.open_ns, c.open, c.high, c.low, c.close, c.volume) for c in shown]
         axis = Text(f"{name}, {_clock(columns[0].open_ns)} to {_clock(columns[-1].open_ns)} UTC", style=DIM)
         return Group(*lines(columns, height), volume_line(columns), axis)
