@@ -1,0 +1,107 @@
+"""Trades and candles through the whole chain while sockets fail and each part is killed once."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from typing import Any
+
+import pytest
+
+from dexorder import Client
+from dexorder.testing.suite import Suite
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS, from_datetime
+
+pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
+
+MINUTE_NS = 60 * SECOND_NS
+SYMBOLS = {"LTC/USDT": "LTCUSDT", "DOGE/USDT": "DOGEUSDT"}
+FAULTS_OF_SOCKETS = ("ws_close", "ws_garbage", "ws_silence", "ws_abort", "ws_half")
+KILLED = ("ingestor", "relay", "gateway", "udsource", "spark")
+Trade = tuple[str, int, float, float]
+
+
+def exchange(suite: Suite, path: str, body: Any = None) -> Any:
+    """Return an answer of the simulated exchange; its faults are for paths that this test does not call."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{suite.address('sim')}{path}", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read() or "null")
+
+
+def traded(suite: Suite, name: str, span: TimeRange) -> list[Trade]:
+    """Return the exchange's trades in a range by REST, which has no faults, by id."""
+    first_ms, last_ms = -(-span.start_ns // 1_000_000), -(-span.end_ns // 1_000_000) - 1
+    found: dict[int, Trade] = {}
+    page = exchange(
+        suite, f"/api/v3/aggTrades?symbol={name}&startTime={first_ms}&endTime={first_ms + 3_599_000}&limit=1000"
+    )
+    while page:
+        found |= {t["a"]: (str(t["a"]), t["T"] * 1_000_000, float(t["p"]), float(t["q"])) for t in page}
+        page = exchange(suite, f"/api/v3/aggTrades?symbol={name}&fromId={page[-1]['a'] + 1}&limit=1000")
+        if page and page[0]["T"] > last_ms:
+            break
+    return [found[number] for number in sorted(found) if found[number][1] < span.end_ns]
+
+
+def candles(suite: Suite, name: str, span: TimeRange) -> dict[int, tuple[float, ...]]:
+    """Return the exchange's candles of minutes that open in a range, by open time; built from its trades."""
+    found: dict[int, tuple[float, ...]] = {}
+    for _, time_ns, price, amount in traded(suite, name, span):
+        open_ns = time_ns // MINUTE_NS * MINUTE_NS
+        first, high, low, _, volume = found.get(open_ns, (price, price, price, price, 0.0))
+        found[open_ns] = (first, max(high, price), min(low, price), price, volume + amount)
+    return found
+
+
+def stored(client: Client, ticker: str, span: TimeRange) -> list[Trade]:
+    """Return the trades of the table in a range, by id."""
+    rows = client.trades(ticker, span.start_ns, span.end_ns).to_pylist()
+    found = [(row["trade_id"], from_datetime(row["time"]), row["price"], row["amount"]) for row in rows]
+    return sorted(found, key=lambda trade: int(trade[0]))
+
+
+def wait_until_settled(client: Client, ticker: str, time_ns: int) -> None:
+    """Wait until coverage says that the trades before a time, and the candles that end by it, are in the tables."""
+    deadline = time.monotonic() + 180
+    for period, end_ns in ((0, time_ns), (60, time_ns // MINUTE_NS * MINUTE_NS)):
+        while True:
+            known = client.coverage(ticker, period).known
+            if known and max(each.span.end_ns for each in known) >= end_ns:
+                break
+            assert time.monotonic() < deadline, f"{ticker} {period}: {known}\n{client.list_realtime(ticker=ticker)}"
+            time.sleep(0.5)
+
+
+def test_no_trade_is_lost_or_doubled_while_sockets_fail_and_parts_are_killed(smoke_suite: Suite) -> None:
+    suite, started_ns = smoke_suite, time.time_ns()
+    since_ns = started_ns // MINUTE_NS * MINUTE_NS - 2 * MINUTE_NS
+    with Client(suite.relay, patience_seconds=60) as client:
+        names = [client.start_realtime(f"{symbol}.SIM", ["1m"], since=since_ns) for symbol in SYMBOLS]
+        for fault, part in zip(FAULTS_OF_SOCKETS, KILLED, strict=True):
+            time.sleep(3)
+            exchange(suite, "/sim/sockets", {"kind": fault})
+            time.sleep(3)
+            suite.kill(part)
+            suite.wait_ready()
+        end_ns = max(time.time_ns(), started_ns + 2 * MINUTE_NS)
+        span = TimeRange(since_ns, end_ns)
+        for symbol, name in SYMBOLS.items():
+            ticker = f"{symbol}.SIM"
+            wait_until_settled(client, ticker, end_ns)
+            expected = traded(suite, name, span)
+            assert len(expected) > 100
+            assert stored(client, ticker, span) == expected, suite.logs()
+            whole = TimeRange(since_ns, end_ns // MINUTE_NS * MINUTE_NS)
+            rows = client.read_stored(ticker, "1m", whole.start_ns, whole.end_ns).to_pylist()
+            found = {from_datetime(row["open_time"]): row for row in rows}
+            for open_ns, (first, high, low, close, volume) in candles(suite, name, whole).items():
+                row = found.pop(open_ns)
+                assert (row["open"], row["high"], row["low"], row["close"]) == (first, high, low, close)
+                assert row["volume"] == pytest.approx(volume, rel=1e-9)
+            assert not found, "candles without a trade"
+        for each in names:
+            client.stop_realtime(each)
+        assert not [each for each in client.list_realtime().subscriptions if each.subscription_id in names]
