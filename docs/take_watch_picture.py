@@ -1,4 +1,4 @@
-"""Picture of ``dexorder watch`` of a running suite, for docs/realtime.md: ``python docs/take_watch_picture.py TICKER``."""
+"""Picture of ``dexorder watch`` for docs/realtime.md, of a running suite: ``take_watch_picture.py TICKER``."""
 
 from __future__ import annotations
 
