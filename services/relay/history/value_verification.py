@@ -17,7 +17,14 @@ from services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder
 from services.common.model.errors import NotFound
 from services.common.model.history import HistoryRequest, Progress, RequestStatus
 from services.common.model.instrument import CandleOffer, Series
-from services.common.model.periods import PERIODS, ceil_to_grid, floor_to_grid, split_by_periods, total_periods
+from services.common.model.periods import (
+    PERIODS,
+    ceil_to_grid,
+    count_periods,
+    floor_to_grid,
+    split_by_periods,
+    total_periods,
+)
 from services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
 from services.common.model.times import SECOND_NS
 from services.common.model.values import ValueComparison, ValueDifference
@@ -124,7 +131,10 @@ class ValueVerifier:
         check.tolerance = offer.volume_tolerance
         settled_ns = self._clock.wall_ns() - (SETTLED_AFTER_SECONDS + CLOCK_MARGIN_SECONDS) * SECOND_NS
         todo, left = subtract(check.claimed, merge(suspect)), MAX_FETCHES
-        for seconds in cell_ladder(check.series.period_seconds, offer.period_seconds, offer.call_candles):
+        ladder = cell_ladder(check.series.period_seconds, offer.period_seconds, offer.call_candles)
+        if ladder and count_periods(span, ladder[-1]) <= offer.call_candles:
+            ladder = ladder[-1:]  # one call brings the smallest cells of all of it
+        for seconds in ladder:
             cells = whole_cells(todo, seconds, settled_ns=settled_ns)
             ranges = fetch_ranges(cells, seconds, offer.call_candles, left)
             left -= len(ranges)
