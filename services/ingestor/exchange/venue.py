@@ -186,9 +186,12 @@ class Venue:
     async def markets(self) -> tuple[Mapping[str, Any], int]:
         """Fetch all markets, also for the dispatches; return them by symbol, and the wall clock time in nanoseconds.
 
+        What other ingestors, or this one before a restart, learnt of the exchange is known afterwards.
+
         Raises:
             ExchangeFailure: They can't be fetched.
         """
+        self.learnt.share(now_ns=self.clock.wall_ns())
         async with self.session() as session:
             await session.load_markets()
             self._markets_of, self._markets_loaded_ns = session.client, self.clock.monotonic_ns()

@@ -58,6 +58,9 @@ async def test_learnt_limit_is_reported_without_another_list(
         offer = second.candles
         assert (offer.call_candles, offer.learnt) == (250, True)
         assert (list(second.markets), second.fetched_at) == (list(first.markets), first.fetched_at)
+    async with world_of() as world:
+        again = await world.relay.markets.get()
+        assert again.candles == offer, "a restart forgets nothing"
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INVALID_ARGUMENT])
