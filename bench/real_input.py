@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ import pyarrow.parquet as pq
 import structlog
 
 from bench.parts import real_files
+from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.ended import Ended
 from dexorder.request import make_request
@@ -54,7 +54,6 @@ STAGES = (
     ("Spark: s reporting to the relay", "spark", 'dexorder_spark_step_seconds_sum{step="report"}'),
     ("Spark: s writing coverage", "spark", 'dexorder_spark_step_seconds_sum{step="coverage"}'),
 )
-PARTS = ("sim", "ingestor", "gateway", "kafka", "udsource", "spark", "relay")
 
 
 @dataclass(frozen=True)
@@ -79,19 +78,6 @@ def request(suite: Suite, symbol: str, span: TimeRange) -> Answer:
         return Answer(ended, rows, waited - started, time.monotonic() - waited)
 
 
-def cpu_seconds(suite: Suite, part: str) -> float:
-    """Return the CPU time of a part and its children so far."""
-    session, ticks = suite.pid(part), 0
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def whole_days(times_ms: Any) -> TimeRange:
     """Return the range from the day of the first candle to the end of the day of the last."""
     first, last = pc.min(times_ms).as_py() * 1_000_000, pc.max(times_ms).as_py() * 1_000_000
@@ -112,9 +98,9 @@ def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, 
     """Request the file's range twice; return the figures and the differences."""
     span = whole_days(expected["timestamp"])
     periods = count_periods(span, 60)
-    before = {part: cpu_seconds(suite, part) for part in PARTS}
+    before = all_cpu_seconds(suite)
     first = request(suite, symbol, span)
-    cpu = {part: cpu_seconds(suite, part) - before[part] for part in PARTS}
+    cpu = {part: seconds - before[part] for part, seconds in all_cpu_seconds(suite).items()}
     stages = [(title, suite.metric(part, name)) for title, part, name in STAGES]
     again = request(suite, symbol, span)
     record, notification = first.ended.record, first.ended.notification

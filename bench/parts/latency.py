@@ -52,7 +52,7 @@ def measure(suite: Suite, runs: int) -> str:
             spread(chain),
             spread(limit),
             f"p50 + {over[len(over) // 2]:.2f} s",
-            "p50 at most limit + 0.3 s",
+            "p50 at most limit + 0.06 s",
         ),
         *repeated(suite, spans),
     ]

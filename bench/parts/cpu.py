@@ -1,0 +1,28 @@
+"""CPU time of the suite's parts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dexorder.testing.suite import Suite
+
+PARTS = ("sim", "ingestor", "gateway", "kafka", "udsource", "spark", "relay")
+
+
+def cpu_seconds(suite: Suite, part: str) -> float:
+    """Return the CPU time of a part and its children so far."""
+    session, ticks = suite.pid(part), 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def all_cpu_seconds(suite: Suite) -> dict[str, float]:
+    """Return the CPU time of each part so far."""
+    return {part: cpu_seconds(suite, part) for part in PARTS}
