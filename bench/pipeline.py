@@ -1,6 +1,6 @@
 """Benchmarks of the pipeline, each figure with its limit measured in the same run.
 
-    .venv/bin/python -m bench.pipeline [latency] [backfill] [sink] [broker] [--small]
+    .venv/bin/python -m bench.pipeline [latency] [backfill] [sink] [broker] [--small] [--candles N]
 
 Prints Markdown. Without a name all four run. ``--small`` only checks that the scripts work.
 """
@@ -20,14 +20,14 @@ from dexorder.testing.suite import running_suite
 PARTS = ("latency", "backfill", "sink", "broker")
 
 
-def tables(wanted: list[str], folder: Path, small: bool) -> Iterator[str]:
+def tables(wanted: list[str], folder: Path, small: bool, candles: int) -> Iterator[str]:
     """Yield one table for each measurement, as soon as it is complete."""
     if {"latency", "backfill"} & set(wanted):
         with running_suite(folder / "suite") as suite:
             if "latency" in wanted:
                 yield latency.measure(suite, 3 if small else 30)
             if "backfill" in wanted:
-                yield backfill.measure(suite, 20_000 if small else 1_000_000)
+                yield backfill.measure(suite, candles)
     if "sink" in wanted:
         with running_suite(folder / "source", "--only", "kafka,gateway,udsource") as suite:
             yield sink.measure(suite, 20 if small else 1_000)
@@ -40,10 +40,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which of them; all by default")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--candles", type=int, help="candles of the backfill; 1,000,000, or 20,000 with --small")
     options = parser.parse_args()
+    candles = options.candles or (20_000 if options.small else 1_000_000)
     print(report.heading("The pipeline beside its limits"), flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        for text in tables(options.parts or list(PARTS), Path(folder), options.small):
+        for text in tables(options.parts or list(PARTS), Path(folder), options.small, candles):
             print(text, flush=True)
     return 0
 
