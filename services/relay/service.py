@@ -254,7 +254,7 @@ class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
         pages = self._valid("page", messages.decode_page_result, request.pages)
         finals = self._valid("final", messages.decode_final_result, request.finals)
         await self._engine.jobs.report_jobs(pages, finals)
-        self._engine.realtime.landed(pages)
+        await self._engine.realtime.landed(pages)
         return pipeline_service_pb2.ReportJobsResponse()
 
     async def DescribeDispatches(  # noqa: N802

@@ -188,8 +188,11 @@ class RealtimeJobs:
             await context.store.commit(batch)
         return list(fenced)
 
-    def landed(self, pages: Iterable[PageResult]) -> None:
-        """Settle what the pipeline has committed. A worker that knows the frames only reports nothing else."""
+    async def landed(self, pages: Iterable[PageResult]) -> None:
+        """Settle what the pipeline has committed, as a worker that knows the frames only reports nothing itself.
+
+        Candles that it could not use are fetched as history. On disk when this returns.
+        """
         batch = Batch()
         for page in sorted(pages, key=lambda each: each.span):
             job = self.registry.job_for(page.series.ticker)
@@ -203,7 +206,7 @@ class RealtimeJobs:
                 if period != TRADES_PERIOD and period in job.positions:
                     rules.refetch(self.registry, job, period, page.span, new_request_id, batch)
         if batch.statements:
-            self._context.store.commit(batch)
+            await self._context.store.commit(batch)
 
     def owns(self, job: int) -> bool:
         """Return whether this is a realtime job."""

@@ -240,6 +240,24 @@ async def test_pages_in_the_table_are_a_position_too(tmp_path: Path) -> None:
         assert (after.start_time, after.candles[0].start_time) == (begin.start_time + 7, open_ns + MINUTE_NS)
 
 
+async def test_candles_that_spark_refuses_are_fetched_as_history(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        one = worker(s)
+        await one.ready()
+        await start(s, "a", 60)
+        sent = await one.job()
+        open_ns = (await resume(s, sent.job_id)).candles[0].start_time
+        await report(s, sent.job_id, (60, open_ns, open_ns + MINUTE_NS))
+        values: dict[str, Any] = {"period_seconds": 60, "start_time": open_ns, "end_time": open_ns + MINUTE_NS}
+        refused = ppb.PageResult(job_id=sent.job_id, ticker=TICKER, refused="price -1", **values)
+        await s.pipeline.report(pages=[refused])
+    async with suite(tmp_path, clock=_Later(10 * MINUTE_NS)) as s:
+        one = worker(s)
+        await one.ready(ingest.HISTORICAL)
+        again = (await one.job()).historical
+        assert (again.start_time, again.end_time) == (open_ns, open_ns + MINUTE_NS)
+
+
 async def test_since_begins_trades_there_and_has_candles_before_fetched_as_history(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         one = worker(s)
