@@ -89,6 +89,7 @@ def note_claims(
 def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], order: Order, batch: Batch) -> None:
     """Take back coverage that the retraction table already lists, so that later requests fetch it again.
 
+    Candles that turned up there and are not announced yet are announced once they have been fetched again.
     Jobs with a dispatch do not bring these ranges: the dispatch is earlier than the retraction.
     """
     coverage, owner = state.coverage[series], series_owner(series)
@@ -97,6 +98,9 @@ def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], ord
         batch.retraction(Retraction(series, span, order))
         batch.ranges(owner, "covered", coverage.covered.remove(span))
         batch.ranges(owner, "empty", coverage.empty.remove(span))
+        turned_up = coverage.found.within(span)
+        batch.ranges(owner, "found", coverage.found.remove(span))
+        batch.provisional(series, state.provisional.add(series, turned_up, now_ns=order.time_ns))
     for job in state.jobs_of(series):
         fetched = [*job.acked, *([job.sent] if job.sent else [])]
         stale = subtract(fetched, subtract(fetched, spans))

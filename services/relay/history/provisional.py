@@ -11,14 +11,14 @@ A query that the exchange does not answer is repeated, at least once in the long
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, merge, subtract
-from services.common.model.times import SECOND_NS
+from services.common.model.times import MAX_TIME_NS, SECOND_NS
 
 JOINED_PERIODS = 1_000
 """Largest gap between ranges that are queried together: a call or so."""
@@ -52,21 +52,21 @@ class ProvisionalRanges:
     """The provisional ranges of all series."""
 
     def __init__(self, delays_ns: Sequence[int]) -> None:
-        """Take the delays after which a range is queried, ascending; without any, no range is provisional for long."""
+        """Take the delays after which a range is queried, ascending; without any, no range is added."""
         self._delays_ns = tuple(delays_ns)
         self._absences: defaultdict[Series, list[Absence]] = defaultdict(list)
-        self._next_ns: dict[Series, int] = {}
+        self._next_ns: dict[Series, int] = {}  # nothing of the series is due before
 
     def load(self, series: Series, absence: Absence) -> None:
         """Add a stored range."""
-        insort(self._absences[series], absence)
-        self._next_ns[series] = min(self._next_ns.get(series, absence.due_ns), absence.due_ns)
+        self._replace(series, (), [absence])
 
     def add(self, series: Series, spans: Iterable[TimeRange], *, now_ns: int, since_ns: int | None = None) -> Change:
         """Add ranges, except the parts that are known; ``since_ns`` is the present unless they have an older proof."""
         if not self._delays_ns:
             return Change()
-        new = subtract(spans, [each.span for each in self._absences.get(series, ())])
+        spans = merge(spans)
+        new = subtract(spans, [each.span for span in spans for each in self._overlapping(series, span)])
         since_ns = now_ns if since_ns is None else since_ns
         queries = min(sum(since_ns + delay <= now_ns for delay in self._delays_ns), len(self._delays_ns) - 1)
         due_ns = max(now_ns, since_ns + self._delays_ns[queries])
@@ -74,11 +74,12 @@ class ProvisionalRanges:
 
     def remove(self, series: Series, spans: Iterable[TimeRange]) -> Change:
         """Remove ranges: proven for good, not absent, or no longer covered."""
-        spans = merge(spans)
-        touched = [each for span in spans for each in self._overlapping(series, span)]
-        touched = list(dict.fromkeys(touched))
-        kept = [each._replace(span=part) for each in touched for part in subtract([each.span], spans)]
-        return self._replace(series, touched, kept)
+        cuts: defaultdict[Absence, list[TimeRange]] = defaultdict(list)
+        for span in merge(spans):
+            for each in self._overlapping(series, span):
+                cuts[each].append(span)
+        kept = [each._replace(span=part) for each, taken in cuts.items() for part in subtract([each.span], taken)]
+        return self._replace(series, list(cuts), kept)
 
     def queried(self, series: Series, span: TimeRange, *, asked_ns: int, now_ns: int, answered: bool) -> Change:
         """Count a query of ``span`` that began at ``asked_ns``, for the ranges that were due then."""
@@ -88,7 +89,7 @@ class ProvisionalRanges:
             after += [each._replace(span=part) for part in subtract([each.span], [span])]
             inside = each.span.intersect(span)
             assert inside is not None
-            if not answered:
+            if not answered and self._delays_ns:
                 wait_ns = min(max(now_ns - each.since_ns, self._delays_ns[0]), self._delays_ns[-1])
                 after.append(each._replace(span=inside, due_ns=now_ns + wait_ns))
             elif each.queries + 1 < len(self._delays_ns):
@@ -108,20 +109,10 @@ class ProvisionalRanges:
         """Yield ranges to query now, neighbours joined, with the time since which one of them is due."""
         for series in [each for each, next_ns in self._next_ns.items() if next_ns <= now_ns]:
             absences = self._absences[series]
-            joined: TimeRange | None = None
-            due_ns = now_ns
-            for each in absences:
-                if each.due_ns > now_ns:
-                    continue
-                if joined and _may_join(joined, each.span, series.period_seconds):
-                    joined = TimeRange(joined.start_ns, each.span.end_ns)
-                    due_ns = min(due_ns, each.due_ns)
-                    continue
-                if joined:
-                    yield series, joined, due_ns
-                joined, due_ns = each.span, each.due_ns
-            if joined:
-                yield series, joined, due_ns
+            self._next_ns[series] = min(each.due_ns for each in absences)
+            due = ((each.span, each.due_ns) for each in absences if each.due_ns <= now_ns)
+            for span, due_ns in join_near(due, series.period_seconds):
+                yield series, span, due_ns
 
     def counts(self) -> dict[str, int]:
         """Return the number of provisional ranges by exchange."""
@@ -134,7 +125,8 @@ class ProvisionalRanges:
         absences = self._absences.get(series, [])
         first = bisect_left(absences, span.start_ns, key=lambda each: each.span.end_ns)
         found = []
-        for each in absences[first:]:
+        for index in range(first, len(absences)):
+            each = absences[index]
             if each.span.start_ns >= span.end_ns:
                 break
             if each.span.overlaps(span):
@@ -143,14 +135,36 @@ class ProvisionalRanges:
 
     def _replace(self, series: Series, removed: Sequence[Absence], added: Sequence[Absence]) -> Change:
         if removed or added:
+            absences = self._absences[series]
             gone = set(removed)
-            left = sorted([each for each in self._absences[series] if each not in gone] + list(added))
-            if left:
-                self._absences[series] = left
-                self._next_ns[series] = min(each.due_ns for each in left)
+            starts = [each.span.start_ns for each in (*removed, *added)]
+            low = bisect_left(absences, min(starts), key=_start_ns)
+            high = bisect_right(absences, max(starts), key=_start_ns)
+            absences[low:high] = sorted([*(each for each in absences[low:high] if each not in gone), *added])
+            if absences:
+                next_ns = min((each.due_ns for each in added), default=MAX_TIME_NS)
+                self._next_ns[series] = min(self._next_ns.get(series, MAX_TIME_NS), next_ns)
             else:
                 del self._absences[series], self._next_ns[series]
         return Change(tuple(removed), tuple(added))
+
+
+def join_near(due: Iterable[tuple[TimeRange, int]], period_seconds: int) -> Iterator[tuple[TimeRange, int]]:
+    """Yield ranges that come in time order, neighbours joined, with the earliest of their times."""
+    joined: tuple[TimeRange, int] | None = None
+    for span, due_ns in due:
+        if joined and _may_join(joined[0], span, period_seconds):
+            joined = TimeRange(joined[0].start_ns, span.end_ns), min(joined[1], due_ns)
+            continue
+        if joined:
+            yield joined
+        joined = span, due_ns
+    if joined:
+        yield joined
+
+
+def _start_ns(absence: Absence) -> int:
+    return absence.span.start_ns
 
 
 def _may_join(one: TimeRange, other: TimeRange, period_seconds: int) -> bool:

@@ -16,6 +16,7 @@ from services.common.model.periods import ceil_to_grid, floor_to_grid
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.relay.history.context import Context
+from services.relay.history.provisional import join_near
 from services.relay.history.submitter import Submitter
 
 log = structlog.get_logger(__name__)
@@ -48,8 +49,7 @@ class Rechecker:
         live = [each.request for each in state.requests.values() if each.request.again]
         running = Counter(each.series.exchange for each in live)
         load = state.leases.load()
-        found = ((series, span, 0) for series in list(state.coverage) for span in state.coverage[series].found)
-        for series, span, due_ns in [*found, *state.provisional.due(now_ns=now_ns)]:
+        for series, span, due_ns in [*self._found(), *state.provisional.due(now_ns=now_ns)]:
             exchange = series.exchange
             if running[exchange] >= self._context.settings.parallel_rechecks:
                 continue
@@ -59,6 +59,12 @@ class Rechecker:
                 continue
             running[exchange] += 1
             yield _request(series, span)
+
+    def _found(self) -> Iterator[tuple[Series, TimeRange, int]]:
+        """Yield ranges with candles that turned up and are not announced: their query has waited for long enough."""
+        for series, known in self._context.state.coverage.items():
+            for span, due_ns in join_near(((each, 0) for each in known.found), series.period_seconds):
+                yield series, span, due_ns
 
 
 def _request(series: Series, span: TimeRange) -> HistoryRequest:

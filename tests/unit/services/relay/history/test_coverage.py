@@ -76,6 +76,26 @@ def test_only_what_every_page_calls_empty_is_empty(reported: list[tuple[TimeRang
     assert list(state.coverage[SERIES].empty) == subtract([part for part, _ in reported], rows)
 
 
+steps = st.tuples(st.sampled_from(["page", "taken"]), parts, parts)
+
+
+@given(steps=st.lists(steps, max_size=12))
+def test_candles_that_turned_up_are_in_coverage_until_they_are_announced(
+    steps: list[tuple[str, TimeRange, TimeRange]],
+) -> None:
+    state = new_state(recheck_after_ns=(600 * SECOND_NS,))
+    for number, (what, part, empty) in enumerate(steps, start=1):
+        if what == "taken":
+            coverage.retract(state, SERIES, [part], Order(number, NOW_NS), Batch())
+        else:
+            page = PageResult(dispatch_id(number), SERIES, part, (empty,), provisional=(empty,))
+            dispatches.report(state, [page], [], Batch(), wall_ns=NOW_NS, now_ns=0)
+        known, found = state.coverage[SERIES], list(state.coverage[SERIES].found)
+        rows = subtract(known.covered, known.empty)
+        assert not subtract(found, rows)
+        assert not [part for each in found for part in state.provisional.within(SERIES, each)]
+
+
 # ---- provisional absences, derived from claims ----------------------------------------------------------------------
 
 DAY_NS = 86_400 * SECOND_NS

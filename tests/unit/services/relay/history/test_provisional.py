@@ -94,6 +94,14 @@ def test_without_delays_nothing_is_kept() -> None:
     assert not found.is_open(NOW, now_ns=NOW)
 
 
+def test_stored_ranges_are_queried_once_more_after_the_delays_were_removed_from_the_settings() -> None:
+    for answered in (False, True):
+        found = ProvisionalRanges(())
+        found.load(SERIES, Absence(span(0, 1), NOW, 0, NOW))
+        found.queried(SERIES, span(0, 1), asked_ns=NOW, now_ns=NOW, answered=answered)
+        assert found.within(SERIES, span(0, 1)) == []
+
+
 spans = st.builds(lambda start, length: span(start, start + length), st.integers(0, 60), st.integers(1, 12))
 steps = st.one_of(
     st.tuples(st.just("add"), st.lists(spans, max_size=3)),
