@@ -277,9 +277,10 @@ class AsyncClient(RealtimeCalls):
     ) -> Coverage:
         """Return the coverage of a series: all of it, or between two times, rounded down to the period's grid.
 
-        With ``detail`` it includes the pages behind the ranges. Raises RequestRefused if the relay refuses the request.
+        Period ``trades`` returns the ranges in which the stored trades of a market are complete. With ``detail`` it
+        includes the pages behind the ranges. Raises RequestRefused if the relay refuses the request.
         """
-        seconds, start_ns, end_ns = read_part(period, since, until)
+        seconds, start_ns, end_ns = read_part(period, since, until, trades=True)
         request = pb.GetCoverageRequest(
             ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
         )

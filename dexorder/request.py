@@ -9,8 +9,18 @@ from dexorder.moments import Moment, moment_ns
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import HistoryRequest
 from services.common.model.instrument import Instrument
-from services.common.model.periods import PERIOD_SECONDS, PERIODS, check_period, check_span, floor_to_grid
+from services.common.model.periods import (
+    PERIOD_SECONDS,
+    PERIODS,
+    TRADES_PERIOD,
+    check_period,
+    check_span,
+    floor_to_grid,
+)
 from services.common.model.time_range import TimeRange
+
+TRADES = "trades"
+"""Stands for the period of trades in coverage."""
 
 
 def make_request(
@@ -60,21 +70,27 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
 
 
 def read_part(
-    period: str | int, since: Moment | None, until: Moment | None, *, now_ns: int | None = None
+    period: str | int, since: Moment | None, until: Moment | None, *, now_ns: int | None = None, trades: bool = False
 ) -> tuple[int, int | None, int | None]:
-    """Return the period in seconds and the given ends, rounded down to its grid; RequestRefused as ``read_range``."""
-    if since is not None and until is not None:
+    """Return the period in seconds and the given ends, rounded down to its grid; RequestRefused as ``read_range``.
+
+    With ``trades`` the period may be ``trades`` or 0, on whose grid every time is.
+    """
+    is_trades = trades and period in (TRADES, TRADES_PERIOD)
+    if since is not None and until is not None and not is_trades:
         seconds, span = read_range(period, since, until, now_ns=now_ns)
         return seconds, span.start_ns, span.end_ns
     now_ns = time.time_ns() if now_ns is None else now_ns
     try:
-        seconds = parse_period(period)
+        seconds = TRADES_PERIOD if is_trades else parse_period(period)
         start_ns, end_ns = (
             value if value is None else floor_to_grid(moment_ns(value, field, now_ns=now_ns), seconds)
             for field, value in (("since", since), ("until", until))
         )
     except InvalidRequest as error:
         raise RequestRefused(str(error)) from None
+    if start_ns is not None and end_ns is not None and end_ns <= start_ns:
+        raise RequestRefused(f"until {until} is not after since {since}")
     return seconds, start_ns, end_ns
 
 

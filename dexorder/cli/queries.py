@@ -5,10 +5,10 @@ from __future__ import annotations
 from dexorder.cli import output
 from dexorder.cli.progress import phase
 from dexorder.client import Client
-from dexorder.request import read_part
+from dexorder.request import TRADES, read_part
 from services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from services.common.model.history import RequestRecord, RequestState
-from services.common.model.periods import PERIODS, total_periods
+from services.common.model.periods import PERIODS, TRADES_PERIOD, total_periods
 from services.common.model.proof import describe_evidence
 from services.common.model.times import iso
 
@@ -138,7 +138,7 @@ def coverage(
     ticker: str, period: str, since: str | None, until: str | None, detail: bool, as_json: bool, relay: str | None
 ) -> None:
     """Print the covered ranges of a series and the holes between them; with ``detail`` also the pages behind them."""
-    _, since_ns, until_ns = read_part(period, since, until)
+    _, since_ns, until_ns = read_part(period, since, until, trades=True)
     with Client(relay) as client:
         found = client.coverage(ticker, period, since_ns, until_ns, detail=detail)
     whole = found.whole(since_ns, until_ns)
@@ -146,9 +146,14 @@ def coverage(
         for value in (*(each.as_json(found.period_seconds) for each in whole), *(p.as_json() for p in found.pages)):
             output.print_json_line(value)
         return
-    out, name = output.stdout(), f"{found.ticker} {PERIODS[found.period_seconds]}"
+    out, name = output.stdout(), f"{found.ticker} {PERIODS.get(found.period_seconds, TRADES)}"
     if not whole:
         out.print(f"{name}: nothing is covered", markup=False)
+        return
+    if found.period_seconds == TRADES_PERIOD:
+        complete = {CoverageKind.ROWS: "complete"}
+        rows = ((iso(e.span.start_ns), iso(e.span.end_ns), complete.get(e.kind, _KINDS[e.kind])) for e in whole)
+        out.print(output.plain_table(("since", "until", "trades"), rows))
         return
     cells = ((*output.range_cells(each.span, found.period_seconds), _KINDS[each.kind]) for each in whole)
     out.print(output.plain_table(("since", "until", "periods", "kind"), cells))

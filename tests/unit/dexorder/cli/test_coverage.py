@@ -106,3 +106,14 @@ def test_holes_are_between_the_ranges_or_out_to_the_given_ends() -> None:
     nothing = Coverage("A.B", 60, ())
     assert nothing.whole() == nothing.whole(60) == []
     assert nothing.whole(60, 120) == [CoverageRange(TimeRange(60, 120), CoverageKind.MISSING)]
+
+
+def test_trades_are_complete_between_times(fake: FakeRelay) -> None:
+    fake.coverage = [pb.GetCoverageResponse(ranges=[pb.CoverageRange(**hours(0, 1), kind=ROWS)])]
+    result = CliRunner().invoke(
+        app, ["coverage", TICKER, "trades", "--since", "2024-01-01", "--until", "2024-01-01T02:00"]
+    )
+    cells = [line.split() for line in result.stdout.splitlines()]
+    assert ["2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z", "complete"] in cells
+    assert ["2024-01-01T01:00:00Z", "2024-01-01T02:00:00Z", "not", "covered"] in cells
+    assert fake.asked == [pb.GetCoverageRequest(ticker=TICKER, period_seconds=0, **hours(0, 2))]
