@@ -34,6 +34,8 @@ from services.ingestor.history.paging import Page, Windows
 ANCHORS = 8
 """Known candles before the hole in the first shifted window, of a call of 512 candles or more; further windows have a
 multiple of it."""
+_LONG_HOLE = 64
+"""Part of a call from which on a hole at a chunk's end may be due to a lower limit."""
 _MAX_CHUNKS_AHEAD = 64
 """Largest number of chunks after the page that may be queried early."""
 
@@ -94,6 +96,7 @@ class Evidence:
         self._final = TimeRange(span.start_ns, span.start_ns)
         self._page: TimeRange | None = None
         self._tries = 0
+        self._continued: set[TimeRange] = set()
         self._early_end_ns = span.end_ns
         self._goal: tuple[int, ...] = ()
         self.queries_without_progress = 0
@@ -141,6 +144,7 @@ class Evidence:
         if page != self._page:
             self._page = page
             self._tries = 0
+            self._continued = set()
         for chunk in self._windows.chunks(page):
             if not self._is_queried(chunk):
                 self._count_query(chunk.start_ns, 0)
@@ -152,7 +156,7 @@ class Evidence:
         unproven = self.unproven(page)
         if not unproven:
             return None
-        self._count_query(unproven[0].start_ns, 2)
+        self._count_query(unproven[0].start_ns, unproven[0].end_ns, 2)
         if not lead and (query := self._query_next_page(page)):
             return query  # candles after the page are better evidence about it than empty answers
         stray = self._candidates.stray(unproven, lead)
@@ -283,6 +287,25 @@ class Evidence:
             window = TimeRange(window.start_ns, min(window.end_ns, windows.after(page.end_ns, windows.link)))
         return Query(window, spaced=self._tries > 2, shifted=True)
 
+    def _continuing_window(self, hole: TimeRange, page: TimeRange) -> TimeRange | None:
+        """Return a window that ends, or starts, with the known candle next to a long hole at a chunk's start or end.
+
+        There an answer may have been cut by a limit below the known one; the next answer goes on from it.
+        """
+        windows, size, lead = self._windows, self._limits.candles, self._candidates.lead(page)
+        chunk = next(c for c in windows.chunks(page) if hole.start_ns < c.end_ns)
+        inside = [t for t in (lead.known if lead else ()) if chunk.start_ns <= t < chunk.end_ns]
+        is_cut = bool(self._continued)  # what is left of a long hole may be short
+        if not inside or (count_periods(hole, self._period) < size // _LONG_HOLE and not is_cut):
+            return None
+        if max(inside) < hole.start_ns:
+            return windows.longest(max(inside))
+        if min(inside) >= hole.end_ns:
+            end_ns = windows.after(hole.end_ns)
+            start_ns = max(windows.before(chunk.start_ns, windows.link), windows.before(end_ns, size))
+            return TimeRange(start_ns, end_ns)
+        return None
+
     def _shifted_window(self, hole: TimeRange, page: TimeRange) -> TimeRange:
         """Return a window that holds the start of ``hole`` and known candles before it, unlike the page's own window.
 
@@ -291,6 +314,9 @@ class Evidence:
         end with the hole and some start with it; see `_has_both_ends`.
         """
         windows, size, hole_ns = self._windows, self._limits.candles, hole.start_ns
+        if hole not in self._continued and (window := self._continuing_window(hole, page)):
+            self._continued.add(hole)
+            return window
         if self._tries % 8 == 5 and not self._limits.wide:
             end_ns = min(hole.end_ns, windows.after(hole_ns, size))
             window = windows.longest(windows.before(end_ns, size))

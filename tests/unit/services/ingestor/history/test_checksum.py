@@ -147,3 +147,13 @@ def test_cell_with_trades_too_small_for_its_sum_is_divided_at_once() -> None:
     outcome = fetch(job, warm())
     check_whole(outcome)
     assert outcome.exchange.calls <= 6 * 20
+
+
+@pytest.mark.parametrize("returned", [50, 200, -50, -200])
+@pytest.mark.parametrize("wide", [True, False])
+def test_limit_far_below_the_known_one_costs_calls_only(returned: int, wide: bool) -> None:
+    """The cells are cut as well; negative is the newest of a window."""
+    job = replace(world(History(), 6_000, CallLimits(1_000, wide=wide)), returned=returned)
+    outcome = fetch(job, warm())
+    check_whole(outcome)
+    assert outcome.exchange.calls <= 1.5 * 6_000 / abs(returned)
