@@ -144,3 +144,19 @@ async def test_cells_that_can_not_be_fetched_are_no_agreement(tmp_path: Path) ->
         assert "403 Forbidden" in found.values.errors[0] and found.values.errors[0].startswith("3m candles: ")
         await w.sim.faults()
         assert (await verify(w, start, end)).well()
+
+
+async def test_market_with_holes_agrees(tmp_path: Path) -> None:
+    """It is traded in two of three hours, between its listing and its delisting."""
+    traded = [m for m in range(6_000, 7_800) if m // 60 % 3]
+    lines = ["timestamp,open,high,low,close,volume", *(f"{at(m) // 1_000_000},2,3,1,2,{m}" for m in traded)]
+    (tmp_path / "thin.csv").write_text("\n".join(lines))
+    sim = {**settings(), "recorded": (f"{tmp_path / 'thin.csv'}=OLD/USDT@1m",)}
+    ticker, start, end = "OLD/USDT.SIM", 5_400, 9_000
+    async with whole(tmp_path, sim=sim) as w:
+        ended = await w.ask("fetched", ticker, 60, span(start, end))
+        assert ended.record.row_count == len(traded)
+        part = span(start, end)
+        found = await w.client.verify(ticker, "1m", part.start_ns, part.end_ns)
+        assert found.well() and found.values
+        assert (found.values.compared_periods, found.values.differing) == (end - start, ())
