@@ -134,7 +134,10 @@ def _read_valid(rows: Sequence[Any], window: TimeRange, period_seconds: int, col
         if not set(map(type, chain.from_iterable(rows))) <= {int, float, str}:
             return None
     try:
-        table = np.array(rows, None if columns != CCXT_COLUMNS else np.float64).astype(np.float64)
+        if columns == CCXT_COLUMNS:
+            table = np.array(rows, np.float64)
+        else:  # NumPy takes twice as long to read numbers from texts
+            table = np.array([list(map(float, column)) for column in zip(*rows, strict=True)]).T
     except (OverflowError, ValueError):
         return None
     times_ms, opened, high, low, close, *_ = table.T
