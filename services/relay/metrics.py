@@ -38,6 +38,7 @@ class RelayMetrics:
         self.slots = gauge("slots_free", "Slots offered and not used.", "exchange", "kind")
         self.requests = gauge("requests", "Unfinished requests.", "state")
         self.requests_waiting = gauge("requests_waiting", "Requests whose outcome waits, as a table can't be read.")
+        self.provisional = gauge("provisional_ranges", "Verified-empty ranges whose absence is not final.", "exchange")
         self.report_age = gauge("pipeline_report_age_seconds", "Time since the pipeline's last report, or since start.")
         self.notification_streams = gauge("notification_streams", "Notification streams open.")
         self.progress_streams = gauge("progress_streams", "Progress streams open.")
@@ -78,12 +79,13 @@ class RelayMetrics:
 
     def sample(self, state: HistoryState, registry: Registry, *, wall_ns: int, report_age_ns: int) -> None:
         """Set the gauges from a state; those of an exchange that is no longer in it become 0."""
-        loads, since_ns = state.leases.load(), waiting_since(state)
-        self._exchanges |= loads.keys()
+        loads, since_ns, provisional = state.leases.load(), waiting_since(state), state.provisional.counts()
+        self._exchanges |= loads.keys() | provisional.keys()
         for exchange in self._exchanges:
             load = loads.get(exchange, IDLE)
             self.queued.labels(exchange).set(load.queued)
             self.running.labels(exchange).set(load.running)
+            self.provisional.labels(exchange).set(provisional.get(exchange, 0))
             self.waiting.labels(exchange).set((wall_ns - since_ns.get(exchange, wall_ns)) / 1e9)
             for kind in SlotKind:
                 self.slots.labels(exchange, kind.name).set(load.free.get(kind, 0))

@@ -328,13 +328,16 @@ class Batch:
         """Announce that candles turned up: to whoever follows the ticker, and to clients that were told otherwise."""
         self.insert("INTO notifications", topic=f"REVISED:{request.ticker}", request_id=request.request_id)
         self.add(
-            "INSERT INTO notifications (topic, request_id) SELECT DISTINCT 'RESPONSE:' || client_id, ? FROM requests"
-            " WHERE ticker = ? AND period_seconds = ? AND client_id IS NOT NULL AND provisional != '[]'"
-            " AND start_ns < ? AND answered_end_ns > ?",
+            "WITH found (start_ns, end_ns) AS MATERIALIZED"
+            " (SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?))"
+            " INSERT INTO notifications (topic, request_id) SELECT DISTINCT 'RESPONSE:' || client_id, ?"
+            " FROM requests JOIN json_each(requests.provisional) AS named JOIN found"
+            " ON json_extract(named.value, '$[0]') < found.end_ns"
+            " AND json_extract(named.value, '$[1]') > found.start_ns"
+            " WHERE ticker = ? AND period_seconds = ? AND client_id IS NOT NULL",
+            _dump(revised),
             request.request_id,
             *request.series,
-            revised[-1].end_ns,
-            revised[0].start_ns,
         )
 
     def retraction(self, made: Retraction) -> None:

@@ -11,15 +11,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.common.clock import ManualClock
+from services.common.model.dispatch_id import DispatchNumbers
+from services.common.model.instrument import Series
+from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.relay.broker.leases import Leases, Load, Slot, SlotKind
 from services.relay.history import engine
+from services.relay.history.job import RetryPolicy
+from services.relay.history.state import HistoryState
 from services.relay.metrics import RelayMetrics
+from services.relay.realtime.registry import Registry
 from services.relay.store.database import Store
 from tests.paths import ROOT
-from tests.unit.services.relay.harness import suite, until
+from tests.unit.services.relay.harness import TICKER, at, suite, until
 
 SIM = {"exchange": "SIM"}
 
@@ -140,3 +146,17 @@ def test_every_metric_has_a_line_in_the_docs() -> None:
         for family in registry.collect()
     }
     assert names - {*lines} == set()
+
+
+def test_provisional_ranges_are_counted_by_exchange_and_are_0_when_none_is_left() -> None:
+    registry = CollectorRegistry()
+    metrics = RelayMetrics(registry)
+    leases = Leases(lease_ns=15, new_id=DispatchNumbers().new_id)
+    state = HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10, recheck_after_ns=(1,))
+    series, spans = Series(TICKER, 60), [TimeRange(at(0), at(1)), TimeRange(at(5), at(9))]
+    state.provisional.add(series, spans, now_ns=0)
+    metrics.sample(state, Registry(leases), wall_ns=0, report_age_ns=0)
+    assert registry.get_sample_value("dexorder_relay_provisional_ranges", SIM) == 2
+    state.provisional.remove(series, spans)
+    metrics.sample(state, Registry(leases), wall_ns=0, report_age_ns=0)
+    assert registry.get_sample_value("dexorder_relay_provisional_ranges", SIM) == 0

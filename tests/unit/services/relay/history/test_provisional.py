@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -230,6 +232,27 @@ async def test_a_query_that_finds_nothing_announces_nothing_and_the_last_one_is_
         late.provisional.extend(ranges([(3, 6)]))
         await s.pipeline.report(pages=[late])  # reported again
         assert (3, 6, "empty") in await coverage_kinds(s)
+
+
+async def test_only_clients_that_were_told_of_the_absence_are_told_of_its_candles(tmp_path: Path) -> None:
+    async with suite(tmp_path, recheck_after_seconds=(0.5,)) as s:
+        await fetch_with_a_young_hole(s)
+        told = await s.notification("RESPONSE:me")
+        for name, start, end in (("before", 0, 3), ("head", 0, 4), ("tail", 5, 10), ("whole", 0, 10)):
+            await s.queued(name, start, end, client_id=name)
+            await s.finished(name)
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        dispatch = await ingestor.take()
+        snapshot_id = s.pipeline.upsert([0, 1, 2, 4, 6, 7, 8, 9])
+        again = page(dispatch.job_id, 3, 6, empty=[(3, 4), (5, 6)])
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=[again], finals=[final_of(dispatch.job_id)])
+        await s.notification("RESPONSE:me", told.cursor)
+    with closing(sqlite3.connect(tmp_path / "relay.db")) as connection:
+        sql = "SELECT topic FROM notifications WHERE request_id = ?"
+        topics = {topic for (topic,) in connection.execute(sql, (dispatch.request_id,))}
+    own = f"HISTORY_READY:{dispatch.request_id}"
+    assert topics == {own, f"REVISED:{TICKER}", "RESPONSE:me", "RESPONSE:whole"}
 
 
 async def test_a_query_that_fails_names_its_range_and_leaves_coverage(tmp_path: Path) -> None:
