@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 from services.common.model.time_range import TimeRange
@@ -43,16 +42,6 @@ class Shape(NamedTuple):
         return replace(limits, candles=candles, wide=limits.wide and not self.newest_first)
 
 
-def may_lack_ends(window: TimeRange, opens: Sequence[int], period_ns: int) -> tuple[bool, bool]:
-    """Return whether an answer may be cut at the start and at the end of its window, where the gap is far wider.
-
-    Args:
-        opens: Open times of the answer's candles, ascending, at least one.
-    """
-    widest_ns = max((later - first for first, later in pairwise(opens)), default=period_ns)
-    return opens[0] - window.start_ns > 2 * widest_ns, window.end_ns - period_ns - opens[-1] > 2 * widest_ns
-
-
 @dataclass(frozen=True, slots=True)
 class Answered:
     """Open times in an answer about a window."""
@@ -68,7 +57,7 @@ class AnswerShapes:
         self.adopt(shape)
 
     def adopt(self, shape: Shape) -> None:
-        """Take a shape that was learnt otherwise: by another process, or by repeated queries."""
+        """Take the shape that another process learnt."""
         self._cuts: deque[tuple[int, bool]] = deque([(shape.page_limit, shape.newest_first)] * _AGREEING, _AGREEING)
         self._since: deque[bool] = deque([shape.excludes_since] * _AGREEING, _AGREEING)
         self._until: deque[bool] = deque([shape.excludes_until] * _AGREEING, _AGREEING)

@@ -21,7 +21,7 @@ from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.checksum import CellStream, CheckedCell
 from services.ingestor.history.evidence import Query
-from services.ingestor.history.job import Job, LimitLearnt, Missing, Put, Unproven
+from services.ingestor.history.job import Job, Missing, Put, Unproven
 from services.ingestor.history.paging import Page, Windows, page_periods
 from services.ingestor.history.trade_walk import settle_by_trades
 
@@ -54,21 +54,14 @@ class Fetcher:
         if self._venue.dialect.history == "trades":
             await settle_by_trades(job, closed)
         else:
-            try:
-                await self._settle(job, closed)
-            except LimitLearnt:
-                job.limits = self._venue.limits_of(self._dispatch.instrument.symbol)
-                await self._settle(job, closed)
+            ladder = []
+            if self._venue.dialect.volume_tolerance is not None:
+                ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
+            await _CheckedFetch(job, self._agreement).settle(closed, ladder, is_whole=True)
             await job.wait_for_newest()
         await job.finish()
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
         return sorted(job.missing, key=lambda m: m.span)
-
-    async def _settle(self, job: Job, span: TimeRange) -> None:
-        ladder = []
-        if self._venue.dialect.volume_tolerance is not None:
-            ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
-        await _CheckedFetch(job, self._agreement).settle(span, ladder, is_whole=True)
 
 
 class _CheckedFetch:

@@ -16,7 +16,6 @@ from services.ingestor.exchange.dialects.trades import TradePager, TradeQuery
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from services.ingestor.exchange.venue import Session, Venue
 from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.answer_shape import may_lack_ends
 from services.ingestor.history.evidence import Evidence, Query
 from services.ingestor.history.newest import REASON, Newest
 from services.ingestor.history.paging import Page, Windows, page_periods
@@ -55,10 +54,6 @@ class Unproven(Exception):
         self.parts = parts
 
 
-class LimitLearnt(Exception):
-    """A call returns fewer candles than known. Nothing was handed on; begin again with the limits of the venue."""
-
-
 class Job:
     """Progress of one dispatch through one session. Pages are handed on in time order."""
 
@@ -73,7 +68,6 @@ class Job:
         self._agreement = agreement
         self._put = put
         self._impossible: dict[int, str] = {}
-        self._is_limit_known = False
         self._found = 0
         self._failed = 0
         self._last: tuple[Candle, ...] = ()
@@ -223,7 +217,6 @@ class Job:
 
         Raises:
             ExchangeFailure: A query had no valid answer.
-            LimitLearnt: The job's first candles show that a call returns fewer than known.
             Unproven: The answers do not agree in the allowed number of queries.
         """
         settings, name = self.venue.settings, self.venue.name
@@ -243,46 +236,11 @@ class Job:
                     raise
                 evidence.stop_early_queries()
                 continue
-            if candles and not self._is_limit_known:
-                self._is_limit_known = True
-                await self._learn_limit(query.window, candles, period_seconds)
             contradiction = evidence.add(query.window, candles, fetched_ns=fetched_ns)
             if contradiction:
                 self.venue.metrics.contradictions.labels(name).inc()
                 reason = f"{name}'s answers contradict each other: {contradiction}"
                 log.warning("answers contradict each other", exchange=name, detail=contradiction)
-
-    async def _learn_limit(self, window: TimeRange, candles: list[Candle], period_seconds: int) -> None:
-        """Query what the first answer with candles may lack; adopt its number of candles if it is cut, twice more.
-
-        Raises:
-            LimitLearnt: A call returns fewer candles than known.
-        """
-        opens = [c.open_ns for c in candles]
-        if len(opens) >= self.limits.candles:
-            return
-        head, tail = may_lack_ends(window, opens, period_seconds * SECOND_NS)
-        after = TimeRange(next_open(opens[-1], period_seconds), window.end_ns)
-        try:
-            newest = head and await self._has_candles(TimeRange(window.start_ns, opens[0]), period_seconds)
-            if not newest and not (tail and await self._has_candles(after, period_seconds)):
-                return
-            for _ in range(2):
-                again, _ = await self.query(Query(window, shifted=True), period_seconds)
-                if len(again) != len(opens):
-                    return
-        except ExchangeFailure:
-            return
-        shapes = self.venue.shapes
-        shapes.adopt(shapes.shape._replace(page_limit=len(opens), newest_first=newest))
-        log.warning("fewer candles a call than known", exchange=self.venue.name, shape=str(shapes.shape))
-        raise LimitLearnt
-
-    async def _has_candles(self, window: TimeRange, period_seconds: int) -> bool:
-        if not self.limits.wide:
-            longest_ns = next_open(window.start_ns, period_seconds, self.limits.candles)
-            window = TimeRange(window.start_ns, min(window.end_ns, longest_ns))
-        return bool((await self.query(Query(window, shifted=True), period_seconds))[0])
 
     async def query_trades(self, query: TradeQuery, pager: TradePager) -> int:
         """Add the answer to a query for trades to its pager; return the time of the answer.
@@ -326,7 +284,6 @@ class Job:
     async def hand_on(self, page: Page) -> None:
         """Hand a verified page on, up to the limit's last candle; hold back what is not settled, and all after it."""
         self._failed = 0
-        self._is_limit_known = True
         self._held.append(page)
         await self._hand_on_settled()
 

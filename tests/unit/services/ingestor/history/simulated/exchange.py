@@ -109,7 +109,7 @@ class Exchange:
     # ---- what a venue has
 
     def limits_of(self, symbol: str) -> CallLimits:
-        return self.shapes.shape.apply(self.limits)
+        return self.limits
 
     async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:
         assert (symbol, period_seconds) == (SYMBOL, self.world.period_seconds)

@@ -90,14 +90,13 @@ def most_calls(world: World) -> int:
     """Return the largest allowed number of calls of a job: for each page its chunks and the evidence of the settings.
 
     An impossible candle restarts its page twice, as the page is also split there. Coarser candles have pages of their
-    own, and each of them may be settled by itself. A lower limit is learnt from 4 calls, and the job then begins again.
+    own, and each of them may be settled by itself.
     """
-    candles = min(world.call.candles, abs(world.returned) or world.call.candles)
-    page = page_periods(world.page, replace(world.call, candles=candles))
+    page = page_periods(world.page, world.call)
     begun = len(split_by_periods(world.span, world.period_seconds, page)) + 2 * len(world.impossible)
     begun += sum(2 * world.periods * world.period_seconds // seconds + 2 for seconds in world.cells[:1])
-    chunks = min(page, world.periods) // candles + 1
-    return begun * chunks * (Exchange(world).settings.evidence_queries + 1) + 4
+    chunks = min(page, world.periods) // world.call.candles + 1
+    return begun * chunks * (Exchange(world).settings.evidence_queries + 1)
 
 
 # ---- judgement
