@@ -14,7 +14,8 @@ import pyarrow as pa
 from dexorder.connection import Connection
 from dexorder.ended import Ended, history_error
 from dexorder.errors import RequestRefused
-from dexorder.live import LiveJob, LiveUpdate, Realtime, Subscription, decode_job, decode_subscription, decode_update
+from dexorder.live import LiveJob, LiveUpdate, Realtime, Subscription
+from dexorder.live_messages import decode_job, decode_subscription, decode_update
 from dexorder.moments import Moment, moment_ns
 from dexorder.reading_market import read_snapshots, read_trades
 from dexorder.request import check_ticker, parse_period

@@ -20,7 +20,7 @@ from services.common.model.errors import Unavailable
 from services.common.model.history import Outcome
 from services.common.model.instrument import Series
 from services.common.model.periods import floor_to_grid, next_open, split_by_periods
-from services.common.model.time_range import RangeSet, TimeRange, intersect, merge
+from services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
 from services.relay.history import coverage, planner
 from services.relay.history.compare import WINDOW_PERIODS, Comparison, compare
 from services.relay.history.request import LiveRequest, decide, describe_wrong
@@ -81,6 +81,7 @@ class OutcomeDecider:
             return None
         rows = found.rows if request.limit is None else min(found.rows, request.limit)
         lacking = 0 if request.limit is None else request.limit - rows
+        self._check_settled(live, found)
         again = intersect(self._state.not_fetched(live), reading.span)
         missing = merge([*reading.missing, *found.lost, *again])
         if not missing and not found.wrong and lacking and live.planned_end_ns < request.end_ns:
@@ -98,6 +99,15 @@ class OutcomeDecider:
             provisional=self._state.provisional_in(request.series, reading.span),
             revised=self._state.coverage[request.series].found.within(reading.span) if request.again else (),
         )
+
+    def _check_settled(self, live: LiveRequest, found: Comparison) -> None:
+        """Raise Unavailable if rows are in ranges verified empty that a job queries again.
+
+        The table may have its candles before the pipeline has reported them.
+        """
+        queried = self._state.queried_again(live.request.series)
+        if found.unexpected and len(subtract(found.unexpected, queried)) < len(merge(found.unexpected)):
+            raise Unavailable("candles that turned up are committed and not reported yet")
 
     def _snapshot(self, live: LiveRequest) -> Outcome:
         """Return the outcome of a request for a snapshot of all tickers; its end is the time of the snapshots."""

@@ -126,6 +126,11 @@ class HistoryState:
         jobs = [job for job in jobs if job.again]
         return merge(hole for job in jobs for hole in job.landed.holes(job.span))
 
+    def queried_again(self, series: Series) -> list[TimeRange]:
+        """Return the covered ranges of a series that jobs fetch again and whose pages are still to come."""
+        jobs = (job for job in self.jobs_of(series) if job.again and not self.is_over(job.id))
+        return merge(hole for job in jobs for hole in job.landed.holes(job.span))
+
     def claims(self, series: Series, span: TimeRange) -> tuple[list[TimeRange], list[TimeRange]]:
         """Return the committed ranges of a series inside ``span``, and the verified-empty part of them."""
         coverage = self.coverage.get(series)

@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
 from dexorder.cli.watch_view import WatchView
-from dexorder.live import LiveStatus, LiveUpdate, Missed, decode_update
+from dexorder.live import LiveStatus, LiveUpdate, Missed
+from dexorder.live_messages import decode_update
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
 from tests.fakes.candle_table import START

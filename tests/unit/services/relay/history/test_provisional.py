@@ -255,6 +255,24 @@ async def test_only_clients_that_were_told_of_the_absence_are_told_of_its_candle
     assert topics == {own, f"REVISED:{TICKER}", "RESPONSE:me", "RESPONSE:whole"}
 
 
+async def test_a_client_waits_for_the_report_of_candles_that_a_query_has_committed(tmp_path: Path) -> None:
+    async with suite(tmp_path, recheck_after_seconds=(0.5, 60.0)) as s:
+        await fetch_with_a_young_hole(s)
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        dispatch = await ingestor.take()
+        snapshot_id = s.pipeline.upsert(range(10))  # committed, and not reported yet
+        await s.queued("second", 0, 10)
+        async for answer in s.relay.WatchProgress(rpb.WatchProgressRequest(request_id="second"), timeout=30):
+            if "not reported yet" in answer.progress.waiting:
+                break
+            assert answer.state != rpb.REQUEST_STATE_FINISHED
+        found = [page(dispatch.job_id, 3, 6)]
+        await s.pipeline.report(snapshot_id=snapshot_id, pages=found, finals=[final_of(dispatch.job_id)])
+        record = await s.finished("second")
+        assert (record.status, record.row_count) == (ingest.HistoryReadyNotification.OK, 10)
+
+
 async def test_a_query_that_fails_names_its_range_and_leaves_coverage(tmp_path: Path) -> None:
     async with suite(tmp_path, recheck_after_seconds=(0.5, 60.0)) as s:
         await fetch_with_a_young_hole(s)
