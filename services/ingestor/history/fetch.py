@@ -29,6 +29,9 @@ _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
 _MIN_FAILED = 4
 """Cells that do not tally from which on, if no more have, the exchange's coarser candles count as no checksums."""
+_FEW_ABSENT = 3
+_ODD_SHARE = 0.01
+"""Share of periods without a candle up to which a hole is odd, so that a checksum alone does not make it final."""
 _LONG_CALLS = 2
 """Calls that a range without coarser candles is worth; of longer ones only the ends are queried."""
 
@@ -75,6 +78,19 @@ class _CheckedFetch:
         self.tolerance = job.venue.dialect.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
+        self._periods = 0
+        self._absent = 0
+
+    def note(self, checked: CheckedCell) -> None:
+        """Count the periods of a cell that tallies, and those without a candle."""
+        periods = count_periods(checked.span, self.period)
+        self._periods += periods
+        self._absent += periods - len(checked.candles)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether nearly all periods so far have a candle, so that one without is odd."""
+        return self._absent <= max(_FEW_ABSENT, self._periods * _ODD_SHARE)
 
     def is_hopeless(self, seconds: int) -> bool:
         """Return whether cells of this period are no checksums."""
@@ -220,8 +236,11 @@ class _Cells:
             summed = _summed(each, coarse.empty, self._fetch.windows)
             for part in subtract([each.span], [summed] if summed else []):
                 self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
+            self._fetch.note(each)
+            is_full = len(each.candles) == count_periods(each.span, self._fetch.period)
+            kind = ProofKind.CHECKSUM if is_full or not self._fetch.is_dense else ProofKind.ODDS
             if summed:
-                self._proofs.append(Proof(summed, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
+                self._proofs.append(Proof(summed, kind, 2, times_ns[0], times_ns[1]))
         await self._hand_on()
 
     async def _hand_on(self, *, all_pages: bool = False) -> None:

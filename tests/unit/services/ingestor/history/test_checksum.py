@@ -139,6 +139,18 @@ def test_block_that_is_absent_while_hours_are_computed_from_the_rest(seconds: fl
     check_never_silently_wrong(outcome)
 
 
+@pytest.mark.parametrize("count", [1, 30])
+def test_hole_inside_a_computed_hour_is_final_only_where_holes_are_common(count: int) -> None:
+    """The hour is computed from what is left, so it tallies without the hole."""
+    untruth = Untruth(7_000, count, lasts_s=600.0, deep=True)
+    dense = fetch(world(History(), 20_000, CallLimits(1_000, wide=True), untruth), warm())
+    check_never_silently_wrong(dense)
+    thin = fetch(world(History(density=0.5), 20_000, CallLimits(1_000, wide=True)), warm())
+    check_whole(thin)
+    holes = [p for page in thin.pages for p in page.proofs if any(p.span.overlaps(each) for each in page.empty)]
+    assert sum(p.kind is ProofKind.CHECKSUM for p in holes) > 0.9 * len(holes), "checksums prove thin markets"
+
+
 def test_cell_with_trades_too_small_for_its_sum_is_divided_at_once() -> None:
     """Nine in ten minutes have a candle, and one in each hour a volume that rounding may hide."""
     job = world(History(density=0.9), 20_000, CallLimits(1_000, wide=True))
