@@ -49,10 +49,10 @@ STAGES = (
     ("pages acknowledged by Kafka", "ingestor", "dexorder_ingestor_pages_total"),
     ("Spark: batches", "spark", "dexorder_spark_batches_total"),
     ("Spark: s in all steps of the batches", "spark", "dexorder_spark_step_seconds_sum"),
-    ("Spark: s until decoded", "spark", 'dexorder_spark_step_seconds_sum{step="decode"}'),
-    ("Spark: s writing rows", "spark", 'dexorder_spark_step_seconds_sum{step="write"}'),
-    ("Spark: s reporting to the relay", "spark", 'dexorder_spark_step_seconds_sum{step="report"}'),
-    ("Spark: s writing coverage", "spark", 'dexorder_spark_step_seconds_sum{step="coverage"}'),
+    ("Spark: s until decoded", "spark", 'dexorder_spark_step_seconds_sum{step="decode",table="trading.ohlc"}'),
+    ("Spark: s writing rows", "spark", 'dexorder_spark_step_seconds_sum{step="write",table="trading.ohlc"}'),
+    ("Spark: s reporting to the relay", "spark", 'dexorder_spark_step_seconds_sum{step="report",table="trading.ohlc"}'),
+    ("Spark: s writing coverage", "spark", 'dexorder_spark_step_seconds_sum{step="coverage",table="trading.ohlc"}'),
 )
 
 

@@ -42,7 +42,7 @@ _WATCH_SECONDS = 0.25
 _PROBE_SECONDS = 2.0
 _MAX_BACKOFF_S = 5.0
 _FAILURES_BEFORE_QUARANTINE = 3
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 2.0
 """Time between two looks for records while no query runs."""
 _IDLE_SECONDS = 300.0
 """Time without a record after which a query ends that does not always run. A quiet market has one a minute."""
@@ -154,6 +154,7 @@ class TableDriver:
         self._rules = QueryRules.of(table, settings)
         self._source = SourceClient(self._rules.source)
         self._state: SourceState | None = None
+        self._unavailable = ""
         self._acked: dict[int, int] = {}
         self._failed_attempts = 0
         self._ready = False
@@ -180,7 +181,7 @@ class TableDriver:
     def _wait_for_source(self) -> None:
         if self._stop.is_set() or self._source_answers():
             return
-        log.info("waiting for the source", address=self._rules.source)
+        log.info("waiting for the source", address=self._rules.source, reason=self._unavailable)
         while not self._stop.wait(0.5) and not self._source_answers():
             pass
 
@@ -188,7 +189,7 @@ class TableDriver:
         try:
             self._state = self._source.state()
         except (Unavailable, NotImplementedError) as error:
-            log.debug("the source does not answer", table=self._table.name, error=str(error))
+            self._unavailable = str(error)
             return False
         return True
 
@@ -241,8 +242,8 @@ class TableDriver:
         while not self._stop.is_set():
             if self._source_answers() and self._state is not None:
                 if self._state != known:
-                    known, start = self._state, pipeline.resume(self._state)
-                    if any(end > start.get(partition, 0) for partition, end in known.ends.items()):
+                    known = self._state
+                    if self._has_records_after(pipeline.resume(known)):
                         return
                 self._acked = dict(pipeline.position)
                 self._metrics.progress.set_to_current_time()
@@ -251,6 +252,11 @@ class TableDriver:
             else:
                 self._set_ready(False)
             self._stop.wait(_LOOK_SECONDS)
+
+    def _has_records_after(self, position: Mapping[int, int]) -> bool:
+        """Return whether the source had records after a position when it was last asked."""
+        ends = self._state.ends if self._state else {}
+        return any(end > position.get(partition, 0) for partition, end in ends.items())
 
     def _quarantine(self, session: SparkSession, pipeline: Pipeline) -> None:
         """Process the next batch record by record, as far as necessary; only a record's own failure is its fault."""
@@ -282,16 +288,16 @@ class TableDriver:
 
     def _watch(self, query: StreamingQuery, pipeline: Pipeline, commits: CommitThread) -> None:
         """Ack batches and update health while the query runs and no commit has failed."""
-        reachable = True
+        reachable, was_ready = True, self._ready  # it was if the driver waited for records until now
         probe_in_s = 0.0
-        position, quiet_since_s = pipeline.position, time.monotonic()
+        quiet_since_s = time.monotonic()
         while query.isActive and not commits.has_failed and not self._stop.is_set():
             if query.status["message"] in _READING and commits.is_idle:
                 self._progressed = True
                 self._metrics.progress.set_to_current_time()
             self._ack(pipeline.position)
-            if pipeline.position != position or not commits.is_idle:
-                position, quiet_since_s = dict(pipeline.position), time.monotonic()
+            if not commits.is_idle or self._has_records_after(pipeline.position):
+                quiet_since_s = time.monotonic()
             if not self._rules.always_runs and time.monotonic() - quiet_since_s > _IDLE_SECONDS:
                 log.info("no records; the query ends until there are some", table=self._table.name)
                 self._is_idle = True
@@ -301,7 +307,8 @@ class TableDriver:
                 probe_in_s = _PROBE_SECONDS
                 reachable = self._source_answers()
                 self._show_lag()
-            self._set_ready(self._progressed and reachable and self._failed_attempts < self._settings.report_attempts)
+            is_reported = self._failed_attempts < self._settings.report_attempts
+            self._set_ready((self._progressed or was_ready) and reachable and is_reported)
             self._stop.wait(_WATCH_SECONDS)
         self._set_ready(False)
 

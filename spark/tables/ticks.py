@@ -76,7 +76,9 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
         ],
         schema=TICKS.arrow,
     )
-    return _by_time(_first_copies(rows, ids) if len({*ids}) < size else rows)
+    if len({*ids}) < size:
+        return _by_time(_first_copies(rows, ids))
+    return rows if (times_ns[1:] > times_ns[:-1]).all() else _by_time(rows)
 
 
 def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:

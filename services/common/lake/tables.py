@@ -153,10 +153,29 @@ def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
     rows: BooleanExpression = made.And(
         made.EqualTo("ticker", series.ticker),
         made.EqualTo("period_seconds", series.period_seconds),
-        made.GreaterThanOrEqual("open_time", iso_microseconds(span.start_ns)),
-        made.LessThan("open_time", iso_microseconds(span.end_ns)),
+        *_within("open_time", span),
     )
     return rows
+
+
+def trades_in(ticker: str, span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of ``TICKS`` that belong to an instrument and took place in ``span``."""
+    made: Any = expressions
+    rows: BooleanExpression = made.And(made.EqualTo("ticker", ticker), *_within("time", span))
+    return rows
+
+
+def snapshots_of(dispatches: Iterable[int], span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of ``TICKERS`` that some dispatches brought, with times in ``span``."""
+    made: Any = expressions
+    rows: BooleanExpression = made.And(made.In("dispatch", set(dispatches)), *_within("time", span))
+    return rows
+
+
+def _within(column: str, span: TimeRange) -> tuple[BooleanExpression, BooleanExpression]:
+    made: Any = expressions
+    first, end = iso_microseconds(span.start_ns), iso_microseconds(span.end_ns)
+    return made.GreaterThanOrEqual(column, first), made.LessThan(column, end)
 
 
 _ARROW_TYPES: dict[type[IcebergType], pa.DataType] = {

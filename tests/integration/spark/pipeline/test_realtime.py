@@ -24,7 +24,7 @@ from services.common.model.time_range import merge
 from spark.config import MaintenanceSettings, SparkSettings
 from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import MaintenanceMetrics
-from spark.pipeline import presence
+from spark.pipeline import presence, table_driver
 from spark.pipeline.batch import Pipeline
 from spark.pipeline.driver import Driver
 from spark.runtime.locks import WriterLocks
@@ -221,7 +221,10 @@ class Realtime:
         return all(each.committed == {p: end for p, end in each.ends.items() if end} for each in sources)
 
 
-def test_one_driver_fills_three_tables_from_three_topics(spark: SparkSession, trading: CatalogSettings) -> None:
+def test_one_driver_fills_three_tables_from_three_topics(
+    spark: SparkSession, trading: CatalogSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_driver, "_IDLE_SECONDS", 2.0)
     parts = Realtime(trading)
     with parts.driving(spark):
         wait_until(lambda: parts.ready == {OHLC.name: 1, TICKS.name: 1, TICKERS.name: 1})
@@ -233,6 +236,8 @@ def test_one_driver_fills_three_tables_from_three_topics(spark: SparkSession, tr
         parts.produce(SNAPSHOTS.topic, snapshots_record(head, [snapshot("A", last=1.0), snapshot("B")]))
         parts.produce(SNAPSHOTS.topic, final(replace(head, kind=Kind.FINAL), 2))
         wait_until(parts.acked)
+        wait_until(lambda: len(spark.streams.active) <= 1)  # the queries of trades and snapshots end
+        assert parts.ready == {OHLC.name: 1, TICKS.name: 1, TICKERS.name: 1}, "without a query they still serve"
         before = len(parts.sent.records)
         parts.sent.send_all()
         parts.produce(TRADES.topic, *parts.sent.records[before:])

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.commit import CommitLost
 from services.common.lake.commit_state import state_of
-from services.common.lake.tables import TICKERS, TICKS
+from services.common.lake.tables import TICKERS, TICKS, snapshots_of, trades_in
 from services.common.model.page import PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -152,6 +152,14 @@ def test_the_first_copy_stays_and_a_replay_writes_no_row(tmp_path: Path) -> None
     assert send(load, [first, refill]) is upsert.Path.NONE
 
 
+def test_one_instruments_trades_in_a_range_are_read(tmp_path: Path) -> None:
+    load = load_new(tmp_path, TICKS.name)
+    send(load, [Sent(BOTH[0], 0, 30, 1, 0), Sent(BOTH[1], 0, 30, 1, 0)])
+    rows = TICKS.rows(load().scan(row_filter=trades_in(BOTH[0], TimeRange(second(5), second(10)))).to_arrow())
+    assert sorted(row["trade_id"] for row in rows) == [f"t{n}" for n in range(10, 20)]
+    assert {row["ticker"] for row in rows} == {BOTH[0]}
+
+
 def test_snapshots_of_a_later_dispatch_replace_those_of_the_same_time(tmp_path: Path) -> None:
     load = load_new(tmp_path, TICKERS.name)
 
@@ -165,6 +173,8 @@ def test_snapshots_of_a_later_dispatch_replace_those_of_the_same_time(tmp_path: 
     assert take(2, 1.0, ("A", 0), ("B", 0), ("A", 15)) is upsert.Path.NONE
     assert take(1, 9.0, ("A", 0)) is upsert.Path.NONE, "an older dispatch"
     assert take(3, 2.0, ("A", 15), ("C", 3)) is upsert.Path.REWRITE
+    of_last = load().scan(row_filter=snapshots_of({3}, TimeRange(second(0), second(15)))).to_arrow()
+    assert of_last.column("ticker").to_pylist() == ["C.BINANCE"]
     rows = TICKERS.rows(load().scan().to_arrow())
     assert sorted((row["ticker"], row["time"] * 1_000 == second(15), row["last"], row["dispatch"]) for row in rows) == [
         ("A.BINANCE", False, 1.0, 2),
