@@ -126,7 +126,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class LiveUpdate:
-    """What happened since the update before, in this order: what was missed, states, trades, candles."""
+    """Events since the last update, in this order: data that was not sent, states, trades, candles."""
 
     missed: tuple[Missed, ...] = ()
     statuses: tuple[tuple[str, LiveStatus], ...] = ()

@@ -23,7 +23,7 @@ _SIDES = {"buy": UP, "sell": DOWN}
 
 
 class WatchView:
-    """What is known of a market: its candles by period, its last trades, what was missed."""
+    """State of a watched market: its candles by period, its last trades, and how many were not shown."""
 
     def __init__(self, ticker: str, periods: Sequence[int]) -> None:
         """Show ``ticker``; the chart is of the first of ``periods``."""

@@ -30,7 +30,7 @@ class Sender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What became of a job whose dispatch ended without a result."""
+    """Result for a job whose dispatch ended early."""
 
     exchange: str
     made_progress: bool

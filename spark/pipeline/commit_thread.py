@@ -18,12 +18,12 @@ class CommitThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether every batch is committed."""
+        """True if every batch is committed."""
         return self._last is None or (self._last.done() and self._last.exception() is None)
 
     @property
     def has_failed(self) -> bool:
-        """Whether a commit has failed."""
+        """True if a commit has failed."""
         return self._last is not None and self._last.done() and self._last.exception() is not None
 
     def wait(self) -> None:

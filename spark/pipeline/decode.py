@@ -75,7 +75,7 @@ Refuse: TypeAlias = Callable[[Mapping[str, Any], str], None]
 
 @dataclass(frozen=True)
 class Rules:
-    """What the driver knows of a batch when it is decoded.
+    """Knowledge of the driver about a batch that is decoded.
 
     Attributes:
         now_ns: The driver's time; no fetch is later.

@@ -60,7 +60,7 @@ class BatchFailed(SuiteError):
 
 @dataclass(frozen=True)
 class QueryRules:
-    """How a table's topic is read.
+    """Reading of a table's topic.
 
     Attributes:
         source: Address with the topic, as ``SourceClient`` takes it.

@@ -47,7 +47,7 @@ Value: TypeAlias = str | int
 
 
 class Path(StrEnum):
-    """How a batch was committed."""
+    """Way in which a batch was committed."""
 
     NONE = "none"
     """No row is new."""

@@ -54,7 +54,7 @@ class Series(NamedTuple):
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it stands for snapshots of all tickers of an exchange."""
+        """True if it stands for snapshots of all tickers of an exchange."""
         return self.ticker.startswith(f"{ALL_SYMBOLS}.") and self.period_seconds == 0
 
     @property

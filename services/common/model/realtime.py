@@ -15,7 +15,7 @@ from services.common.model.time_range import TimeRange
 
 @dataclass(frozen=True, slots=True)
 class RealtimeParams:
-    """What is produced for an instrument.
+    """Outputs of a realtime job.
 
     Attributes:
         include_ticks: Each trade.
@@ -146,7 +146,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where a realtime dispatch begins.
+    """Start of a realtime dispatch.
 
     Attributes:
         start_ns: Trades are wanted from then on.

@@ -15,7 +15,7 @@ _AGREEING = 3
 
 
 class Shape(NamedTuple):
-    """What differs from the exchange's row in the table.
+    """Differences of an exchange from its row in the table.
 
     Attributes:
         page_limit: Candles that a call returns; 0 if as many as the table says.

@@ -89,7 +89,7 @@ class _CheckedFetch:
 
     @property
     def is_dense(self) -> bool:
-        """Whether nearly all periods so far have a candle, so that one without is odd."""
+        """True if nearly all periods so far have a candle, so that one without is odd."""
         return self._absent <= max(_FEW_ABSENT, self._periods * _ODD_SHARE)
 
     def is_hopeless(self, seconds: int) -> bool:

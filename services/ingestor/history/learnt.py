@@ -1,4 +1,4 @@
-"""What the ingestors of a host learnt of an exchange: shares of untrue answers, and the shape of its answers.
+"""Knowledge of an exchange that a host's ingestors share: shares of untrue answers, and the shape of its answers.
 
 It is kept in a small file beside the exchange's rate limit, so a restart forgets nothing and ingestors share it. Each
 process adds the answers that it counted since it last read the file. Nothing depends on the file: one that is damaged,
@@ -70,7 +70,7 @@ def decode(data: bytes, *, now_ns: int) -> Record:
 
 
 class Learnt:
-    """What this process knows of an exchange, and its file."""
+    """Knowledge of this process about an exchange, and its file."""
 
     def __init__(self, path: Path) -> None:
         """Take nothing from the file yet; see `share`."""

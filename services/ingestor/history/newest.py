@@ -25,7 +25,7 @@ REASON = "not settled yet: the exchange may still publish or change candles ther
 
 @dataclass(slots=True)
 class Newest:
-    """What is known of an exchange's newest candles.
+    """Knowledge of an exchange's newest candles.
 
     Attributes:
         period_seconds: Period of the candles.

@@ -38,7 +38,7 @@ from services.common.model.time_range import TimeRange
 
 @dataclass(slots=True)
 class Position:
-    """How far a series is settled.
+    """Position up to which a series is settled.
 
     Attributes:
         from_ns: Where it begins: what is before was not asked of realtime.
@@ -110,12 +110,12 @@ class RealtimeJob:
 
     @property
     def wanted(self) -> RealtimeParams:
-        """What its subscriptions ask for together."""
+        """Outputs that its subscriptions ask for together."""
         return RealtimeParams.union(each.subscription.params for each in self.subscriptions.values())
 
     @property
     def must_stop(self) -> bool:
-        """Whether the current dispatch is not the one that is wanted."""
+        """True if the current dispatch is not the one that is wanted."""
         return self.dispatch_id is not None and (self.told_to_stop or self.sent != self.wanted)
 
     @property

@@ -18,7 +18,7 @@ Message = market_pb2.Trade | market_pb2.Candle
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """What a client wants to see."""
+    """Filter of a client."""
 
     tickers: frozenset[str]
     trades: bool

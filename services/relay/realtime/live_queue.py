@@ -15,14 +15,14 @@ M = TypeVar("M")
 
 
 class SlowClientPolicy(IntEnum):
-    """What happens when a client does not read in time; numbers of the proto."""
+    """Policy for a client that does not read in time; numbers of the proto."""
 
     COALESCE = 1
     DROP_OLDEST = 2
 
 
 class Kind(NamedTuple):
-    """What an item is a state of; under COALESCE the newest of each kind is kept.
+    """Subject of an item; under COALESCE the newest of each kind is kept.
 
     Attributes:
         period_seconds: 0 for trades.
