@@ -1,9 +1,9 @@
 """Trades of one market without consecutive numbers: REST is asked again and again, and two answers have to agree. Pure.
 
 The socket proves nothing here. Its trades are only live copies, and news of REST that it lacks show that it is dead.
-An answer with the newest trades is whole if it reaches back to the last released trade. If it does not, the trades
-between are queried by time. If the exchange no longer has them they are lost, which `lost` tells, and the next span
-starts behind them.
+An answer with the newest trades is whole if it reaches back before the settled time. If it does not, the trades between
+are queried by time, from a trade before the settled time on. If the exchange does not give them they are lost, which
+`lost` tells, and the next span starts behind them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from services.ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal
 _RETRY_NS = SECOND_NS // 2
 _GRACE_NS = 3 * SECOND_NS
 _MAX_PAGES = 50
-"""Queries by time for the trades between the last released trade and the newest ones."""
+"""Queries by time for the trades between the settled time and the newest ones."""
+_LOOKBACKS_NS = (2 * SECOND_NS, 60 * SECOND_NS, 1_800 * SECOND_NS)
 
 
 class AgreedFeed:
@@ -46,6 +47,7 @@ class AgreedFeed:
         self._since_ns: int | None = None
         self._until_ns = begin_ns
         self._pages = 0
+        self._is_linked = False
         self._suspect_ns: int | None = None
         self._was_complete = False
 
@@ -99,7 +101,8 @@ class AgreedFeed:
                 raise BadAnswer(f"the answer has no trades, although {self._last} is known", kind="hole")
             if not trades or trades[0].time_ns < self._sequence.settled_ns:
                 return self._confirm(trades, now_ns)
-            self._since_ns, self._between, self._pages = self._sequence.settled_ns, {}, 0
+            self._between, self._pages, self._is_linked = {}, 0, False
+            self._since_ns = self._lookback_ns()
             self.due_ns = now_ns
             return []
         return self._add_between(trades, now_ns)
@@ -108,26 +111,42 @@ class AgreedFeed:
         """Note that the query had no valid answer."""
         self.due_ns = now_ns + 2 * _RETRY_NS
 
+    def _lookback_ns(self) -> int:
+        """Return the time before the settled one from which trades are queried now."""
+        return max(0, self._sequence.settled_ns - _LOOKBACKS_NS[self._pages])
+
     def _add_between(self, trades: list[Trade], now_ns: int) -> list[Trade]:
         """Add trades of a query by time, until they reach the newest ones; give up if they never do."""
-        found = {trade.trade_id: trade for trade in trades if trade.time_ns >= self._sequence.settled_ns}
-        news = [trade for trade_id, trade in found.items() if trade_id not in self._between]
-        self._between |= found
+        settled_ns = self._sequence.settled_ns
+        self._is_linked = self._is_linked or any(trade.time_ns < settled_ns for trade in trades)
         self._pages += 1
         self.due_ns = now_ns
-        newest_ids = {trade.trade_id for trade in self._newest}
-        if not newest_ids or not newest_ids.isdisjoint(self._between):
+        if not self._is_linked:
+            if self._pages < len(_LOOKBACKS_NS):
+                self._since_ns = self._lookback_ns()
+                return []
+            return self._give_up(now_ns)
+        news = [trade for trade in trades if trade.trade_id not in self._between]
+        self._between.update((trade.trade_id, trade) for trade in news)
+        if any(trade.trade_id in self._between for trade in self._newest) or not self._newest:
             self._since_ns = None
             union = {**self._between, **{trade.trade_id: trade for trade in self._newest}}
             return self._confirm(sorted(union.values()), now_ns)
         if news and self._pages < _MAX_PAGES:
             self._since_ns = max(trade.time_ns for trade in news)
             return []
+        return self._give_up(now_ns)
+
+    def _give_up(self, now_ns: int) -> list[Trade]:
+        """Note that trades before the newest ones are lost; return those that are known nevertheless."""
         self._since_ns = None
         kept_ns = self._newest[0].time_ns + 1
         self.lost.append(TimeRange(self._sequence.settled_ns, kept_ns))
-        self._sequence, self._last = AgreedTrades(kept_ns), None
-        return self._confirm(self._newest, now_ns)
+        known = {trade.trade_id: trade for trade in self._sequence.give_up(kept_ns)}
+        known |= {trade.trade_id: trade for trade in self._newest if trade.time_ns < kept_ns}
+        released = sorted(known.values())
+        self._last = released[-1]
+        return released + self._confirm(self._newest, now_ns)
 
     def _confirm(self, trades: Sequence[Trade], now_ns: int) -> list[Trade]:
         until_ns = max(self._until_ns, self._sequence.settled_ns)

@@ -40,6 +40,11 @@ class Batches:
         """Return the number of trades that are in no record yet."""
         return len(self._trades)
 
+    @property
+    def waiting(self) -> Sequence[Trade]:
+        """Trades that are in no record yet."""
+        return self._trades
+
     def add(self, trades: Sequence[Trade], *, now_ns: int) -> None:
         """Add released trades."""
         if trades and not self._trades:

@@ -97,7 +97,9 @@ class RealtimeJob:
         else:
             poll_ns = int(services.settings.trade_poll_seconds * SECOND_NS)
             self._feed = AgreedFeed(begin_ns, now_ns=now_ns, poll_ns=poll_ns)
-        self._last_number = int(resume.last_trade_id) if resume.last_trade_id.isdecimal() else -1
+        self._settled_number = self._last_number = -1
+        if series.numbered and resume.last_trade_id.isdecimal():
+            self._settled_number = self._last_number = int(resume.last_trade_id)
         self._builder = CandleBuilder(starts)
         self._batches = Batches(resume.start_ns, now_ns=now_ns)
         self._checks = CandleChecks(starts)
@@ -106,7 +108,7 @@ class RealtimeJob:
         self._has_news = False
         self._newest_received_ns = 0
         self._asked_ns = 0
-        self._lost = 0
+        self._before_lost: tuple[list[Batch], list[ClosedCandles]] = [], []
 
     async def run(self) -> Completion | None:
         """Work until the stop; return how the job ended, or None if the relay no longer wants it."""
@@ -249,7 +251,20 @@ class RealtimeJob:
 
     # --- released trades --------------------------------------------------------------------------------------------
 
+    def _leave_out_lost(self) -> None:
+        """Let the next spans begin behind trades that are lost for good; what is known before them is due at once."""
+        batches, closed = self._before_lost
+        for span in self._feed.lost:
+            log.warning("trades are lost: the exchange no longer has them", span=str(span), symbol=self._symbol)
+            self._services.metrics.lost_spans.labels(self._venue).inc()
+            batches += self._batches.take(span.start_ns, now_ns=self._clock.monotonic_ns(), flush=True)
+            closed += self._builder.close(span.start_ns)
+            self._batches.skip(span.end_ns)
+            self._builder.skip(span.end_ns)
+        self._feed.lost.clear()
+
     def _release(self, released: Sequence[Trade], *, live: Sequence[Trade]) -> None:
+        self._leave_out_lost()
         if released:
             self._builder.add(released)
             wanted = [trade for trade in released if self._is_new(trade)]
@@ -262,7 +277,9 @@ class RealtimeJob:
 
     def _is_new(self, trade: Trade) -> bool:
         """Return whether no earlier dispatch has produced a trade for certain."""
-        return trade.time_ns >= self._start_ns or 0 <= self._last_number < trade.number
+        if self._settled_number >= 0:
+            return trade.number > self._settled_number
+        return trade.time_ns >= self._start_ns
 
     def _push(self) -> None:
         self._has_news = True
@@ -297,43 +314,40 @@ class RealtimeJob:
     async def _publish_due(self, *, flush: bool) -> bool:
         """Publish the records that are due; return whether there were any."""
         now_ns, settled_ns = self._clock.monotonic_ns(), self._feed.settled_ns
-        batches, closed = self._leave_out_lost(now_ns)
+        batches, closed = self._before_lost
+        self._before_lost = [], []
         closed += self._builder.close(settled_ns)
         if closed:
             self._live_closed.extend(closed)
             self._push()
         batches += self._batches.take(settled_ns, now_ns=now_ns, flush=flush)
         if self._dispatch.include_ticks:
-            for batch in batches:
-                await self._produce_trades(batch)
+            for place, batch in enumerate(batches):
+                await self._produce_trades(batch, [trade for later in batches[place + 1 :] for trade in later.trades])
         for each in closed:
             await self._produce_candles(each)
         return bool(closed or (batches and self._dispatch.include_ticks))
 
-    def _leave_out_lost(self, now_ns: int) -> tuple[list[Batch], list[ClosedCandles]]:
-        """Let the next spans begin behind trades that are lost for good; return the records of what was before."""
-        batches: list[Batch] = []
-        closed: list[ClosedCandles] = []
-        lost = self._feed.lost[self._lost :]
-        self._lost += len(lost)
-        for span in lost:
-            log.warning("trades are lost: the exchange no longer has them", span=str(span), symbol=self._symbol)
-            self._services.metrics.lost_spans.labels(self._venue).inc()
-            batches += self._batches.take(span.start_ns, now_ns=now_ns, flush=True)
-            closed += self._builder.close(span.start_ns)
-            self._batches.skip(span.end_ns)
-            self._builder.skip(span.end_ns)
-        return batches, closed
-
-    async def _produce_trades(self, batch: Batch) -> None:
+    async def _produce_trades(self, batch: Batch, later: Sequence[Trade]) -> None:
         headers = self._headers(Kind.TRADES, 0, batch.span)
         ticker = str(self._dispatch.instrument)
         publisher, metrics = self._services.publisher, self._services.metrics
         await publisher.produce(headers, trades_value(batch.trades), topic=TICKS_TOPIC, key=ticker)
         metrics.trades.labels(self._venue).inc(len(batch.trades))
-        if batch.trades:
-            self._last_id = batch.trades[-1].trade_id
-        self._report(0, batch.span, len(batch.trades), self._last_id)
+        self._report(0, batch.span, len(batch.trades), self._last_settled_id(batch, later))
+
+    def _last_settled_id(self, batch: Batch, later: Sequence[Trade]) -> str:
+        """Return the id of the last trade up to which Kafka has all; empty if it is not known.
+
+        A trade still to come may have a smaller number, as trades are in the order of time.
+        """
+        last = max(batch.trades, key=lambda trade: trade.number, default=None)
+        if not self._feed.is_numbered:
+            return ""
+        if last and last.number > self._last_number:
+            self._last_number, self._last_id = last.number, last.trade_id
+        waiting = min((trade.number for trade in (*later, *self._batches.waiting)), default=None)
+        return self._last_id if waiting is None or waiting > self._last_number else ""
 
     async def _produce_candles(self, closed: ClosedCandles) -> None:
         period, ticker = closed.period_seconds, str(self._dispatch.instrument)

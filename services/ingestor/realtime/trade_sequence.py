@@ -116,6 +116,14 @@ class AgreedTrades:
         self.settled_ns = max(self.settled_ns, end_ns)
         return sorted(t for t in union.values() if t.time_ns < end_ns)
 
+    def give_up(self, until_ns: int) -> list[Trade]:
+        """Settle the time up to ``until_ns`` although trades before it are lost; return those seen before it."""
+        found = sorted(trade for trade in self._seen.values() if trade.time_ns < until_ns)
+        self._seen = {i: trade for i, trade in self._seen.items() if trade.time_ns >= until_ns}
+        self.settled_ns = max(self.settled_ns, until_ns)
+        self._seen_until_ns = max(self._seen_until_ns, until_ns)
+        return found
+
 
 def ordinal_ids(trades: Sequence[Trade]) -> list[Trade]:
     """Return trades with an id made for each that has none: ``~time-price-amount-n``.

@@ -129,7 +129,7 @@ class FakeRelay(relay_rpc.IngestorServiceServicer):
     async def ResumeRealtime(
         self, request: relay_pb.ResumeRealtimeRequest, context: Any
     ) -> relay_pb.ResumeRealtimeResponse:
-        return self.resume
+        return relay_pb.ResumeRealtimeResponse() if request.job_id in self.fenced else self.resume
 
     async def ReportRealtime(
         self, request: relay_pb.ReportRealtimeRequest, context: Any

@@ -20,6 +20,7 @@ from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_
 from tests.unit.services.ingestor.fakes import Record
 
 SECOND_NS = 1_000_000_000
+MINUTE_NS = 60 * SECOND_NS
 MARKETS = {"binance": ("BTC/USDT", "BTCUSDT"), "kraken": ("SOL/USDT", "SOLUSDT")}
 """A market of each dialect: ccxt's symbol and the exchange's id."""
 
@@ -31,15 +32,16 @@ class LiveWorld:
     world: World
     sim: Sim
     dialect: str
+    market: tuple[str, str]
     identity: bytes = b""
 
     @property
     def symbol(self) -> str:
-        return MARKETS[self.dialect][0]
+        return self.market[0]
 
     @property
     def market_id(self) -> str:
-        return MARKETS[self.dialect][1]
+        return self.market[1]
 
     async def start(self, job_id: str, *, periods: tuple[int, ...] = (60,), ticks: bool = True) -> None:
         """Send a realtime dispatch to a realtime slot."""
@@ -120,7 +122,14 @@ class LiveWorld:
 
     async def true_candles(self, span: TimeRange, interval: str = "1m") -> dict[int, list[float]]:
         """Return the exchange's own candles of a span."""
-        return await self.sim.truth(span, self.market_id, interval)
+        return await self.sim.truth(span, self.symbol.replace("/", ""), interval)
+
+    async def quiet_minute(self) -> int:
+        """Return the start of a minute without trades behind one with trades, of the last hours."""
+        end_ns = NOW_NS // MINUTE_NS * MINUTE_NS
+        traded = await self.true_candles(TimeRange(end_ns - 600 * MINUTE_NS, end_ns))
+        opens = range(end_ns - 599 * MINUTE_NS, end_ns, MINUTE_NS)
+        return next(t for t in opens if t not in traded and t - MINUTE_NS in traded)
 
     async def _get(self, path: str, **query: Any) -> Any:
         async with self.sim.http.get(self.sim.url + path, params=query) as answer:
@@ -135,6 +144,7 @@ async def live_world(
     speed: float = 200,
     since_ns: int = NOW_NS,
     sim: dict[str, Any] | None = None,
+    market: tuple[str, str] | None = None,
     **settings: Any,
 ) -> AsyncIterator[LiveWorld]:
     """Run an ingestor whose realtime dispatches begin at ``since_ns``."""
@@ -147,7 +157,7 @@ async def live_world(
             world = World(there.broker, there.gateway, there.relay, there.context, values, stop, ingestor)
             world.relay.resume = resume_at(since_ns, 60, 300)
             try:
-                yield LiveWorld(world, exchange, dialect)
+                yield LiveWorld(world, exchange, dialect, market or MARKETS[dialect])
             finally:
                 stop.set()
                 await ingestor

@@ -21,7 +21,7 @@ from services.ingestor.config import IngestorSettings
 from services.ingestor.server import work
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
 from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
-from tests.unit.services.ingestor.realtime.live_world import LiveWorld
+from tests.unit.services.ingestor.realtime.live_world import MARKETS, LiveWorld
 from tests.unit.services.relay.harness import Suite, suite
 
 SECOND_NS = 1_000_000_000
@@ -131,7 +131,9 @@ async def test_a_subscription_survives_the_change_of_its_ingestor_without_a_hole
         dispatches = dict.fromkeys(record.control.dispatch_id for record in records)
         assert len(dispatches) == 2
         world: Any = None
-        truth = await LiveWorld(world, c.sim, "binance").true_trades(TimeRange(since_ns, c.settled()))
+        truth = await LiveWorld(world, c.sim, "binance", MARKETS["binance"]).true_trades(
+            TimeRange(since_ns, c.settled())
+        )
         written = {trade.trade_id for record in records for trade in record.trades}
         assert truth.keys() <= written
         second = [record for record in records if record.control.dispatch_id == list(dispatches)[1]]
