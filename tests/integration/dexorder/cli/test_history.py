@@ -55,6 +55,7 @@ def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
         "row_count",
         "empty_periods",
         "missing",
+        "provisional",
         "snapshot_id",
         "table",
         "topic",
