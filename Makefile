@@ -37,7 +37,7 @@ check: setup  ## Lint, types, protos.
 	$(PY) protos/generate.py --check
 	$(PY) docs/write_settings.py --check
 
-test: classes  ## All tests but the long ones; a real Kafka and a real Spark.
+test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
 	$(PY) -m pytest -n 2 --dist loadgroup -m "not smoke and not nightly and not soak"
 
 smoke: classes  ## The whole suite as processes, each part killed once, and the other long tests.

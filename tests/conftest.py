@@ -19,15 +19,10 @@ SHARED = ("spark", "smoke_suite", "kafka")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests for xdist: by the first of SHARED that they need, otherwise by file.
-
-    A Kafka starts within seconds, and its tests mostly wait, so each folder of tests may have one of its own.
-    """
+    """Group tests for xdist: by the first of SHARED that they need, otherwise by file."""
     for item in items:
         needs = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
         group = next((name for name in SHARED if name in needs), item.nodeid.partition("::")[0])
-        if group == "kafka":
-            group = f"kafka of {item.nodeid.split('/')[1]}"
         item.add_marker(pytest.mark.xdist_group(group))
 
 
