@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import expressions
-from pyiceberg.expressions import BooleanExpression
 
 from dexorder.reading import load_table, readable
-from services.common.lake.tables import TICKERS, TICKS
+from services.common.lake.tables import TICKERS, TICKS, trades_in
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso_microseconds
 
@@ -23,7 +22,7 @@ def read_trades(name: str, properties: Mapping[str, str], ticker: str, span: Tim
     """Return the stored trades of a market in a range, by time and id; CatalogError as `reading.load_table`."""
     table = load_table(name, properties, TICKS)
     with readable(TICKS):
-        rows = table.scan(_within(ticker, span), selected_fields=_TRADES).to_arrow()
+        rows = table.scan(trades_in(ticker, span), selected_fields=_TRADES).to_arrow()
     # Ids are numbers at nearly every exchange; longer ones are larger then.
     rows = rows.append_column("length", pc.utf8_length(rows["trade_id"]))
     order: Any = [("time", "ascending"), ("length", "ascending"), ("trade_id", "ascending")]
@@ -36,7 +35,7 @@ def read_snapshots(name: str, properties: Mapping[str, str], venue: str, since_n
     CatalogError as `reading.load_table`.
     """
     table = load_table(name, properties, TICKERS)
-    made: Any = expressions
+    made: Any = expressions  # its constructors' annotations do not cover (column, value)
     received = made.GreaterThanOrEqual("received_at", iso_microseconds(since_ns))
     with readable(TICKERS):
         rows = table.scan(received).to_arrow()
@@ -46,13 +45,3 @@ def read_snapshots(name: str, properties: Mapping[str, str], venue: str, since_n
     tickers = rows["ticker"].to_pylist()
     first = [n == 0 or tickers[n - 1] != each for n, each in enumerate(tickers)]
     return rows.filter(pa.array(first, pa.bool_())).select(_SNAPSHOTS)
-
-
-def _within(ticker: str, span: TimeRange) -> BooleanExpression:
-    made: Any = expressions  # its constructors' annotations do not cover (column, value)
-    rows: BooleanExpression = made.And(
-        made.EqualTo("ticker", ticker),
-        made.GreaterThanOrEqual("time", iso_microseconds(span.start_ns)),
-        made.LessThan("time", iso_microseconds(span.end_ns)),
-    )
-    return rows
