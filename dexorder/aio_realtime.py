@@ -14,15 +14,17 @@ import pyarrow as pa
 from dexorder.connection import Connection
 from dexorder.ended import Ended, history_error
 from dexorder.errors import RequestRefused
-from dexorder.live import LiveJob, LiveUpdate, Realtime, Subscription
-from dexorder.live_messages import decode_job, decode_subscription, decode_update
+from dexorder.live import LiveUpdate, Realtime
+from dexorder.live_messages import decode_update
 from dexorder.moments import Moment, moment_ns
 from dexorder.reading_market import read_snapshots, read_trades
 from dexorder.request import check_ticker, parse_period
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import Progress, RequestStatus
+from services.common.model.realtime import RealtimeJobRecord, RealtimeParams, StartedSubscription, Subscription
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
+from services.common.rpc.realtime_messages import decode_job, decode_started, encode_subscription
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
 
@@ -76,19 +78,10 @@ class RealtimeCalls(ABC):
         if not trades and not seconds:
             raise RequestRefused("neither trades nor periods are given; a subscription needs at least one of them")
         name = subscription_id or f"rt-{uuid.uuid4().hex}"
-        params = ingest_pb2.RealtimeParams(
-            include_ticks=trades, include_ohlc=bool(seconds), ohlc_period_seconds=seconds
-        )
-        subscription = pb.RealtimeSubscription(
-            subscription_id=name,
-            ticker=ticker,
-            params=params,
-            since=None if since is None else _moment_ns(since, "since", time.time_ns()),
-            client_id=client_id or None,
-        )
-        await self._connection.call(
-            self._connection.stub.StartRealtime, pb.StartRealtimeRequest(subscription=subscription)
-        )
+        since_ns = None if since is None else _moment_ns(since, "since", time.time_ns())
+        subscription = Subscription(name, ticker, RealtimeParams(trades, tuple(seconds)), since_ns, client_id)
+        request = pb.StartRealtimeRequest(subscription=encode_subscription(subscription))
+        await self._connection.call(self._connection.stub.StartRealtime, request)
         return name
 
     async def stop_realtime(self, subscription_id: str) -> None:
@@ -99,11 +92,11 @@ class RealtimeCalls(ABC):
     async def list_realtime(self, client_id: str = "", *, ticker: str = "") -> Realtime:
         """Return the subscriptions that were not stopped, by time of their start, and the jobs that serve them."""
         request = pb.ListRealtimeRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
-        subscriptions: list[Subscription] = []
-        jobs: dict[str, LiveJob] = {}
+        subscriptions: list[StartedSubscription] = []
+        jobs: dict[str, RealtimeJobRecord] = {}
         while True:
             answer = await self._connection.call(self._connection.stub.ListRealtime, request)
-            subscriptions += map(decode_subscription, answer.subscriptions)
+            subscriptions += map(decode_started, answer.subscriptions)
             jobs.update({job.ticker: job for job in map(decode_job, answer.jobs)})
             request.page_token = answer.next_page_token
             if not request.page_token:

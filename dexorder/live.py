@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from services.common.model.periods import PERIODS
+from services.common.model.periods import PERIODS, TRADES_PERIOD
+from services.common.model.realtime import RealtimeJobRecord, RealtimeState, SeriesProgress, StartedSubscription
 from services.common.model.times import iso
-
-
-class LiveStatus(StrEnum):
-    """State of the one job that fetches a market's live data."""
-
-    WAITING = "WAITING"
-    """No ingestor has it, or the market has no subscription."""
-    RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +108,7 @@ class Missed:
         return {
             "kind": "missed",
             "ticker": self.ticker,
-            "of": PERIODS.get(self.period_seconds, str(self.period_seconds)) if self.period_seconds else "trades",
+            "of": series_name(self.period_seconds),
             "count": self.count,
             "first": iso(self.first_ns),
             "last": iso(self.last_ns),
@@ -129,13 +120,13 @@ class LiveUpdate:
     """Events since the last update, in this order: data that was not sent, states, trades, candles."""
 
     missed: tuple[Missed, ...] = ()
-    statuses: tuple[tuple[str, LiveStatus], ...] = ()
+    statuses: tuple[tuple[str, RealtimeState], ...] = ()
     trades: tuple[LiveTrade, ...] = ()
     candles: tuple[LiveCandle, ...] = ()
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return one value for each line of ``--json``."""
-        statuses = [{"kind": "status", "ticker": ticker, "status": str(status)} for ticker, status in self.statuses]
+        statuses = [{"kind": "status", "ticker": ticker, "status": status.name} for ticker, status in self.statuses]
         return [
             *(each.as_json() for each in self.missed),
             *statuses,
@@ -145,93 +136,64 @@ class LiveUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
-    """A realtime subscription that was started and not stopped."""
-
-    subscription_id: str
-    ticker: str
-    trades: bool
-    periods: tuple[int, ...]
-    since_ns: int | None
-    client_id: str
-    started_ns: int
-    history_request_ids: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the subscription as JSON."""
-        return {
-            "subscription_id": self.subscription_id,
-            "ticker": self.ticker,
-            "trades": self.trades,
-            "periods": [PERIODS.get(each, str(each)) for each in self.periods],
-            "since": None if self.since_ns is None else iso(self.since_ns),
-            "client_id": self.client_id,
-            "started": iso(self.started_ns),
-            "history_request_ids": list(self.history_request_ids),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSeries:
-    """Progress of the trades (``period_seconds`` 0) or candles of a job.
-
-    Attributes:
-        settled_until_ns: Kafka has everything before this time that the exchange had; 0 if nothing was reported.
-        count: Trades or candles since the relay's start.
-        lag_ns: Time between ``settled_until_ns`` and Kafka's acknowledgement, at the last report.
-    """
-
-    period_seconds: int
-    settled_until_ns: int
-    count: int
-    reported_ns: int
-    lag_ns: int
-
-    @property
-    def name(self) -> str:
-        """``trades``, or the period."""
-        return PERIODS.get(self.period_seconds, str(self.period_seconds)) if self.period_seconds else "trades"
-
-
-@dataclass(frozen=True, slots=True)
-class LiveJob:
-    """The one job of a market, which serves all its subscriptions."""
-
-    ticker: str
-    status: LiveStatus
-    ingestor: str
-    dispatched_ns: int
-    restarts: int
-    last_error: str
-    next_attempt_ns: int
-    series: tuple[LiveSeries, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the job as JSON."""
-        return {
-            "ticker": self.ticker,
-            "status": str(self.status),
-            "ingestor": self.ingestor or None,
-            "dispatched": iso(self.dispatched_ns) if self.dispatched_ns else None,
-            "restarts": self.restarts,
-            "last_error": self.last_error or None,
-            "next_attempt": iso(self.next_attempt_ns) if self.next_attempt_ns else None,
-            "series": [
-                {
-                    "name": each.name,
-                    "settled_until": iso(each.settled_until_ns) if each.settled_until_ns else None,
-                    "count": each.count,
-                    "reported": iso(each.reported_ns) if each.reported_ns else None,
-                    "lag_ms": each.lag_ns // 1_000_000,
-                }
-                for each in self.series
-            ],
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Realtime:
     """All subscriptions that match a question, and the jobs that serve them."""
 
-    subscriptions: tuple[Subscription, ...]
-    jobs: tuple[LiveJob, ...]
+    subscriptions: tuple[StartedSubscription, ...]
+    jobs: tuple[RealtimeJobRecord, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return subscriptions and jobs as JSON."""
+        return {
+            "subscriptions": [_subscription_json(each) for each in self.subscriptions],
+            "jobs": [_job_json(each) for each in self.jobs],
+        }
+
+
+def series_name(period_seconds: int) -> str:
+    """Return ``trades``, or the period."""
+    if period_seconds == TRADES_PERIOD:
+        return "trades"
+    return PERIODS.get(period_seconds, str(period_seconds))
+
+
+def iso_or_none(time_ns: int | None) -> str | None:
+    """Return a time as text, or None where it is unknown: None or 0."""
+    return iso(time_ns) if time_ns else None
+
+
+def _subscription_json(started: StartedSubscription) -> dict[str, Any]:
+    subscription = started.subscription
+    return {
+        "subscription_id": subscription.subscription_id,
+        "ticker": subscription.ticker,
+        "trades": subscription.params.include_ticks,
+        "periods": [series_name(each) for each in subscription.params.periods],
+        "since": None if subscription.since_ns is None else iso(subscription.since_ns),
+        "client_id": subscription.client_id,
+        "started": iso(started.started_ns),
+        "history_request_ids": list(started.history_request_ids),
+    }
+
+
+def _job_json(job: RealtimeJobRecord) -> dict[str, Any]:
+    return {
+        "ticker": job.ticker,
+        "status": job.state.name,
+        "ingestor": job.ingestor or None,
+        "dispatched": iso_or_none(job.dispatched_ns),
+        "restarts": job.restarts,
+        "last_error": job.error or None,
+        "next_attempt": iso_or_none(job.next_attempt_ns),
+        "series": [_series_json(each) for each in job.series],
+    }
+
+
+def _series_json(series: SeriesProgress) -> dict[str, Any]:
+    return {
+        "name": series_name(series.period_seconds),
+        "settled_until": iso_or_none(series.settled_ns),
+        "count": series.count,
+        "reported": iso_or_none(series.reported_ns),
+        "lag_ms": series.lag_ns // 1_000_000,
+    }

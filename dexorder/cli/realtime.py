@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from dexorder.cli import output
 from dexorder.client import Client
-from dexorder.live import LiveJob, LiveStatus, Subscription
-from services.common.model.periods import PERIODS
+from dexorder.live import iso_or_none, series_name
+from services.common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
 from services.common.model.times import iso
 
 
@@ -16,8 +16,7 @@ def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | 
     with Client(relay) as client:
         found = client.list_realtime(client_id, ticker=ticker)
     if as_json:
-        subscriptions = [each.as_json() for each in found.subscriptions]
-        output.print_json({"subscriptions": subscriptions, "jobs": [each.as_json() for each in found.jobs]})
+        output.print_json(found.as_json())
         return
     out = output.stdout()
     columns = ("subscription", "client", "ticker", "asks for", "since", "started")
@@ -61,33 +60,34 @@ def stop(subscription_ids: Sequence[str], relay: str | None) -> None:
 
 def asked(subscription: Subscription) -> str:
     """Return what a subscription asks for."""
-    return ", ".join([*(["trades"] if subscription.trades else []), *(PERIODS[each] for each in subscription.periods)])
+    return ", ".join(series_name(each) for each in subscription.params.series)
 
 
-def _subscription_cells(each: Subscription) -> tuple[str, ...]:
-    since = iso(each.since_ns) if each.since_ns is not None else "its start"
+def _subscription_cells(each: StartedSubscription) -> tuple[str, ...]:
+    subscription = each.subscription
+    since = iso(subscription.since_ns) if subscription.since_ns is not None else "its start"
     return (
-        each.subscription_id,
-        each.client_id or "-",
-        each.ticker,
-        asked(each),
+        subscription.subscription_id,
+        subscription.client_id or "-",
+        subscription.ticker,
+        asked(subscription),
         since,
         iso(each.started_ns),
     )
 
 
-def _job_cells(job: LiveJob) -> list[tuple[str, ...]]:
+def _job_cells(job: RealtimeJobRecord) -> list[tuple[str, ...]]:
     """Return a row for each series of a job; one row if it has none."""
-    state = str(job.status).lower()
-    if job.status is LiveStatus.WAITING and job.next_attempt_ns:
+    state = job.state.name.lower()
+    if job.state is RealtimeState.WAITING and job.next_attempt_ns:
         state = f"waiting until {iso(job.next_attempt_ns)}"
     head = (job.ticker, state, job.ingestor or "-")
-    tail = (f"{job.restarts:,}", job.last_error or "-")
+    tail = (f"{job.restarts:,}", job.error or "-")
     rows: list[tuple[str, ...]] = [
         (
             *head,
-            each.name,
-            iso(each.settled_until_ns) if each.settled_until_ns else "-",
+            series_name(each.period_seconds),
+            iso_or_none(each.settled_ns) or "-",
             f"{each.count:,}",
             f"{each.lag_ns / 1e6:,.0f} ms" if each.reported_ns else "-",
             *tail,

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from dexorder.chart import DIM, DOWN, UP, Bar, lines, volume_line
 from dexorder.cli.output import safe
-from dexorder.live import LiveCandle, LiveStatus, LiveTrade, LiveUpdate
+from dexorder.live import LiveCandle, LiveTrade, LiveUpdate
 from services.common.model.periods import PERIODS
+from services.common.model.realtime import RealtimeState
 from services.common.model.times import SECOND_NS, to_datetime
 
 _KEPT_CANDLES = 500
@@ -29,7 +30,7 @@ class WatchView:
         """Show ``ticker``; the chart is of the first of ``periods``."""
         self.ticker = ticker
         self.periods = tuple(periods)
-        self.status = LiveStatus.WAITING
+        self.status = RealtimeState.WAITING
         self.missed = 0
         self._candles: dict[int, dict[int, LiveCandle]] = {each: {} for each in self.periods}
         self._trades: deque[LiveTrade] = deque(maxlen=_KEPT_TRADES)
@@ -72,12 +73,12 @@ class WatchView:
         text = Text(f"{self.ticker}  ", style="bold")
         if last := self._last_price():
             text.append(f"{price_text(last)}  ", style="bold")
-        style = UP if self.status is LiveStatus.RUNNING else "yellow"
-        text.append(str(self.status).lower(), style=style)
+        style = UP if self.status is RealtimeState.RUNNING else "yellow"
+        text.append(self.status.name.lower(), style=style)
         if self._received_ns:
             silent_s = max(0, now_ns - self._received_ns) // SECOND_NS
             text.append(f"  lag {self._lag_ns / 1e6:,.0f} ms, last trade {silent_s:,} s ago", style=DIM)
-        elif self.status is LiveStatus.WAITING:
+        elif self.status is RealtimeState.WAITING:
             text.append("  waiting for an ingestor; `dexorder realtime list` shows why", style=DIM)
         if self.missed:
             text.append(f"  {self.missed:,} trades not shown, as this terminal was too slow", style="yellow")

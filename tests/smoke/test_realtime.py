@@ -104,4 +104,4 @@ def test_no_trade_is_lost_or_doubled_while_sockets_fail_and_parts_are_killed(smo
             assert not found, "candles without a trade"
         for each in names:
             client.stop_realtime(each)
-        assert not [each for each in client.list_realtime().subscriptions if each.subscription_id in names]
+        assert not [each for each in client.list_realtime().subscriptions if each.subscription.subscription_id in names]

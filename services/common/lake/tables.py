@@ -165,13 +165,6 @@ def trades_in(ticker: str, span: TimeRange) -> BooleanExpression:
     return rows
 
 
-def snapshots_of(dispatches: Iterable[int], span: TimeRange) -> BooleanExpression:
-    """Return a filter for the rows of ``TICKERS`` that some dispatches brought, with times in ``span``."""
-    made: Any = expressions
-    rows: BooleanExpression = made.And(made.In("dispatch", set(dispatches)), *_within("time", span))
-    return rows
-
-
 def _within(column: str, span: TimeRange) -> tuple[BooleanExpression, BooleanExpression]:
     made: Any = expressions
     first, end = iso_microseconds(span.start_ns), iso_microseconds(span.end_ns)

@@ -89,6 +89,14 @@ def encode_state(state: RealtimeState) -> realtime_pb2.RealtimeState.ValueType:
     return realtime_pb2.RealtimeState.ValueType(state)
 
 
+def decode_state(state: realtime_pb2.RealtimeState.ValueType) -> RealtimeState:
+    """Return a state; WAITING for one that is not given or not known."""
+    try:
+        return RealtimeState(state)
+    except ValueError:
+        return RealtimeState.WAITING
+
+
 def encode_job(job: RealtimeJobRecord) -> realtime_pb2.RealtimeJob:
     """Return the message of a job."""
     return realtime_pb2.RealtimeJob(
@@ -118,7 +126,7 @@ def decode_job(message: realtime_pb2.RealtimeJob) -> RealtimeJobRecord:
     return RealtimeJobRecord(
         message.ticker,
         decode_params(message.params),
-        RealtimeState(message.state),
+        decode_state(message.state),
         message.ingestor,
         message.dispatched_at,
         message.restarts,

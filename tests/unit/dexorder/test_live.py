@@ -8,7 +8,8 @@ import pytest
 
 from dexorder import AsyncClient, Client
 from dexorder.errors import RequestRefused, RequestUnknown
-from dexorder.live import LiveCandle, LiveSeries, LiveStatus, LiveTrade, LiveUpdate, Missed
+from dexorder.live import LiveCandle, LiveTrade, LiveUpdate, Missed
+from services.common.model.realtime import RealtimeParams, RealtimeState, SeriesProgress
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.market.v1 import market_pb2
 from services.gen.dexorder.market.v1.ohlcv_pb2 import OHLCV
@@ -51,7 +52,7 @@ def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
         found = next(client.live(TICKER, ["1m"]))
     assert found == LiveUpdate(
         (Missed(TICKER, 60, 4, START, START + 9),),
-        ((TICKER, LiveStatus.RUNNING),),
+        ((TICKER, RealtimeState.RUNNING),),
         (LiveTrade(TICKER, "1", START + SECOND_NS, 101.0, 0.5, "sell", START + 5),),
         (LiveCandle(TICKER, 60, START + 120 * SECOND_NS, 1.0, 3.0, 0.5, 2.0, 7.0, None, None, False, True, START + 6),),
     )
@@ -95,13 +96,15 @@ def test_a_subscription_is_started_listed_and_stopped(fake: FakeRelay) -> None:
         assert client.start_realtime(TICKER, ["1m", "5m"], since="2024-01-01", client_id="desk", subscription_id=name)
         other = client.start_realtime("ETH/USDT.SIM", trades=True)
         found = client.list_realtime()
-        assert [each.subscription_id for each in found.subscriptions] == [name, other]
-        first = found.subscriptions[0]
-        assert (first.periods, first.trades, first.since_ns, first.client_id) == ((60, 300), True, START, "desk")
-        assert [each.ticker for each in client.list_realtime(ticker="ETH/USDT.SIM").subscriptions] == ["ETH/USDT.SIM"]
+        assert [each.subscription.subscription_id for each in found.subscriptions] == [name, other]
+        first = found.subscriptions[0].subscription
+        assert (first.params, first.since_ns, first.client_id) == (RealtimeParams(True, (60, 300)), START, "desk")
+        assert [each.subscription.ticker for each in client.list_realtime(ticker="ETH/USDT.SIM").subscriptions] == [
+            "ETH/USDT.SIM"
+        ]
         client.stop_realtime(name)
         client.stop_realtime(name)
-        assert [each.subscription_id for each in client.list_realtime().subscriptions] == [other]
+        assert [each.subscription.subscription_id for each in client.list_realtime().subscriptions] == [other]
         with pytest.raises(RequestRefused, match="stopped"):
             client.start_realtime(TICKER, ["1m"], subscription_id=name)
         with pytest.raises(RequestUnknown, match="unknown"):
@@ -120,9 +123,9 @@ def test_jobs_are_listed_with_their_series(fake: FakeRelay) -> None:
     ]
     with Client() as client:
         found = client.list_realtime()
-    assert [(job.ticker, job.status) for job in found.jobs] == [
-        ("A/B.SIM", LiveStatus.WAITING),
-        (TICKER, LiveStatus.RUNNING),
+    assert [(job.ticker, job.state) for job in found.jobs] == [
+        ("A/B.SIM", RealtimeState.WAITING),
+        (TICKER, RealtimeState.RUNNING),
     ]
-    assert found.jobs[1].series == (LiveSeries(60, START, 3, START + 1, 2_000_000),)
-    assert found.jobs[1].as_json()["series"][0]["lag_ms"] == 2
+    assert found.jobs[1].series == (SeriesProgress(60, START, 3, START + 1, 2_000_000),)
+    assert found.as_json()["jobs"][1]["series"][0]["lag_ms"] == 2

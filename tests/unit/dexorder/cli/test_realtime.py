@@ -10,8 +10,9 @@ from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
 from dexorder.cli.watch_view import WatchView
-from dexorder.live import LiveStatus, LiveUpdate, Missed
+from dexorder.live import LiveUpdate, Missed
 from dexorder.live_messages import decode_update
+from services.common.model.realtime import RealtimeState
 from services.common.model.times import SECOND_NS
 from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
 from tests.fakes.candle_table import START
@@ -113,4 +114,4 @@ def test_the_view_shows_state_price_candles_trades_and_what_was_missed() -> None
     lines = text.splitlines()
     assert sum("00:00:02.000" in line for line in lines) == 1  # the trade that came twice
     assert any(line.split()[:3] == ["1m", "01-01", "00:01:00"] and line.rstrip().endswith("open") for line in lines)
-    assert view.status is LiveStatus.RUNNING
+    assert view.status is RealtimeState.RUNNING

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.commit import CommitLost
 from services.common.lake.commit_state import state_of
-from services.common.lake.tables import TICKERS, TICKS, snapshots_of, trades_in
+from services.common.lake.tables import TICKERS, TICKS, trades_in
 from services.common.model.page import PageHeaders
 from services.common.model.time_range import TimeRange
 from services.common.model.times import SECOND_NS
@@ -173,8 +173,6 @@ def test_snapshots_of_a_later_dispatch_replace_those_of_the_same_time(tmp_path: 
     assert take(2, 1.0, ("A", 0), ("B", 0), ("A", 15)) is upsert.Path.NONE
     assert take(1, 9.0, ("A", 0)) is upsert.Path.NONE, "an older dispatch"
     assert take(3, 2.0, ("A", 15), ("C", 3)) is upsert.Path.REWRITE
-    of_last = load().scan(row_filter=snapshots_of({3}, TimeRange(second(0), second(15)))).to_arrow()
-    assert of_last.column("ticker").to_pylist() == ["C.BINANCE"]
     rows = TICKERS.rows(load().scan().to_arrow())
     assert sorted((row["ticker"], row["time"] * 1_000 == second(15), row["last"], row["dispatch"]) for row in rows) == [
         ("A.BINANCE", False, 1.0, 2),
