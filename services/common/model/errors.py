@@ -13,6 +13,10 @@ RETRY_AFTER = "retry-after-ms"
 """Name of the trailing metadata entry (or header) with the milliseconds after which the same call may succeed."""
 
 
+RETRY_PUSHBACK = "grpc-retry-pushback-ms"
+"""The same time under the name that gRPC's own retries read."""
+
+
 class Code(IntEnum):
     """Canonical status codes with the numbers that gRPC and google.rpc.Code give them."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import cache
 from types import CoroutineType
 from typing import Any, NoReturn, TypeAlias
 
@@ -17,11 +18,14 @@ import grpc
 from grpc.aio import AbortError
 
 from services.common.metrics import CallMetrics
-from services.common.model.errors import RETRY_AFTER, Code, InvalidRequest
-from services.common.rpc.policy import Admit, Call, InternalText, Method
+from services.common.model.errors import RETRY_AFTER, RETRY_PUSHBACK, Code, InvalidRequest
+from services.common.rpc.error_details import STATUS_DETAILS, encode_details, field_names, reason_of
+from services.common.rpc.policy import Admit, Call, InternalText, Method, Status
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]
+Fields = Callable[[], frozenset[str]]
+"""Returns the names of the fields of a method's request."""
 _STATUS = {code: grpc.StatusCode[code.name] for code in Code}
 _TYPES = {
     (False, False): ("unary", grpc.unary_unary_rpc_method_handler),
@@ -57,11 +61,12 @@ def _checked(request: Any) -> Any:
 class _GrpcCall(Call):
     """A call of grpcio."""
 
-    __slots__ = ("_context", "_lost")
+    __slots__ = ("_context", "_fields", "_lost")
 
-    def __init__(self, method: Method, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    def __init__(self, method: Method, context: grpc.aio.ServicerContext[Any, Any], fields: Fields) -> None:
         super().__init__(method)
         self._context = context
+        self._fields = fields
         self._lost: grpc.aio.BaseError | None = None
 
     async def send(self, answers: list[bytes]) -> None:
@@ -86,8 +91,21 @@ class _GrpcCall(Call):
         status = self.fail(error, of_transport=isinstance(error, grpc.aio.BaseError))
         if status is None:
             raise error
-        metadata = () if status.retry_ms is None else ((RETRY_AFTER, str(status.retry_ms)),)
-        await self._context.abort(_STATUS[status.code], status.text, metadata)
+        await self._context.abort(_STATUS[status.code], status.text, self._metadata(status, error))
+
+    def _metadata(self, status: Status, error: BaseException) -> tuple[tuple[str, str | bytes], ...]:
+        details = encode_details(
+            status.code,
+            status.text,
+            reason=reason_of(error),
+            method=self.method.path,
+            retry_ms=status.retry_ms,
+            names=self._fields(),
+        )
+        if status.retry_ms is None:
+            return ((STATUS_DETAILS, details),)
+        retry_ms = str(status.retry_ms)
+        return (STATUS_DETAILS, details), (RETRY_AFTER, retry_ms), (RETRY_PUSHBACK, retry_ms)
 
 
 class PolicyInterceptor(grpc.aio.ServerInterceptor):
@@ -122,23 +140,24 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
         method = Method(service, name, self._metrics.tally((label, service, name)), self._internal_text)
         incoming = _requests if handler.request_streaming else _request
         wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
+        deserialize, serialize = handler.request_deserializer, handler.response_serializer
+        fields = cache(lambda: _fields_of(deserialize))
         behavior = next(
             b for b in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream) if b
         )
-        deserialize, serialize = handler.request_deserializer, handler.response_serializer
         if serialize and handler.response_streaming:
             serialize = _unless_bytes(serialize)
         return make(
-            wrap(behavior, method, incoming),
+            wrap(behavior, method, incoming, fields),
             request_deserializer=_tolerant(deserialize) if deserialize else None,
             response_serializer=serialize,
         )
 
-    def _wrap_unary(self, behavior: Behavior, method: Method, incoming: Behavior) -> Behavior:
+    def _wrap_unary(self, behavior: Behavior, method: Method, incoming: Behavior, fields: Fields) -> Behavior:
         admit, tally = self._admit, method.tally
 
         async def unary(request: Any, context: Any) -> Any:
-            call = _GrpcCall(method, context)
+            call = _GrpcCall(method, context, fields)
             try:
                 admit(method.service, context)
                 response = behavior(incoming(method, request), context)
@@ -153,11 +172,11 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
 
         return unary
 
-    def _wrap_stream(self, behavior: Behavior, method: Method, incoming: Behavior) -> Behavior:
+    def _wrap_stream(self, behavior: Behavior, method: Method, incoming: Behavior, fields: Fields) -> Behavior:
         admit, tally = self._admit, method.tally
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            call = _GrpcCall(method, context)
+            call = _GrpcCall(method, context, fields)
             try:
                 admit(method.service, context)
                 answers = behavior(incoming(method, request), context)
@@ -177,6 +196,12 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
                 call.finish()
 
         return stream
+
+
+def _fields_of(deserialize: Callable[[bytes], Any] | None) -> frozenset[str]:
+    """Return the names of the fields of the messages that ``Message.FromString`` makes; none for another decoder."""
+    descriptor = getattr(getattr(deserialize, "__self__", None), "DESCRIPTOR", None)
+    return frozenset() if descriptor is None else field_names(descriptor)
 
 
 def _request(method: Method, request: Any) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import status_pb2
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from prometheus_client import CollectorRegistry
@@ -111,7 +113,45 @@ async def test_retry_after_is_metadata_if_it_is_known() -> None:
                 async for _ in stub.WatchProgress(pb.WatchProgressRequest()):
                     pass
             for error in (unary.value, stream.value):
-                assert [v for k, v in error.trailing_metadata() if k == "retry-after-ms"] == told
+                for name in ("retry-after-ms", "grpc-retry-pushback-ms"):
+                    assert [v for k, v in error.trailing_metadata() if k == name] == told
+
+
+async def test_details_name_the_error_the_field_and_the_time_of_the_next_attempt() -> None:
+    servicer = raising(errors.InvalidRequest("request_id '' is empty"))
+    async with await serve(servicer) as running, grpc.aio.insecure_channel(running.address) as channel:
+        stub = rpc.RelayServiceStub(channel)
+        details = await failure_details(stub)
+        assert [type(each).__name__ for each in details] == ["ErrorInfo", "BadRequest"]
+        info, bad = details
+        assert (info.reason, info.domain) == ("INVALID_REQUEST", "dexorder")
+        assert dict(info.metadata) == {"method": f"{NAME}/GetRequest"}
+        (violation,) = bad.field_violations
+        assert (violation.field, violation.description) == ("request_id", "request_id '' is empty")
+        servicer.error = errors.Exhausted("quota x", retry_seconds=2.5)
+        info, retry = await failure_details(stub)
+        assert info.reason == "EXHAUSTED"
+        assert retry.retry_delay.ToMilliseconds() == 2_500
+        servicer.error = KeyError("secret")
+        (info,) = await failure_details(stub)
+        assert info.reason == "INTERNAL"
+
+
+async def failure_details(stub: Any) -> list[Any]:
+    """Return the details of a call that fails, as grpcio-status reads them."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.GetRequest(pb.GetRequestRequest())
+    (value,) = (value for key, value in caught.value.trailing_metadata() if key == "grpc-status-details-bin")
+    status = status_pb2.Status.FromString(value)
+    number: Any = caught.value.code().value[0]
+    assert (status.code, status.message) == (number, caught.value.details())
+    kinds = {f"google.rpc.{kind.__name__}": kind for kind in (ErrorInfo, BadRequest, RetryInfo)}
+    found = []
+    for each in status.details:
+        message: Any = kinds[each.TypeName()]()
+        assert each.Unpack(message)
+        found.append(message)
+    return found
 
 
 class Counting(Raising):
