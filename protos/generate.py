@@ -34,7 +34,7 @@ def run_protoc(out: Path) -> None:
                 sys.executable,
                 "-m",
                 "grpc_tools.protoc",
-                f"-I{module}",
+                *(f"-I{each}" for each in (module, *MODULES)),
                 f"--plugin=protoc-gen-mypy={plugin}/protoc-gen-mypy",
                 f"--plugin=protoc-gen-mypy_grpc={plugin}/protoc-gen-mypy_grpc",
                 f"--python_out={out}",

@@ -1,0 +1,214 @@
+"""One connection to a UDF in use: frames out, responses in, keepalive. Runs only inside the caller's calls.
+
+There is no thread: whoever waits for the UDF also reads from it, so its output is taken all the time in which its
+silence counts. Between calls the pipe or socket bounds what is under way.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from services.common.udf import messages
+from services.common.udf.connections import Connection
+from services.common.udf.errors import ProtocolError, UdfError, UdfGone
+from services.common.udf.framing import FrameSplitter, shown, text_hint
+from services.common.udf.points import Batch, Point
+from services.common.udf.session import HostSession, Kind
+from services.common.udf.spec import UdfSpec
+from services.gen.udf import udf_pb2 as pb
+
+_READ_BYTES = 256 * 1024
+_WAIT_SECONDS = 0.5
+T = TypeVar("T")
+
+
+class Link:
+    """A connection with the state of its session and the output that has arrived."""
+
+    def __init__(self, spec: UdfSpec, connection: Connection) -> None:
+        self._spec = spec
+        self._connection = connection
+        self._session = HostSession()
+        self._splitter = FrameSplitter(spec.frame_limit_bytes)
+        self._chunks: deque[bytes] = deque()
+        self._written = 0  # bytes of the first chunk that are already written
+        self._outputs: list[Point | Batch] = []
+        self._output_bytes = 0
+        self._begin: pb.BeginBatch | None = None
+        self._batch: list[Point] = []
+        self._answers: dict[Kind, pb.Response] = {}
+        self._keepalive_at = time.monotonic()
+        self._alive_at = self._keepalive_at
+
+    # Requests
+
+    def info(self) -> messages.UdfInfo:
+        """Ask what the UDF is; see `init` for the errors."""
+        answer = self._ask(Kind.INFO, messages.info_request(), self._spec.start_seconds)
+        return self._checked(lambda: messages.read_info(answer.info))
+
+    def init(self, request: bytes, info: messages.UdfInfo) -> None:
+        """Initialise the UDF.
+
+        Raises:
+            UdfError: It refuses, with its own words, or breaks the protocol.
+            UdfGone: It ends or does not answer.
+        """
+        self._session.provides(info.provides)
+        answer = self._ask(Kind.INIT, request, self._spec.start_seconds).init
+        if not answer.success:
+            raise UdfError(self._spec.name, f"init failed: {answer.error or 'it gave no reason'}")
+
+    def restore(self, snapshot: bytes) -> None:
+        """Give back a state; see `init` for the errors."""
+        answer = self._ask(Kind.RESTORE, messages.restore_request(snapshot), self._spec.start_seconds).restore
+        if not answer.success:
+            raise UdfError(self._spec.name, f"restore failed: {answer.error or 'it gave no reason'}")
+
+    def feed(self, chunk: bytes) -> None:
+        """Write a chunk of whole data frames, and take what the UDF sends meanwhile."""
+        self._session.sends(Kind.POINT)
+        self._chunks.append(chunk)
+        self._run(lambda: not self._chunks)
+
+    def snapshot(self) -> tuple[list[Point | Batch], bytes]:
+        """Return the outputs of everything that was fed, and the state after it."""
+        answer = self._ask(Kind.SNAPSHOT, messages.snapshot_request(), None)
+        return self.take_outputs(), answer.snapshot.snapshot
+
+    def drain(self, seconds: float) -> bool:
+        """End the input and read until the UDF ends its output; return False if it has not within this time."""
+        self._connection.half_close()
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._connection.read_fd, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            if poll.poll(left * 1000) and not self._read():
+                return True
+        return False
+
+    def take_outputs(self) -> list[Point | Batch]:
+        """Return the outputs that are complete, and forget them."""
+        taken, self._outputs, self._output_bytes = self._outputs, [], 0
+        return taken
+
+    # The loop
+
+    def _ask(self, kind: Kind, request: bytes, seconds: float | None) -> pb.Response:
+        """Send a request and return its answer; without ``seconds``, keepalives guard the wait."""
+        self._session.sends(kind)
+        self._chunks.append(request)
+        self._answers.pop(kind, None)
+        self._run(lambda: kind in self._answers, seconds, kind.name.lower())
+        return self._answers.pop(kind)
+
+    def _run(self, done: Callable[[], bool], seconds: float | None = None, asked: str = "") -> None:
+        """Write and read until ``done``; within ``seconds``, or guarded by keepalives."""
+        now = time.monotonic()
+        # The time before this call was ours: the UDF may have been blocked by us.
+        self._alive_at = now
+        deadline = now + seconds if seconds is not None else None
+        poll = select.poll()
+        read_fd, write_fd = self._connection.read_fd, self._connection.write_fd
+        while not done():
+            poll.register(read_fd, select.POLLIN | (select.POLLOUT if self._chunks and read_fd == write_fd else 0))
+            if write_fd != read_fd:
+                if self._chunks:
+                    poll.register(write_fd, select.POLLOUT)
+                else:
+                    with suppress(KeyError):
+                        poll.unregister(write_fd)
+            events = dict(poll.poll(_WAIT_SECONDS * 1000 if deadline is None else min(_WAIT_SECONDS, 0.1) * 1000))
+            if events.get(read_fd, 0) & ~select.POLLOUT and not self._read():
+                raise UdfGone(self._spec.name, self._connection.ending() + self._unfinished())
+            if self._chunks and events.get(write_fd, 0) & ~select.POLLIN:
+                self._write()
+            now = time.monotonic()
+            if deadline is None:
+                self._watch(now)
+            elif now > deadline:
+                raise UdfGone(self._spec.name, f"it did not answer {asked} within {seconds:g} s{self._unfinished()}")
+
+    def _watch(self, now: float) -> None:
+        if now - self._alive_at > self._spec.timeout_seconds:
+            raise UdfGone(
+                self._spec.name,
+                f"keepalive: it sent nothing for {self._spec.timeout_seconds:g} s{self._unfinished()}",
+            )
+        if now - self._keepalive_at >= self._spec.timeout_seconds / 2:
+            self._keepalive_at = now
+            # behind the chunk that is partly written, before the others
+            self._chunks.insert(1 if self._written else 0, messages.keepalive_request(time.time_ns()))
+
+    def _write(self) -> None:
+        while self._chunks:
+            chunk = memoryview(self._chunks[0])[self._written :]
+            try:
+                count = os.write(self._connection.write_fd, chunk)
+            except BlockingIOError:
+                return
+            except OSError:
+                # What it sent before it ended may say why.
+                with suppress(OSError):
+                    while self._read():
+                        pass
+                raise UdfGone(self._spec.name, self._connection.ending() + self._unfinished()) from None
+            self._alive_at = time.monotonic()
+            if count < len(chunk):
+                self._written += count
+                return
+            self._chunks.popleft()
+            self._written = 0
+
+    def _read(self) -> bool:
+        """Take what has arrived; return False at the end of the stream."""
+        try:
+            data = os.read(self._connection.read_fd, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        self._alive_at = time.monotonic()
+        self._checked(lambda: self._take(self._splitter.feed(data)))
+        return True
+
+    def _take(self, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            self._output_bytes += len(body)
+            response = messages.decode_response(body)
+            kind = Kind[str(response.WhichOneof("message")).upper()]
+            self._session.receives(kind, response.begin.size if kind is Kind.BEGIN else 0)
+            if kind is Kind.POINT:
+                (self._outputs if self._begin is None else self._batch).append(messages.decode_point(response.point))
+            elif kind is Kind.BEGIN:
+                self._begin = response.begin
+            elif kind is Kind.END:
+                assert self._begin is not None
+                self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
+                self._begin, self._batch = None, []
+            elif kind is Kind.ERROR:
+                raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
+            elif kind is not Kind.KEEPALIVE:
+                self._answers[kind] = response
+        if self._output_bytes > self._spec.output_limit_bytes:
+            raise ProtocolError(f"it sent more than {self._spec.output_limit_bytes:,} bytes since its last snapshot")
+
+    def _checked(self, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except ProtocolError as error:
+            raise UdfError(self._spec.name, str(error)) from None
+
+    def _unfinished(self) -> str:
+        pending = self._splitter.pending
+        if not pending:
+            return ""
+        return f"; a frame is incomplete, it begins with {shown(pending)}{text_hint(pending)}"
