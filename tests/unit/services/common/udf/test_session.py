@@ -9,8 +9,6 @@ import pytest
 from services.common.udf.errors import ProtocolError
 from services.common.udf.session import AgentPhase, AgentSession, Edge, HostPhase, HostSession, Kind
 
-K = Kind
-
 
 def host(*steps: str, edge: Edge = Edge.STREAM) -> HostSession:
     """Run steps such as ">info" (request) and "<info" (response)."""
@@ -18,7 +16,7 @@ def host(*steps: str, edge: Edge = Edge.STREAM) -> HostSession:
     session.provides(edge)
     for step in steps:
         act = session.sends if step[0] == ">" else session.receives
-        act(K[step[1:].upper()])
+        act(Kind[step[1:].upper()])
     return session
 
 
@@ -80,17 +78,17 @@ def test_the_order_of_batches() -> None:
 def test_a_negative_size_is_refused() -> None:
     session = host(*STARTED, edge=Edge.BATCH)
     with pytest.raises(ProtocolError, match="negative size -1"):
-        session.receives(K.BEGIN, -1)
+        session.receives(Kind.BEGIN, -1)
 
 
 @pytest.mark.parametrize(
     ("kinds", "phase"),
     [
-        ((K.INFO,), AgentPhase.NEW),
-        ((K.INFO, K.INIT), AgentPhase.READY),
-        ((K.INIT, K.INFO, K.KEEPALIVE), AgentPhase.READY),
-        ((K.INIT, K.RESTORE, K.POINT), AgentPhase.RUNNING),
-        ((K.INIT, K.SNAPSHOT, K.POINT, K.SNAPSHOT), AgentPhase.RUNNING),
+        ((Kind.INFO,), AgentPhase.NEW),
+        ((Kind.INFO, Kind.INIT), AgentPhase.READY),
+        ((Kind.INIT, Kind.INFO, Kind.KEEPALIVE), AgentPhase.READY),
+        ((Kind.INIT, Kind.RESTORE, Kind.POINT), AgentPhase.RUNNING),
+        ((Kind.INIT, Kind.SNAPSHOT, Kind.POINT, Kind.SNAPSHOT), AgentPhase.RUNNING),
     ],
 )
 def test_the_agent_allows(kinds: tuple[Kind, ...], phase: AgentPhase) -> None:
@@ -103,16 +101,16 @@ def test_the_agent_allows(kinds: tuple[Kind, ...], phase: AgentPhase) -> None:
 @pytest.mark.parametrize(
     ("wants", "kinds"),
     [
-        (Edge.STREAM, (K.POINT,)),
-        (Edge.STREAM, (K.RESTORE,)),
-        (Edge.STREAM, (K.SNAPSHOT,)),
-        (Edge.STREAM, (K.INIT, K.INIT)),
-        (Edge.STREAM, (K.INIT, K.POINT, K.RESTORE)),
-        (Edge.STREAM, (K.INIT, K.BEGIN)),
-        (Edge.BATCH, (K.INIT, K.POINT)),
-        (Edge.BATCH, (K.INIT, K.END)),
-        (Edge.BATCH, (K.INIT, K.BEGIN, K.BEGIN)),
-        (Edge.STREAM, (K.ERROR,)),
+        (Edge.STREAM, (Kind.POINT,)),
+        (Edge.STREAM, (Kind.RESTORE,)),
+        (Edge.STREAM, (Kind.SNAPSHOT,)),
+        (Edge.STREAM, (Kind.INIT, Kind.INIT)),
+        (Edge.STREAM, (Kind.INIT, Kind.POINT, Kind.RESTORE)),
+        (Edge.STREAM, (Kind.INIT, Kind.BEGIN)),
+        (Edge.BATCH, (Kind.INIT, Kind.POINT)),
+        (Edge.BATCH, (Kind.INIT, Kind.END)),
+        (Edge.BATCH, (Kind.INIT, Kind.BEGIN, Kind.BEGIN)),
+        (Edge.STREAM, (Kind.ERROR,)),
     ],
 )
 def test_the_agent_refuses(wants: Edge, kinds: tuple[Kind, ...]) -> None:
