@@ -195,7 +195,8 @@ def test_what_fails_a_flink_job_suspends_the_trigger() -> None:
 
 def test_matches_that_one_row_frees_are_rows_of_one_event_up_to_max_rows() -> None:
     text = """SELECT * FROM ohlc MATCH_RECOGNIZE (PARTITION BY ticker ORDER BY ts MEASURES A.close AS a, C.close AS c
-        PATTERN (A B* C) WITHIN INTERVAL '6' MINUTE DEFINE A AS A.close <> 11, B AS B.close < A.close, C AS C.close > A.close)"""
+        PATTERN (A B* C) WITHIN INTERVAL '6' MINUTE
+        DEFINE A AS A.close <> 11, B AS B.close < A.close, C AS C.close > A.close)"""
     for max_rows, expected in (("100", [(10.0, 11.0), (5.0, 6.0)]), ("1", [(10.0, 11.0)])):
         engine, _ = engine_with(text, max_rows=max_rows)
         assert engine.feed_candles("X", 60, candles(100, 10, 11, 5, 6, 5)) == [], "the partial match from 100 is older"

@@ -1,0 +1,20 @@
+"""Complex event processing: Flink SQL triggers over candles and trades. Pure. docs/cep.md describes the language."""
+
+from services.common.cep.backtest import backtest
+from services.common.cep.compiled import CompiledTrigger, compile_trigger
+from services.common.cep.engine import Engine
+from services.common.cep.outcomes import Ended, Firing, Outcome, ResultColumn, Suspension
+from services.common.cep.refusals import InvalidSql
+
+__all__ = [
+    "CompiledTrigger",
+    "Ended",
+    "Engine",
+    "Firing",
+    "InvalidSql",
+    "Outcome",
+    "ResultColumn",
+    "Suspension",
+    "backtest",
+    "compile_trigger",
+]

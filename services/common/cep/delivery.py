@@ -1,0 +1,121 @@
+"""From a result of a run to an event: cooldown, size, identity, end of the trigger. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.common.cep.compiled import CompiledTrigger, plain_value
+from services.common.cep.outcomes import Ended, Firing, Outcome
+from services.common.cep.runs import Result
+from services.common.cep.stream import Row, Stream
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What was sent of a trigger on one ticker.
+
+    Attributes:
+        until_ns: End of the cooldown.
+        suppressed: Results counted in it.
+        open: Whether the last result was sent, so that its end is sent too.
+    """
+
+    until_ns: int = 0
+    suppressed: int = 0
+    open: bool = False
+
+
+@dataclass(slots=True)
+class Registration:
+    """A registered trigger.
+
+    Attributes:
+        trigger_id: Id that the client gave.
+        number: Number of the registration.
+        compiled: The trigger.
+        at_ns: Time of the registration; rows that were known by then never fire.
+        tickers: Markets; None for all.
+        delivered: By ticker, where something was sent.
+    """
+
+    trigger_id: str
+    number: int
+    compiled: CompiledTrigger
+    at_ns: int
+    tickers: frozenset[str] | None
+    delivered: dict[str, Delivered] = field(default_factory=dict)
+
+    def wants(self, ticker: str) -> bool:
+        """Tell whether the trigger is for a market."""
+        return self.tickers is None or ticker in self.tickers
+
+
+def deliver(registration: Registration, stream: Stream, result: Result, period_ns: int) -> list[Outcome]:
+    """Return the event of a result, if one is sent, and the end of the trigger, if it ends."""
+    parameters = registration.compiled.parameters
+    time_ns = result.time_ns + (period_ns if result.emitted_by == "row" else 0)
+    if parameters.expires_ns is not None and time_ns >= parameters.expires_ns:
+        return [Ended(registration.trigger_id, registration.number, time_ns, "expired")]
+    state = registration.delivered.setdefault(stream.ticker, Delivered())
+    if result.kind == "resolved":
+        if not state.open:
+            return []
+        state.open = False
+    elif time_ns < state.until_ns:
+        state.suppressed += 1
+        state.open = False
+        return []
+    else:
+        state.until_ns = time_ns + parameters.cooldown_ns
+        state.open = True
+    firing = _firing(registration, stream, result, time_ns, state.suppressed)
+    state.suppressed = 0
+    if parameters.fire == "once" and result.kind != "resolved":
+        return [firing, Ended(registration.trigger_id, registration.number, time_ns, "once")]
+    return [firing]
+
+
+def _firing(registration: Registration, stream: Stream, result: Result, time_ns: int, suppressed: int) -> Firing:
+    compiled = registration.compiled
+    most = compiled.parameters.max_rows
+    context = {
+        "kind": result.kind,
+        "match_start": str(result.first[0]),
+        "match_end": str(result.last[0]),
+        "emitted_by": result.emitted_by,
+    }
+    if compiled.period_seconds:
+        context["period"] = str(compiled.period_seconds)
+    for key, count in (
+        ("late_dropped", stream.late),
+        ("suppressed", suppressed),
+        ("rows_omitted", max(0, len(result.rows) - most)),
+    ):
+        if count:
+            context[key] = str(count)
+    identity = (
+        registration.trigger_id,
+        str(registration.number),
+        stream.ticker,
+        result.kind,
+        _identity(compiled, result.first),
+        _identity(compiled, result.last),
+    )
+    rows = tuple(tuple(plain_value(value) for value in row) for row in result.rows[:most])
+    return Firing(
+        ":".join(identity),
+        registration.trigger_id,
+        registration.number,
+        stream.ticker,
+        time_ns,
+        compiled.columns,
+        rows,
+        context,
+    )
+
+
+def _identity(compiled: CompiledTrigger, row: Row) -> str:
+    """Return what identifies a row of a ticker: the open time of a candle, the id of a trade."""
+    value: Any = row[1] if compiled.source == "ticks" else row[0]
+    return str(value)
