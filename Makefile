@@ -6,7 +6,7 @@ export PYTHONPATH := $(CURDIR)
 STAMP := .venv/.setup-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
 
-.PHONY: help setup classes demo check test smoke nightly soak bench proto proto-baseline docs lock clean
+.PHONY: help setup classes demo check test smoke nightly soak bench proto proto-baseline docs site lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,7 @@ check: setup  ## Lint, types, protos.
 	buf breaking --against tests/wire/baseline
 	$(PY) protos/generate.py --check
 	$(PY) docs/write_settings.py --check
+	$(PY) docs/site/build.py --check
 
 test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
 	$(PY) -m pytest -n 2 --dist loadgroup -m "not smoke and not nightly and not soak"
@@ -61,6 +62,9 @@ proto: setup  ## Write services/gen from the protos.
 docs: setup  ## Write docs/settings.md from the settings classes.
 	$(PY) docs/write_settings.py
 
+site: setup  ## The documentation as a site in ./site.
+	$(PY) docs/site/build.py
+
 proto-baseline:  ## After a landing: our own protos become what must stay readable.
 	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/
 
@@ -69,4 +73,4 @@ lock:  ## Newest versions that fit, with hashes; then look at the diff.
 	  --no-emit-index-url --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt; done
 
 clean:  ## What the project made here; the jar cache stays.
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dexorder-data demo-out *.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dexorder-data demo-out site *.egg-info

@@ -86,7 +86,7 @@ def default(field: Any) -> str:
 def section(title: str, settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) -> str:
     """Return a heading and its table."""
     return "\n".join(
-        [f"## {title}\n", "| variable | default | description |", "| --- | --- | --- |", *rows(settings, leave_out)]
+        [f"## {title}\n", "| variable | default | description |", "| --- | --- | --- |", *rows(settings, leave_out), ""]
     )
 
 
@@ -100,7 +100,7 @@ def page() -> str:
     parts.append(section("every gRPC service (`<PART>`: RELAY, INGESTOR, GATEWAY, UDSOURCE, SPARK)", _Common))
     parts.append(section("the catalog: relay, Spark, clients", CatalogSettings))
     parts.append(section("channels: clients of our services", ChannelSettings))
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
 
 
 def _same(settings: type[BaseSettings], name: str) -> bool:
