@@ -92,10 +92,9 @@ ON_POINT: dict[str, Callable[[], None]] = {
     "endless_stderr": endless_text,
     "error_response": lambda: respond(pb.Response(error=pb.ErrorResponse(error="no field 'close' in point"))),
     "exception": divide,
-    "unrequested_snapshot": lambda: respond(pb.Response(snapshot=pb.SnapshotResponse())),
     "unrequested_init": lambda: respond(pb.Response(init=pb.InitResponse(success=True))),
 }
-"""What an agent does at its first point."""
+"""What an agent does at its first point, or at the begin of a batch."""
 BATCHES = {"end_without_begin", "negative_size", "huge_size", "begin_twice", "point_outside_batch", "endless_batch"}
 
 
@@ -113,7 +112,7 @@ def main() -> None:
     wire = Wire(sys.stdin.buffer, OUT)
     while (request := wire.read()) is not None:
         kind = request.WhichOneof("message")
-        if kind == "point" and name in ON_POINT:
+        if kind == ("begin" if name in BATCHES else "point") and name in ON_POINT:
             ON_POINT[name]()
         if kind == "keepalive" and name == "no_keepalive":
             continue
@@ -129,6 +128,8 @@ def main() -> None:
             continue
         if kind == "restore" and name == "restore_hangs":
             forever()
+        if kind == "init" and name == "unrequested_snapshot":
+            respond(pb.Response(snapshot=pb.SnapshotResponse()))
         if kind == "init" and name == "init_fails":
             respond(pb.Response(init=pb.InitResponse(error="field is required")))
             continue

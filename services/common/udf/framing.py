@@ -6,7 +6,8 @@ a wrong length can't make it allocate memory: it keeps at most one incomplete fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 
 from services.common.udf.errors import ProtocolError
 
@@ -16,6 +17,7 @@ MAX_VARINT_BYTES = 10
 
 _FIELD_1 = b"\x0a"  # tag of a field 1 with a length
 _SHOWN_BYTES = 48
+_TEXT = re.compile(rb"[\t\r\n -~]{5,}")
 _SMALL = [bytes((n,)) for n in range(128)]
 
 
@@ -39,29 +41,50 @@ def frame(message: bytes) -> bytes:
 class FrameSplitter:
     """Divides a stream of bytes into messages.
 
-    ``feed`` takes bytes in pieces of any size and returns the messages that are complete with them, in order. After it
-    has raised, the position in the stream is lost: the stream can't be read on.
+    ``feed`` takes bytes in pieces of any size and returns the messages that are complete with them, in order. Messages
+    before a wrong frame are returned, and the error is kept for `check`. After it the stream can't be read on.
     """
 
-    def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
-        """Accept messages of at most ``limit_bytes``."""
+    def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES, first_bytes: Collection[int] | None = None) -> None:
+        """Take the limits of messages.
+
+        Args:
+            limit_bytes: Largest size.
+            first_bytes: First bytes that a message may have. Another one is an error before the message is complete,
+                so that printed text is not waited for as a frame.
+        """
         self.limit_bytes = limit_bytes
+        self._first_bytes = first_bytes
         self._rest = bytearray()
         self._needed = 1  # bytes of the incomplete frame without which it can't be complete
+        self._error: ProtocolError | None = None
 
-    def feed(self, piece: bytes) -> list[bytes]:
-        """Return the messages that are complete now, possibly none.
+    def check(self) -> None:
+        """Raise the error of the frame after the last returned message.
 
         Raises:
-            ProtocolError: A length is larger than the limit or longer than 10 bytes.
+            ProtocolError: Its length is larger than the limit or longer than 10 bytes, or it is not a message.
         """
+        if self._error is not None:
+            raise self._error
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the messages that are complete now, possibly none. Call `check` after they are processed."""
+        messages: list[bytes] = []
+        try:
+            self._split(piece, messages)
+        except ProtocolError as error:
+            self._error = error
+        return messages
+
+    def _split(self, piece: bytes, messages: list[bytes]) -> None:
+        self.check()
         if self._rest:
             self._rest += piece
             if len(self._rest) < self._needed:
-                return []
+                return
             piece = bytes(self._rest)
             self._rest.clear()
-        messages: list[bytes] = []
         append = messages.append
         size, start = len(piece), 0
         while start < size:
@@ -82,13 +105,14 @@ class FrameSplitter:
             if end > size:
                 if length > self.limit_bytes:
                     raise _too_long(length, self.limit_bytes, piece[start:])
+                if self._first_bytes is not None and body < size and piece[body] not in self._first_bytes:
+                    raise ProtocolError(f"bytes are not a message ({shown(piece[start:])}){text_hint(piece[start:])}")
                 self._keep(piece, start, end - start)
                 break
             if length > self.limit_bytes:
                 raise _too_long(length, self.limit_bytes, piece[start:])
             append(piece[body:end])
             start = end
-        return messages
 
     @property
     def pending(self) -> bytes:
@@ -152,25 +176,26 @@ def unwrap(message: bytes) -> bytes:
 
 
 def shown(data: bytes) -> str:
-    """Return the beginning of bytes for an error: as quoted text if they look like text, else in hex."""
+    """Return the beginning of bytes for an error: as quoted text if they begin with text, else in hex."""
+    text = _text_prefix(data)
+    if text:
+        more = "..." if len(data) > len(text) else ""
+        return f'"{repr(text)[1:-1]}{more}"'
     head = data[:_SHOWN_BYTES]
-    more = "..." if len(data) > len(head) else ""
-    if looks_like_text(head):
-        return f'"{repr(head.decode("ascii"))[1:-1]}{more}"'
-    return head.hex(" ") + more
-
-
-def looks_like_text(data: bytes) -> bool:
-    """Return whether bytes are probably printed text rather than a frame."""
-    return len(data) >= 3 and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in data)
+    return head.hex(" ") + ("..." if len(data) > len(head) else "")
 
 
 def text_hint(data: bytes) -> str:
-    """Return a remark for the usual cause of undecodable frames: text printed on stdout. Empty if not that."""
-    printable = bytes(byte for byte in data[:_SHOWN_BYTES] if 32 <= byte < 127 or byte in b"\t\r\n")
-    if len(data) >= 3 and len(printable) >= 0.9 * len(data[:_SHOWN_BYTES]):
+    """Return a remark on the usual cause of undecodable frames, text printed on stdout; empty if it is not that."""
+    if _text_prefix(data):
         return "; it looks like text: stdout carries the protocol, print to stderr instead"
     return ""
+
+
+def _text_prefix(data: bytes) -> str:
+    """Return the readable text with which bytes begin, if it is too long for a coincidence."""
+    found = _TEXT.match(data[:_SHOWN_BYTES])
+    return found[0].decode("ascii") if found else ""
 
 
 def _too_long(length: int, limit: int, data: bytes, qualifier: str = "") -> ProtocolError:

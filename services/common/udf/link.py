@@ -35,7 +35,7 @@ class Link:
         self._spec = spec
         self._connection = connection
         self._session = HostSession()
-        self._splitter = FrameSplitter(spec.frame_limit_bytes)
+        self._splitter = FrameSplitter(spec.frame_limit_bytes, messages.FIRST_BYTES)
         self._chunks: deque[bytes] = deque()
         self._written = 0  # bytes of the first chunk that are already written
         self._outputs: list[Point | Batch] = []
@@ -178,6 +178,7 @@ class Link:
             return False
         self._alive_at = time.monotonic()
         self._checked(lambda: self._take(self._splitter.feed(data)))
+        self._checked(self._splitter.check)
         return True
 
     def _take(self, bodies: Sequence[bytes]) -> None:

@@ -22,6 +22,8 @@ POINT_TAG = bytes((Kind.POINT << 3 & 127 | 2 | 128, Kind.POINT >> 4))
 BEGIN_TAG = bytes((Kind.BEGIN << 3 & 127 | 2 | 128, Kind.BEGIN >> 4))
 END_TAG = bytes((Kind.END << 3 & 127 | 2 | 128, Kind.END >> 4))
 """Field tags of the data messages in Request and Response."""
+FIRST_BYTES = frozenset((each << 3 & 127 | 2) | (128 if each > 15 else 0) for each in Kind)
+"""First bytes of a Response: the tags of its fields."""
 
 _VALUE_FIELDS = {
     ValueType.BOOL: "boolValue",
@@ -92,10 +94,11 @@ def decode_response(body: bytes) -> pb.Response:
     try:
         response = pb.Response.FromString(body)
     except DecodeError:
-        raise ProtocolError(f"it sent bytes that are not a Response ({shown(body)}){text_hint(body)}") from None
+        raise ProtocolError(f"bytes are not a message ({shown(body)}){text_hint(body)}") from None
     if response.WhichOneof("message") is None:
-        what = f"a Response without content ({shown(body)}){text_hint(body)}" if body else "an empty Response"
-        raise ProtocolError(f"it sent {what}")
+        raise ProtocolError(
+            f"a message has no content ({shown(body)}){text_hint(body)}" if body else "a message is empty"
+        )
     return response
 
 
@@ -108,9 +111,9 @@ def decode_request(body: bytes) -> pb.Request:
     try:
         request = pb.Request.FromString(body)
     except DecodeError:
-        raise ProtocolError(f"the host sent bytes that are not a Request ({shown(body)})") from None
+        raise ProtocolError(f"bytes are not a message ({shown(body)})") from None
     if request.WhichOneof("message") is None:
-        raise ProtocolError("the host sent a Request without content")
+        raise ProtocolError("a message has no content")
     return request
 
 

@@ -12,6 +12,12 @@ from services.common.udf.errors import ProtocolError
 from services.common.udf.framing import FrameSplitter, encode_varint, frame, unwrap, wrap
 
 
+def read(splitter: FrameSplitter, data: bytes) -> list[bytes]:
+    found = splitter.feed(data)
+    splitter.check()
+    return found
+
+
 @pytest.mark.parametrize(
     ("value", "encoded"),
     [
@@ -30,7 +36,7 @@ def test_varint_bytes(value: int, encoded: str) -> None:
     assert encode_varint(value).hex() == encoded
 
 
-@given(st.lists(st.one_of(st.binary(max_size=20), st.binary(min_size=120, max_size=300)), max_size=12), st.data())
+@given(st.lists(st.one_of(st.binary(max_size=20), st.binary(min_size=120, max_size=200)), max_size=6), st.data())
 def test_frames_survive_any_division_into_pieces(bodies: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(frame, bodies))
     splitter = FrameSplitter()
@@ -65,7 +71,7 @@ def test_a_wrong_length_is_an_error_and_takes_no_memory(stream: str, words: str)
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError) as error:
-            FrameSplitter(2000).feed(bytes.fromhex(stream))
+            read(FrameSplitter(2000), bytes.fromhex(stream))
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
@@ -75,19 +81,27 @@ def test_a_wrong_length_is_an_error_and_takes_no_memory(stream: str, words: str)
 def test_the_limit_is_the_largest_size() -> None:
     assert FrameSplitter(2000).feed(b"\xd0\x0f" + bytes(2000)) == [bytes(2000)]
     with pytest.raises(ProtocolError):
-        FrameSplitter(2000).feed(b"\xd1\x0f" + bytes(2001))
+        read(FrameSplitter(2000), b"\xd1\x0f" + bytes(2001))
 
 
 def test_a_length_that_only_grows_is_refused_before_it_ends() -> None:
     splitter = FrameSplitter(2000)
     assert splitter.feed(b"\xff") == []
     with pytest.raises(ProtocolError, match="at least"):
-        splitter.feed(b"\xff\xff")
+        read(splitter, b"\xff\xff")
 
 
 def test_printed_text_is_named_in_the_error() -> None:
     with pytest.raises(ProtocolError, match=r'"yes, hello\\n".*print to stderr'):
-        FrameSplitter(100).feed(b"yes, hello\n")
+        read(FrameSplitter(100), b"yes, hello\n")
+
+
+def test_a_message_that_can_not_begin_so_is_not_waited_for() -> None:
+    splitter = FrameSplitter(100, first_bytes={0x0A})
+    assert splitter.feed(b"\x02") == splitter.feed(b"\x0a") == []
+    assert splitter.feed(b"\x00") == [b"\x0a\x00"]
+    with pytest.raises(ProtocolError, match=r'"hello\\n".*looks like text'):
+        read(splitter, b"hello\n")
 
 
 def test_grpc_messages_are_a_repeated_field_of_the_same_frames() -> None:
@@ -101,7 +115,16 @@ def test_grpc_messages_are_a_repeated_field_of_the_same_frames() -> None:
 @given(st.binary(max_size=200))
 def test_random_bytes_are_frames_or_an_error(data: bytes) -> None:
     try:
-        FrameSplitter(64).feed(data)
+        read(FrameSplitter(64), data)
         unwrap(data)
     except ProtocolError:
         pass
+
+
+def test_messages_before_a_wrong_frame_are_returned() -> None:
+    splitter = FrameSplitter(10)
+    assert splitter.feed(b"\x01a\x01b\x0b") == [b"a", b"b"]
+    for _ in range(2):
+        with pytest.raises(ProtocolError):
+            splitter.check()
+    assert splitter.feed(b"\x01c") == []

@@ -171,10 +171,10 @@ def test_values_that_do_not_fit(point: Point, words: str) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"", "an empty Response"),
-        (b"\x48\x00", "a Response without content"),
-        (b"\x0a", "not a Response"),
-        (b"ello, world\n", 'not a Response \\("ello, world'),
+        (b"", "a message is empty"),
+        (b"\x48\x00", "a message has no content"),
+        (b"\x0a", "not a message"),
+        (b"ello, world\n", 'not a message \\("ello, world'),
     ],
 )
 def test_undecodable_responses(body: bytes, words: str) -> None:
