@@ -37,6 +37,19 @@ class Point:
         """Return the id of the point's group."""
         return group_id(self.name, self.dimensions, self.tags, self.by_name)
 
+    def with_fields(self, fields: dict[str, Value], name: str | None = None) -> Point:
+        """Return a point with other fields and the same time, tags and group, so that both can be joined."""
+        return Point(
+            self.time_ns,
+            self.tags,
+            fields,
+            self.name if name is None else name,
+            self.dimensions,
+            self.by_name,
+            self.database,
+            self.retention_policy,
+        )
+
     @property
     def group_tags(self) -> dict[str, str]:
         """Return the tags that all points of the group share."""

@@ -1,0 +1,53 @@
+"""SDK for user-defined functions: write a class, run it under dexorder or under Kapacitor.
+
+    from dexorder.udf import Function, Point, option, serve
+
+    class Spread(Function[None]):
+        field = option(str, "close", help="Field to compare with the open")
+
+        def point(self, point: Point, state: None) -> Point:
+            return point.with_fields({"spread": point.fields[self.field] - point.fields["open"]})
+
+    if __name__ == "__main__":
+        serve(Spread)
+
+See docs/udf.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from dexorder.udf.function import Duration, Function, option
+from dexorder.udf.servers import UdfServeError, serve_grpc, serve_socket, serve_stdio
+from services.common.udf.points import Batch, Point
+from services.common.udf.session import Edge
+
+__all__ = [
+    "Batch",
+    "Duration",
+    "Edge",
+    "Function",
+    "Point",
+    "UdfServeError",
+    "option",
+    "serve",
+    "serve_grpc",
+    "serve_socket",
+    "serve_stdio",
+]
+
+
+def serve(function: type[Function[Any]]) -> NoReturn:
+    """Serve a function over what the program's arguments say: ``--stdio``, ``--socket PATH`` or ``--grpc ADDRESS``."""
+    match sys.argv[1:]:
+        case [] | ["--stdio"]:
+            sys.exit(serve_stdio(function))
+        case ["--socket", path]:
+            serve_socket(function, path)
+        case ["--grpc", address]:
+            serve_grpc(function, address)
+        case other:
+            sys.exit(f"unknown arguments {other}; use --stdio, --socket PATH or --grpc HOST:PORT")
+    sys.exit(0)

@@ -1,0 +1,74 @@
+"""Indicators that are updated value by value, with TA-Lib's definitions. Pure.
+
+TA-Lib computes whole arrays, and the values of EMA, RSI and ATR depend on all earlier input, so it can't continue from
+a state; these can, and their state is a few numbers. Tests compare them with TA-Lib (docs/decisions/0045).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Mean:
+    """Mean of the last ``size`` values."""
+
+    values: list[float] = field(default_factory=list)
+    total: float = 0.0
+
+    def add(self, value: float, size: int) -> float | None:
+        """Take a value; return the mean once there are ``size`` of them."""
+        self.values.append(value)
+        self.total += value
+        if len(self.values) < size:
+            return None
+        mean = self.total / size
+        self.total -= self.values.pop(0)
+        return mean
+
+
+@dataclass
+class ExponentialMean:
+    """EMA whose first value is the mean of the first ``size`` values."""
+
+    count: int = 0
+    value: float = 0.0
+
+    def add(self, value: float, size: int) -> float | None:
+        """Take a value; return the EMA once there are ``size`` values."""
+        self.count += 1
+        if self.count <= size:
+            self.value += value
+            if self.count < size:
+                return None
+            self.value /= size
+        else:
+            self.value += (value - self.value) * (2.0 / (size + 1))
+        return self.value
+
+
+@dataclass
+class WilderMean:
+    """Wilder's smoothing, whose first value is the mean of the first ``size`` values."""
+
+    count: int = 0
+    value: float = 0.0
+
+    def add(self, value: float, size: int) -> float | None:
+        """Take a value; return the mean once there are ``size`` values."""
+        self.count += 1
+        if self.count <= size:
+            self.value += value
+            if self.count < size:
+                return None
+            self.value /= size
+        else:
+            self.value = (self.value * (size - 1) + value) / size
+        return self.value
+
+
+def mean_and_deviation(values: list[float]) -> tuple[float, float]:
+    """Return mean and population standard deviation, by exact sums."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((each - mean) ** 2 for each in values) / len(values))

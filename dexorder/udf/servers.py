@@ -1,0 +1,144 @@
+"""Servers of a function: over the stdin and stdout of a process, over a unix socket, over gRPC."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import stat
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dexorder.errors import DexorderError
+from dexorder.udf.agent import Agent
+from dexorder.udf.function import Function
+
+_READ_BYTES = 256 * 1024
+_OUT_BYTES = 256 * 1024
+
+
+class UdfServeError(DexorderError):
+    """A function can't be served, for example because the socket's path is in use."""
+
+
+def serve_stdio(function: type[Function[Any]]) -> int:
+    """Serve one session over stdin and stdout; return the exit code.
+
+    ``print`` goes to stderr while the session runs, as stdout carries the protocol.
+    """
+    out = os.dup(1)
+    os.dup2(2, 1)
+    with contextlib.redirect_stdout(sys.stderr):
+        return _session(function, 0, out)
+
+
+def serve_socket(function: type[Function[Any]], path: str | Path, *, stop: threading.Event | None = None) -> None:
+    """Serve sessions over a unix socket, each in a thread, until ``stop`` or SIGTERM.
+
+    A socket file that nobody listens on any more is replaced.
+
+    Raises:
+        UdfServeError: Something else is at the path, or another server listens there.
+    """
+    stop = stop or _stop_at_signals()
+    path = Path(path)
+    _remove_stale(path)
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(str(path))
+        except OSError as error:
+            raise UdfServeError(f"socket {path}: {error}") from None
+        listener.listen(64)
+        listener.settimeout(0.2)
+        try:
+            while not stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = listener.accept()
+                    threading.Thread(target=_socket_session, args=(function, connection), daemon=True).start()
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def serve_grpc(function: type[Function[Any]], address: str, *, stop: threading.Event | None = None) -> None:
+    """Serve sessions as ``dexorder.udf.v1.UdfService`` on host:port, without TLS, until ``stop`` or SIGTERM.
+
+    Raises:
+        UdfServeError: The address can't be bound.
+    """
+    from dexorder.udf.grpc_server import start_server
+
+    stop = stop or _stop_at_signals()
+    server, port = start_server(function, address)
+    print(f"listening on port {port}", file=sys.stderr, flush=True)
+    stop.wait()
+    server.stop(1).wait()
+
+
+def _stop_at_signals() -> threading.Event:
+    stop = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: stop.set())
+    return stop
+
+
+def _remove_stale(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise UdfServeError(f"socket {path}: a file that is not a socket is in the way")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise UdfServeError(f"socket {path}: another server listens there")
+
+
+def _socket_session(function: type[Function[Any]], connection: socket.socket) -> None:
+    with connection:
+        _session(function, connection.fileno(), connection.fileno())
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+
+
+def _session(function: type[Function[Any]], source: int, sink: int) -> int:
+    """Read, answer and write until the end of the input; what is read together is answered with one write."""
+    agent = Agent(function)
+    try:
+        for data in _pieces(source):
+            _write(sink, agent.feed(data))
+            if agent.ended:
+                break
+        else:
+            _write(sink, agent.end())
+    except BrokenPipeError:
+        return 1  # the host has gone
+    except OSError:
+        traceback.print_exc()
+        return 1
+    if agent.error:
+        print(agent.error, file=sys.stderr, flush=True)
+    return 1 if agent.error else 0
+
+
+def _pieces(source: int) -> Iterator[bytes]:
+    while data := os.read(source, _READ_BYTES):
+        yield data
+
+
+def _write(sink: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(sink, view) :]
+        except BlockingIOError:
+            select.select([], [sink], [])
