@@ -60,6 +60,10 @@ class SuiteFailed(DexorderError):
     """The local suite can't start or run."""
 
 
+class UdfServeError(DexorderError):
+    """A user-defined function can't be served, for example because the socket's path is in use."""
+
+
 class HistoryError(DexorderError):
     """The request ended without all of its rows; ``record.missing`` has the exact ranges."""
 

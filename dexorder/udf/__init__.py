@@ -20,7 +20,6 @@ import sys
 from typing import Any, NoReturn
 
 from dexorder.udf.function import Duration, Function, option
-from dexorder.udf.servers import UdfServeError, serve_grpc, serve_socket, serve_stdio
 from services.common.udf.points import Batch, Point
 from services.common.udf.session import Edge
 
@@ -30,17 +29,15 @@ __all__ = [
     "Edge",
     "Function",
     "Point",
-    "UdfServeError",
     "option",
     "serve",
-    "serve_grpc",
-    "serve_socket",
-    "serve_stdio",
 ]
 
 
 def serve(function: type[Function[Any]]) -> NoReturn:
     """Serve a function over what the program's arguments say: ``--stdio``, ``--socket PATH`` or ``--grpc ADDRESS``."""
+    from dexorder.udf.servers import serve_grpc, serve_socket, serve_stdio
+
     match sys.argv[1:]:
         case [] | ["--stdio"]:
             sys.exit(serve_stdio(function))

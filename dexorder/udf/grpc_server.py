@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from dexorder.errors import UdfServeError
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Function
 from services.common.rpc.lifecycle import KEEPALIVE
@@ -23,7 +24,6 @@ def start_server(function: type[Function[Any]], address: str) -> tuple[grpc.Serv
     Raises:
         UdfServeError: The address can't be bound.
     """
-    from dexorder.udf.servers import UdfServeError
 
     def run(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         agent = Agent(function)

@@ -15,16 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dexorder.errors import DexorderError
+from dexorder.errors import UdfServeError
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Function
 
 _READ_BYTES = 256 * 1024
 _OUT_BYTES = 256 * 1024
-
-
-class UdfServeError(DexorderError):
-    """A function can't be served, for example because the socket's path is in use."""
 
 
 def serve_stdio(function: type[Function[Any]]) -> int:

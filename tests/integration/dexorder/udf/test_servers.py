@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from dexorder.errors import UdfServeError
 from dexorder.udf.grpc_server import start_server
-from dexorder.udf.servers import UdfServeError, serve_socket
+from dexorder.udf.servers import serve_socket
 from services.common.udf.errors import UdfError
 from services.common.udf.host import UdfHost
-from services.common.udf.points import Batch, Point
+from services.common.udf.points import Batch, Point, Value
 from services.common.udf.spec import UdfSpec
 from tests.paths import ROOT
 from tests.peers.udf_functions import FUNCTIONS
@@ -77,7 +78,7 @@ def test_points_state_and_the_rest_at_the_end(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_much_data_in_both_directions(way: str, tmp_path: Path) -> None:
-    text = {"text": "x" * 20_000}
+    text: dict[str, Value] = {"text": "x" * 20_000}
     mixed = [Point(n, {}, text if n % 100 == 0 else {"n": n}) for n in range(10_000)]
     with served(way, "mirror", tmp_path) as spec:
         host = started(spec)

@@ -166,7 +166,7 @@ def test_others_go_on_beside_udfs_that_fail() -> None:
     healthy.start()
     for each in threads:
         each.start()
-    outputs = []
+    outputs: list[Point | Batch] = []
     while any(each.is_alive() for each in threads) or not outputs:
         healthy.process([Point(len(outputs))])
         outputs += healthy.checkpoint()[0]
