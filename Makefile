@@ -3,6 +3,10 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONPATH := $(CURDIR)
+# pytest keeps the rewritten tests, so that each worker of the next run need not compile them again.
+export PYTHONDONTWRITEBYTECODE :=
+# More workers than cores: the groups of tests that share Kafka, Spark or a suite mostly wait. conftest.py sorts them.
+PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
 STAMP := .venv/.setup-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
 
@@ -39,10 +43,11 @@ check: setup  ## Lint, types, protos.
 	$(PY) docs/site/build.py --check
 
 test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
-	$(PY) -m pytest -n 2 --dist loadgroup -m "not smoke and not nightly and not soak"
+	$(PY) -m pytest $(PARALLEL) -m "not smoke and not nightly and not soak"
 
 smoke: classes  ## The whole suite as processes, each part killed once, and the other long tests.
-	$(PY) -m pytest -n 2 --dist loadgroup -m "smoke and not nightly and not soak"
+	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
+	  tests/smoke tests/conformance tests/integration
 
 nightly: classes  ## Shortened campaigns; every property with new random examples, whose seed is printed.
 	$(PY) -m pytest -m "nightly and not soak"

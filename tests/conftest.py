@@ -13,17 +13,30 @@ settings.register_profile("nightly", deadline=None, max_examples=500, print_blob
 settings.load_profile("gate")
 
 
-SHARED = ("spark", "smoke_suite", "kafka")
-"""Marks and fixtures of what a run starts once; tests that need the same one run on the same worker."""
+SHARED = ("smoke_suite", "spark", "kafka")
+"""Fixtures of what a run starts once, which the tests that need the same one share on one worker; the mark ``spark``
+counts as its fixture.
+"""
+LONG = ("kafka",)
+"""Marks of files whose tests take longer than others."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group tests for xdist: by the first of SHARED that they need, otherwise by file."""
+    """Group tests for xdist: by the first of SHARED that they need, otherwise by file. The longest groups come first.
+
+    A long group that began last would keep one worker busy while the others have nothing left.
+    """
+    ranks: dict[pytest.Item, int] = {}
     for item in items:
-        needs = {mark.name for mark in item.iter_markers()} | set(getattr(item, "fixturenames", ()))
-        group = next((name for name in SHARED if name in needs), item.nodeid.partition("::")[0])
-        item.add_marker(pytest.mark.xdist_group(group))
+        marks = {mark.name for mark in item.iter_markers()}
+        if "smoke" in marks and item.nodeid.startswith("tests/unit/"):
+            raise pytest.UsageError(f"{item.nodeid}: `make smoke` collects nothing below tests/unit")
+        needs = {*getattr(item, "fixturenames", ()), *(marks & {"spark"})}
+        shared = next((name for name in SHARED if name in needs), None)
+        ranks[item] = SHARED.index(shared) if shared else len(SHARED) + (not marks & set(LONG))
+        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
+    items.sort(key=lambda item: ranks[item])
 
 
 @pytest.hookimpl(optionalhook=True)
