@@ -26,8 +26,9 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@.venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .
 	@touch $@
 
-classes: setup  ## Keep Spark's classes beside .venv: a minute once, then each driver starts in two thirds of the CPU time.
+classes: setup  ## Keep Spark's and Kafka's classes beside .venv: a minute once, then each starts in two thirds of the CPU time.
 	@$(PY) -m spark.runtime.class_archive
+	@$(PY) -m dexorder.supervisor.kafka_archive
 
 demo: setup  ## The whole suite on loopback: one request, its rows, a chart, the notification.
 	@$(PY) -m dexorder.demo

@@ -16,13 +16,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
+from dexorder.setup.class_archive import archive_path, options_with
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import find_java, java_env
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.errors import Conflict, InvalidRequest
 from spark.config import SparkSettings
-from spark.runtime.class_archive import archive_of, options_with
+from spark.runtime.class_archive import PROGRAM
 from spark.runtime.package import write_packages
 from spark.source.udsource import UdSource
 
@@ -142,7 +143,7 @@ def build_session(
             raise Conflict(str(error)) from error
         jars = sorted(path for folder in folders for path in folder.glob("*.jar"))
         os.environ.update(java_env(java))
-        java_options = options_with(archive_of(java)) if java_options is None else java_options
+        java_options = options_with(archive_path(PROGRAM, java)) if java_options is None else java_options
     _prepare_python(settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     scratch = tempfile.mkdtemp(prefix="dexorder-spark-")
