@@ -24,6 +24,7 @@ from spark.pipeline import upsert
 from spark.pipeline.upsert import KeyRange
 from spark.tables.ohlc import CANDLES
 from spark.tables.table import ensure_tables
+from tests.examples import few
 from tests.fakes.pages import DAY, MINUTE_NS, control
 from tests.fakes.pipeline import ns
 from tests.fakes.staged import files_of_pages
@@ -119,7 +120,7 @@ def found(table: Table) -> dict[tuple[str, int], Row]:
     return by_key
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(batches, batches, st.booleans()), min_size=1, max_size=4))
 def test_two_drivers_and_replays_leave_what_the_model_says(steps: list[tuple[list[Sent], list[Sent], bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -25,6 +25,7 @@ from spark.pipeline.upsert import KeyRange
 from spark.tables.table import PageTable, ensure_tables
 from spark.tables.tickers import SNAPSHOTS
 from spark.tables.ticks import TOLERANCE_NS, TRADES
+from tests.examples import few
 from tests.fakes.staged import files_of_records
 from tests.fakes.trades import (
     MIDNIGHT_NS,
@@ -119,7 +120,7 @@ records_sent = st.builds(
 batches = st.lists(records_sent, min_size=1, max_size=4)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=few(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(batches, batches, st.booleans()), min_size=1, max_size=4))
 def test_two_drivers_replays_and_refills_leave_each_trade_once(
     steps: list[tuple[list[Sent], list[Sent], bool]],
