@@ -27,8 +27,10 @@ def produce(gateway: GatewayThread, role: Role, topic: str, *, is_async: bool) -
 
 
 def test_only_ingestors_and_admins_produce_to_the_pipelines_topics(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, tmp_path: Path
+    start_gateway: StartGateway, kafka_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # no topic of the pipeline will be made here, so no call need wait for one
+    monkeypatch.setattr("services.gateway.kafkapixy.service.CREATION_SECONDS", 0.05)
     tokens = tmp_path / "callers.yaml"
     callers = [{"client_id": f"a-{role}", "sha256": token_hash(f"{role}-token"), "role": str(role)} for role in Role]
     tokens.write_text(yaml.safe_dump({"callers": callers}))
