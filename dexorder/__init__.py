@@ -13,14 +13,32 @@ if TYPE_CHECKING:
     from dexorder.client import Client
     from dexorder.errors import DexorderError, HistoryError
 
+    __version__: str
+
 __all__ = ["AsyncClient", "Client", "DexorderError", "HistoryError"]
 _HOMES = {"AsyncClient": "aio", "Client": "client", "DexorderError": "errors", "HistoryError": "errors"}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
     # Loaded at first use: the set-up imports this package before Arrow and gRPC are installed.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     return getattr(importlib.import_module(f"dexorder.{_HOMES[name]}"), name)
+
+
+def _version() -> str:
+    """Return the version of the installed package; "unknown" in a checkout that is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("dexorder")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -39,12 +39,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Complete, verified market history in Iceberg, and delivery of user events.",
 )
 requests_app = typer.Typer(no_args_is_help=True, help="List, show and cancel requests.")
 app.add_typer(requests_app, name="requests")
 app.add_typer(realtime_app, name="realtime")
 app.add_typer(events_app, name="events")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import dexorder
+
+        typer.echo(f"dexorder {dexorder.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Show the version and exit")
+    ] = False,
+) -> None:
+    """Take the options before the command."""
+
 
 Period = Annotated[str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds")]
 Since = Annotated[
