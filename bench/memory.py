@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,17 +80,26 @@ def run(suite: Suite, total_minutes: int) -> str:
             one_request(relay, minutes(FIRST_MINUTE + number * CANDLES, CANDLES))
             number += 1
             time.sleep(max(0.0, started_s + number * REQUEST_SECONDS - time.monotonic()))
+    title = f"Memory, {number} requests in {total_minutes} min; second column: after the first quarter, then the slope"
+    return report.table(title, slopes(samples, from_hours=total_minutes / 240))
+
+
+def slopes(samples: Mapping[str, Sequence[tuple[float, float]]], *, from_hours: float) -> list[report.Row]:
+    """Return a row for each process: memory at the end and at ``from_hours``, and the slope between.
+
+    Args:
+        samples: Hours since the start and MiB, by process.
+    """
     rows = []
     for name, each in samples.items():
-        hours, mib = np.array([sample for sample in each if sample[0] >= total_minutes / 240]).T
+        hours, mib = np.array([sample for sample in each if sample[0] >= from_hours]).T
         slope = float(np.polyfit(hours, mib, 1)[0])
         rows.append(
             report.Row(
                 name, f"{mib[-1]:.0f} MiB", f"{mib[0]:.0f} MiB", f"{slope:+.1f} MiB/h", f"< {AIM_MIB_AN_HOUR} MiB/h"
             )
         )
-    title = f"Memory, {number} requests in {total_minutes} min; second column: after the first quarter, then the slope"
-    return report.table(title, rows)
+    return rows
 
 
 def main() -> int:

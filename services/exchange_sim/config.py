@@ -28,6 +28,8 @@ class SimSettings(BaseSettings):
     """``FILE=SYMBOL``, ``FILE=SYMBOL@PERIOD`` or ``FILE=SYMBOL@trades`` entries, see `recorded.load`. Default none."""
     markets: int = Field(default=0, ge=0, le=9999)
     """Number of further markets ``X0001/USDT`` and on, each with four trades a second. Default 0."""
+    markets_busy_seconds: int = Field(default=60, ge=1, le=60)
+    """Number of seconds in each minute that have trades in these markets. Default 60."""
     fill: bool = False
     """Whether periods without trades have a candle, flat at the last price and with volume 0. Default false."""
     faults: tuple[FaultRule, ...] = ()

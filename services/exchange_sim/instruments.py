@@ -112,7 +112,14 @@ DARK_POOLS = (
 """Further markets with the symbol of one above and their own trades; only some dialects list them."""
 
 
-def extra_instruments(count: int) -> list[Instrument]:
-    """Return further markets, ``X0001/USDT`` and on, for tests of many subscriptions."""
+def extra_instruments(count: int, *, busy_seconds: int = 60) -> list[Instrument]:
+    """Return further markets, ``X0001/USDT`` and on, for tests of many subscriptions.
+
+    Args:
+        busy_seconds: Seconds of each minute that have trades.
+    """
     listed_s = _day("2020-01-01")
-    return [Instrument(f"X{number:04}", "USDT", 4, 2, True, listed_s, 10, 0.04, 1e7) for number in range(1, count + 1)]
+    return [
+        Instrument(f"X{number:04}", "USDT", 4, 2, True, listed_s, 10, 0.04, 1e7, busy_seconds=busy_seconds)
+        for number in range(1, count + 1)
+    ]

@@ -23,6 +23,7 @@ from services.exchange_sim.dialects import binance, kraken
 from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
 from services.exchange_sim.dialects.session import Tapes
 from services.exchange_sim.faults import BANS, BODIES, REPLICAS, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
+from services.exchange_sim.instruments import extra_instruments
 from services.exchange_sim.sockets import Sockets, end
 from services.exchange_sim.spoiling import spoil
 from services.exchange_sim.stats import Stats
@@ -43,9 +44,8 @@ class Simulator:
     def __init__(self, settings: SimSettings) -> None:
         self._settings = settings
         self.clock = Clock(settings.now_ns, settings.speed)
-        self.venue = Venue(
-            recorded.load(settings.recorded), seed=settings.seed, fill=settings.fill, extra=settings.markets
-        )
+        extra = extra_instruments(settings.markets, busy_seconds=settings.markets_busy_seconds)
+        self.venue = Venue(recorded.load(settings.recorded), seed=settings.seed, fill=settings.fill, extra=extra)
         self.plan = self._plan(settings.faults)
         self.stats = Stats()
         self.sockets = Sockets(Tapes(self.venue, self.clock), self)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from services.exchange_sim.absent import Coarser, without
 from services.exchange_sim.candles import Source
 from services.exchange_sim.filled import Filled
-from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, extra_instruments
+from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, Instrument
 from services.exchange_sim.market import SyntheticMarket
 from services.exchange_sim.trades import TradeSource
 
@@ -85,8 +85,10 @@ class Venue:
     the market whose name they share.
     """
 
-    def __init__(self, recorded: Iterable[Source], *, seed: int, fill: bool = False, extra: int = 0) -> None:
-        synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra_instruments(extra)))
+    def __init__(
+        self, recorded: Iterable[Source], *, seed: int, fill: bool = False, extra: Iterable[Instrument] = ()
+    ) -> None:
+        synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra))
         self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}
         if fill:
             for id, source in self.sources.items():
