@@ -23,11 +23,16 @@ def oracle(symbol: str, period: str, span: TimeRange) -> pa.Table:
     """Return the rows of a range as the simulated exchange's pure market computes them, in time order."""
     instrument = next(i for i in INSTRUMENTS if i.symbol == symbol)
     market = SyntheticMarket(instrument, seed=SimSettings().seed)
+    return candles_of(market, period, span, now_ns=time.time_ns())
+
+
+def candles_of(market: SyntheticMarket, period: str, span: TimeRange, *, now_ns: int) -> pa.Table:
+    """Return the rows of a range as a pure market computes them, in time order."""
     step_ms = PERIOD_SECONDS[period] * 1_000
     start_ms, end_ms = span.start_ns // 1_000_000, span.end_ns // 1_000_000
     count = (end_ms - start_ms) // step_ms
     candles = market.candles(
-        PERIODS[period], CandleQuery(start_ms=start_ms, end_ms=end_ms - 1, limit=count), now_ns=time.time_ns()
+        PERIODS[period], CandleQuery(start_ms=start_ms, end_ms=end_ms - 1, limit=count), now_ns=now_ns
     )
     return pa.table(
         {
