@@ -80,8 +80,8 @@ class Recording:
         return sorted(found)
 
 
-def candles(trades: Sequence[Row], period: str) -> dict[int, tuple[float, float, float, float, float, int]]:
-    """Return open, high, low, close, volume and number of trades by open time in nanoseconds."""
+def candles(trades: Sequence[Row], period: str) -> dict[int, tuple[float, ...]]:
+    """Return open, high, low, close and volume by open time in nanoseconds."""
     step_ns = PERIOD_SECONDS[period] * SECOND_NS
     groups: dict[int, list[Row]] = {}
     for trade in trades:
@@ -93,7 +93,6 @@ def candles(trades: Sequence[Row], period: str) -> dict[int, tuple[float, float,
             min(trade.price for trade in group),
             group[-1].price,
             float(sum(Decimal(repr(trade.amount)) for trade in group)),
-            len(group),
         )
         for open_ns, group in groups.items()
     }
@@ -211,7 +210,7 @@ def _compare_candles(trades: Sequence[Row], period: str, rows: Sequence[dict[str
         if row["period_seconds"] == PERIOD_SECONDS[period]:
             open_ns = from_datetime(row["open_time"])
             assert open_ns not in found, f"{period} {row['open_time']} is there twice"
-            found[open_ns] = tuple(row[name] for name in ("open", "high", "low", "close", "volume", "trade_count"))
+            found[open_ns] = tuple(row[name] for name in ("open", "high", "low", "close", "volume"))
     missing, more = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
     assert not missing and not more, f"{period}: {len(missing)} missing: {missing[:10]}, {len(more)} more: {more[:10]}"
     wrong = [

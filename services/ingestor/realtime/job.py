@@ -390,26 +390,45 @@ class RealtimeJob:
     # --- checksums --------------------------------------------------------------------------------------------------
 
     async def _check(self) -> None:
-        settings, queries, metrics = self._services.settings, self._services.queries, self._services.metrics
+        differing: list[tuple[int, int]] = []
         while True:
-            await asyncio.sleep(settings.candle_check_seconds)
-            for period, span in self._checks.due(queries.venue.limits.candles):
-                try:
-                    theirs = await queries.candles(self._symbol, period, span)
-                    differences = self._checks.compare(period, span, theirs)
-                    metrics.candles_checked.labels(self._venue).inc()
-                    for open_ns in differences:
-                        await self._repair(period, open_ns)
-                except ExchangeFailure as error:
-                    log.info("candles not checked", exchange=self._venue, symbol=self._symbol, reason=str(error)[:300])
+            await asyncio.sleep(self._services.settings.candle_check_seconds)
+            differing += await self._compare()
+            differing = [each for each in differing if not await self._is_repaired(*each)]
 
-    async def _repair(self, period: int, open_ns: int) -> None:
-        """Query the trades of a candle that differs from the exchange's own, and build it again."""
-        metrics, symbol = self._services.metrics, self._symbol
-        metrics.candle_differences.labels(self._venue).inc()
-        log.warning("candle differs from the exchange's own", symbol=symbol, period_seconds=period, open_ns=open_ns)
-        trades = await refetch(self._services.queries, symbol, self._checks.span_of(period, open_ns))
-        if trades is not None:
-            self._builder.rebuild(period, open_ns, trades)
-            self._batches.add(trades, now_ns=self._clock.monotonic_ns())
-            self._wake.set()
+    async def _compare(self) -> list[tuple[int, int]]:
+        """Compare closed candles with the exchange's own; return period and open time of those that differ."""
+        queries, metrics = self._services.queries, self._services.metrics
+        found = []
+        for period, span in self._checks.due(queries.venue.limits.candles):
+            try:
+                theirs = await queries.candles(self._symbol, period, span)
+            except ExchangeFailure as error:
+                log.info("candles not checked", exchange=self._venue, symbol=self._symbol, reason=str(error)[:300])
+                continue
+            metrics.candles_checked.labels(self._venue).inc()
+            for open_ns in self._checks.compare(period, span, theirs):
+                metrics.candle_differences.labels(self._venue).inc()
+                log.warning(
+                    "candle differs from the exchange's own",
+                    symbol=self._symbol,
+                    period_seconds=period,
+                    open_ns=open_ns,
+                )
+                found.append((period, open_ns))
+        return found
+
+    async def _is_repaired(self, period: int, open_ns: int) -> bool:
+        """Query the trades of a candle and build it again; return False if the exchange does not answer."""
+        try:
+            trades = await refetch(self._services.queries, self._symbol, self._checks.span_of(period, open_ns))
+        except ExchangeFailure as error:
+            log.info("candle not repaired yet", exchange=self._venue, symbol=self._symbol, reason=str(error)[:300])
+            return False
+        if trades is None:
+            log.warning("candle can't be repaired: its trades are too many, or some are missing", symbol=self._symbol)
+            return True
+        self._builder.rebuild(period, open_ns, trades)
+        self._batches.add(trades, now_ns=self._clock.monotonic_ns())
+        self._wake.set()
+        return True

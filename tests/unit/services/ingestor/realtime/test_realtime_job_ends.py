@@ -103,6 +103,26 @@ async def test_a_trade_with_wrong_values_is_found_by_the_exchanges_candle_and_am
         assert {i: trades[i] for i in true_trades} == {i: amount for i, (_, _, amount) in true_trades.items()}
 
 
+async def test_a_repair_is_tried_again_when_the_exchange_does_not_answer(tmp_path: Path) -> None:
+    start_ns = NOW_NS // MINUTE_NS * MINUTE_NS - 3 * MINUTE_NS
+    settings = {"candle_check_seconds": 0.2, "attempts": 1, "backoff_seconds": 0}
+    async with live_world(tmp_path, since_ns=start_ns, speed=10, **settings) as live:
+        span = [start_ns, start_ns + 40 * SECOND_NS]
+        edited = {"kind": "edited", "path": "/api/v3/aggTrades", "span": span, "count": 2}
+        # the first queries about this minute are those of the start; those behind them are the repair's
+        down = {"kind": "http_502", "path": "/api/v3/aggTrades", "span": span, "after": 2, "count": 2}
+        await live.sim.faults(down, edited)
+        await live.start("j1")
+        async with asyncio.timeout(60):
+            while not any(page.control.amends for page in live.records("j1", Kind.PAGE, 60)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await live.until_seen(["http_502"])
+        assert (await live.stop("j1")).success
+        truth = await live.true_candles(TimeRange(start_ns, start_ns + MINUTE_NS))
+        told = [c for page in live.records("j1", Kind.PAGE, 60) for c in page.candles if c.open_time == start_ns]
+        assert told[-1].volume == truth[start_ns][4]
+
+
 async def test_kafka_trouble_delays_records_and_loses_none(tmp_path: Path) -> None:
     async with live_world(tmp_path, since_ns=SINCE_NS) as live:
         await live.start("j1")
