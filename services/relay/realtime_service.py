@@ -160,12 +160,13 @@ class RealtimeReports:
         """Give live data to those who watch; what a fenced dispatch pushes is dropped."""
         live, current, dropped = self.engine.live, self.engine.realtime.live_ticker, 0
         async for message in request:
-            ticker = current(message.job_id)
-            if ticker is None:
-                dropped += 1
-                self.engine.context.metrics.live_fenced.inc()
-            else:
-                live.push(ticker, message.trades, message.candles)
+            for job in message.jobs:
+                ticker = current(job.job_id)
+                if ticker is None:
+                    dropped += 1
+                    self.engine.context.metrics.live_fenced.inc()
+                else:
+                    live.push(ticker, job.trades, job.candles, job.missed)
         return ipb.PushMarketDataResponse(dropped=dropped)
 
     async def WatchControl(  # noqa: N802

@@ -11,7 +11,6 @@ check     closed candles against the exchange's own; a difference is repaired fr
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,8 +38,9 @@ from services.ingestor.realtime.agreed_feed import AgreedFeed
 from services.ingestor.realtime.batches import Batch, Batches
 from services.ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
 from services.ingestor.realtime.candle_checks import CandleChecks
+from services.ingestor.realtime.live_buffer import LiveBuffer
 from services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer, NumberedFeed
-from services.ingestor.realtime.records import candle_pages, encode_trade, live_candle, trades_value
+from services.ingestor.realtime.records import candle_pages, trades_value
 from services.ingestor.realtime.refetch import refetch
 from services.ingestor.realtime.relay_client import LivePush, Progress, Reports, Resume
 from services.ingestor.realtime.trade import Trade
@@ -51,7 +51,6 @@ _STOP_SECONDS = 0.8
 _LONGEST_WAIT_SECONDS = 1.0
 _MAX_BACKLOG = 20_000
 """Trades that wait for their records; no further ones are queried meanwhile."""
-_MAX_LIVE = 1_000
 _RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.1, 10.0
 
 
@@ -103,10 +102,7 @@ class RealtimeJob:
         self._builder = CandleBuilder(starts)
         self._batches = Batches(resume.start_ns, now_ns=now_ns)
         self._checks = CandleChecks(starts)
-        self._live_trades: deque[Trade] = deque(maxlen=_MAX_LIVE)
-        self._live_closed: deque[ClosedCandles] = deque(maxlen=_MAX_LIVE)
-        self._has_news = False
-        self._newest_received_ns = 0
+        self._live = LiveBuffer(dispatch.id, include_trades=dispatch.include_ticks)
         self._asked_ns = 0
         self._before_lost: tuple[list[Batch], list[ClosedCandles]] = [], []
 
@@ -134,25 +130,9 @@ class RealtimeJob:
         self._fenced = True
         self._wake.set()
 
-    def take_live(self) -> relay_pb.PushMarketDataRequest | None:
-        """Return what the live stream has not had yet: trades, closed candles, and the running ones."""
-        trades, closed = list(self._live_trades), list(self._live_closed)
-        self._live_trades.clear()
-        self._live_closed.clear()
-        if not self._has_news:
-            return None
-        self._has_news = False
-        candles = [
-            live_candle(each.period_seconds, candle, closed=True, amends=each.amends)
-            for each in closed
-            for candle in each.candles
-        ]
-        running = self._builder.running() if self._dispatch.periods else []
-        candles += [live_candle(p, candle, received_ns=self._newest_received_ns) for p, candle in running]
-        wanted = trades if self._dispatch.include_ticks else []
-        return relay_pb.PushMarketDataRequest(
-            job_id=self.job_id, trades=[encode_trade(trade) for trade in wanted], candles=candles
-        )
+    def take_live(self) -> relay_pb.JobMarketData | None:
+        """See `LiveSource.take_live`."""
+        return self._live.take(self._builder.running)
 
     # --- socket -----------------------------------------------------------------------------------------------------
 
@@ -270,9 +250,8 @@ class RealtimeJob:
             wanted = [trade for trade in released if self._is_new(trade)]
             self._batches.add(wanted, now_ns=self._clock.monotonic_ns())
         if live:
-            self._newest_received_ns = live[-1].received_ns
-            self._live_trades.extend(trade for trade in live if self._is_new(trade))
-            self._push()
+            self._live.add_trades(filter(self._is_new, live), received_ns=live[-1].received_ns)
+            self._services.live.changed(self)
         self._wake.set()
 
     def _is_new(self, trade: Trade) -> bool:
@@ -280,10 +259,6 @@ class RealtimeJob:
         if self._settled_number >= 0:
             return trade.number > self._settled_number
         return trade.time_ns >= self._start_ns
-
-    def _push(self) -> None:
-        self._has_news = True
-        self._services.live.changed(self)
 
     # --- records ----------------------------------------------------------------------------------------------------
 
@@ -318,8 +293,8 @@ class RealtimeJob:
         self._before_lost = [], []
         closed += self._builder.close(settled_ns)
         if closed:
-            self._live_closed.extend(closed)
-            self._push()
+            self._live.add_closed(closed)
+            self._services.live.changed(self)
         batches += self._batches.take(settled_ns, now_ns=now_ns, flush=flush)
         if self._dispatch.include_ticks:
             for place, batch in enumerate(batches):

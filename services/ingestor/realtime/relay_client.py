@@ -20,6 +20,8 @@ from services.ingestor.publisher import Publisher, Refused
 log = structlog.get_logger(__name__)
 _REPORT_SECONDS = 0.15
 _RECONNECT_SECONDS = 1.0
+_MAX_MESSAGE_ITEMS = 2_000
+"""Trades and candles above which a message of live data gets no further job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ class Reports:
 class LiveSource(Protocol):
     """A job with live data."""
 
-    def take_live(self) -> pb.PushMarketDataRequest | None:
+    def take_live(self) -> pb.JobMarketData | None:
         """Return the data since the last call, bounded; None without any."""
 
 
@@ -160,12 +162,21 @@ class LivePush:
     async def _messages(self) -> AsyncIterator[pb.PushMarketDataRequest]:
         while True:
             await self._some.wait()
-            changed, self._changed = self._changed, {}
+            while self._changed:
+                self._metrics.live_messages.inc()
+                yield self._message()
             self._some.clear()
-            for source in changed:
-                if message := source.take_live():
-                    self._metrics.live_messages.inc()
-                    yield message
+
+    def _message(self) -> pb.PushMarketDataRequest:
+        """Return the data of as many changed jobs as fit; a message each would cost a turn of the event loop each."""
+        message, items = pb.PushMarketDataRequest(), 0
+        while self._changed and items < _MAX_MESSAGE_ITEMS:
+            source = next(iter(self._changed))
+            del self._changed[source]
+            if data := source.take_live():
+                message.jobs.append(data)
+                items += len(data.trades) + len(data.candles)
+        return message
 
 
 async def resume(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from services.common.model.periods import TRADES_PERIOD
 from services.common.model.realtime import RealtimeState
 from services.gen.dexorder.market.v1 import market_pb2
-from services.relay.realtime.live_queue import Item, Kind, LiveQueue, SlowClientPolicy
+from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from services.relay.realtime.live_queue import Dropped, Item, Kind, LiveQueue, SlowClientPolicy
 
 Message = market_pb2.Trade | market_pb2.Candle
 
@@ -30,7 +31,11 @@ class Interest:
         """Return whether the client wants to see items of a kind."""
         if kind.period_seconds == TRADES_PERIOD:
             return self.trades
-        return kind.period_seconds in self.periods and (kind.closed or self.running)
+        return self.has_series(kind.period_seconds) and (kind.closed or self.running)
+
+    def has_series(self, period_seconds: int) -> bool:
+        """Return whether the client has asked for trades (0) or for candles of a period."""
+        return self.trades if period_seconds == TRADES_PERIOD else period_seconds in self.periods
 
 
 @dataclass(eq=False, slots=True)
@@ -74,8 +79,14 @@ class LiveHub:
             stream.states[ticker] = self.state(ticker)
             stream.event.set()
 
-    def push(self, ticker: str, trades: Sequence[market_pb2.Trade], candles: Sequence[market_pb2.Candle]) -> None:
-        """Give live data of an instrument to its streams."""
+    def push(
+        self,
+        ticker: str,
+        trades: Sequence[market_pb2.Trade],
+        candles: Sequence[market_pb2.Candle],
+        missed: Sequence[pb.Missed] = (),
+    ) -> None:
+        """Give live data of an instrument to its streams; ``missed`` is what the ingestor did not send before it."""
         streams: Collection[LiveStream] = self._streams.get(ticker, ())
         if not streams:
             return
@@ -87,6 +98,10 @@ class LiveHub:
             candle.ticker = ticker
             items.append(Item(Kind(ticker, candle.period_seconds, candle.closed), candle.ohlcv.open_time, candle))
         for stream in streams:
+            for each in missed:
+                if stream.interest.has_series(each.period_seconds):
+                    key = ticker, each.period_seconds
+                    stream.queue.count_dropped(key, Dropped(each.count, each.start_time, each.end_time))
             for item in items:
                 if stream.interest.wants(item.kind):
                     stream.queue.put(item)

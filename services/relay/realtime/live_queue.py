@@ -89,13 +89,16 @@ class LiveQueue(Generic[M]):
         self._full = max(self.max_items, 2 * len(kept))  # so that each coalescing halves the queue
 
     def _drop(self, item: Item[M]) -> None:
-        key, time_ns = item.kind[:2], item.time_ns
-        known = self.dropped.get(key)
+        self.count_dropped((item.kind.ticker, item.kind.period_seconds), Dropped(1, item.time_ns, item.time_ns))
+
+    def count_dropped(self, series: tuple[str, int], found: Dropped) -> None:
+        """Count items of a ticker and period that were dropped, here or before they came here."""
+        known = self.dropped.get(series)
         if known is None:
-            self.dropped[key] = Dropped(1, time_ns, time_ns)
+            self.dropped[series] = found
         else:
-            known.count += 1
-            known.start_ns, known.end_ns = min(known.start_ns, time_ns), max(known.end_ns, time_ns)
+            known.count += found.count
+            known.start_ns, known.end_ns = min(known.start_ns, found.start_ns), max(known.end_ns, found.end_ns)
 
     def take(self, limit: int) -> tuple[dict[tuple[str, int], Dropped], list[Item[M]]]:
         """Remove and return what was dropped since the last call, and then at most ``limit`` items, oldest first."""

@@ -24,10 +24,11 @@ _sym_db = _symbol_database.Default()
 
 from services.gen.dexorder.market.v1 import market_pb2 as dexorder_dot_market_dot_v1_dot_market__pb2
 from services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
+from services.gen.dexorder.relay.v1 import realtime_pb2 as dexorder_dot_relay_dot_v1_dot_realtime__pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/ingestor_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1f\x64\x65xorder/market/v1/market.proto\x1a\x1f\x64\x65xorder/relay/v1/control.proto\x1a%dexorder/relay/v1/relay_service.proto\"\x96\x01\n\x11ReportPageRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nstart_time\x18\x02 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x03 \x01(\x04\x12\x0f\n\x07\x63\x61ndles\x18\x04 \x01(\r\x12+\n\x05\x65mpty\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\r\n\x05\x63\x61lls\x18\x06 \x01(\x04\"%\n\x12ReportPageResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"M\n\x12ReportDelayRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\'\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x18.dexorder.relay.v1.Delay\"&\n\x13ReportDelayResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"\x99\x01\n\x14ReportMarketsRequest\x12\x10\n\x08\x65xchange\x18\x01 \x01(\t\x12*\n\x07markets\x18\x02 \x03(\x0b\x32\x19.dexorder.relay.v1.Market\x12\x12\n\nfetched_at\x18\x03 \x01(\x04\x12/\n\x07\x63\x61ndles\x18\x04 \x01(\x0b\x32\x1e.dexorder.relay.v1.CandleOffer\"\x17\n\x15ReportMarketsResponse\"j\n\x15ResumeRealtimeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x0bingestor_id\x18\x02 \x01(\t\x12\x1a\n\rexchange_time\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_exchange_time\"\x9c\x01\n\x16ResumeRealtimeResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\x12\x12\n\nstart_time\x18\x02 \x01(\x04\x12\x1a\n\rlast_trade_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1e.dexorder.relay.v1.CandleStartB\x10\n\x0e_last_trade_id\"9\n\x0b\x43\x61ndleStart\x12\x16\n\x0eperiod_seconds\x18\x01 \x01(\r\x12\x12\n\nstart_time\x18\x02 \x01(\x04\"K\n\x15ReportRealtimeRequest\x12\x32\n\x07reports\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.RealtimeReport\"\xa8\x01\n\x0eRealtimeReport\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\x12\n\nstart_time\x18\x03 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x04 \x01(\x04\x12\r\n\x05\x63ount\x18\x05 \x01(\r\x12\x1a\n\rlast_trade_id\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03lag\x18\x07 \x01(\x04\x42\x10\n\x0e_last_trade_id\"0\n\x16ReportRealtimeResponse\x12\x16\n\x0e\x66\x65nced_job_ids\x18\x01 \x03(\t\"\x7f\n\x15PushMarketDataRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x06trades\x18\x02 \x03(\x0b\x32\x19.dexorder.market.v1.Trade\x12+\n\x07\x63\x61ndles\x18\x03 \x03(\x0b\x32\x1a.dexorder.market.v1.Candle\")\n\x16PushMarketDataResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x04\x32\xac\x06\n\x0fIngestorService\x12Y\n\nReportPage\x12$.dexorder.relay.v1.ReportPageRequest\x1a%.dexorder.relay.v1.ReportPageResponse\x12\\\n\x0bReportDelay\x12%.dexorder.relay.v1.ReportDelayRequest\x1a&.dexorder.relay.v1.ReportDelayResponse\x12\x62\n\rReportMarkets\x12\'.dexorder.relay.v1.ReportMarketsRequest\x1a(.dexorder.relay.v1.ReportMarketsResponse\x12\x65\n\x0eResumeRealtime\x12(.dexorder.relay.v1.ResumeRealtimeRequest\x1a).dexorder.relay.v1.ResumeRealtimeResponse\x12\x65\n\x0eReportRealtime\x12(.dexorder.relay.v1.ReportRealtimeRequest\x1a).dexorder.relay.v1.ReportRealtimeResponse\x12g\n\x0ePushMarketData\x12(.dexorder.relay.v1.PushMarketDataRequest\x1a).dexorder.relay.v1.PushMarketDataResponse(\x01\x12\x61\n\x0cWatchControl\x12&.dexorder.relay.v1.WatchControlRequest\x1a\'.dexorder.relay.v1.WatchControlResponse0\x01\x12\x62\n\rReportControl\x12\'.dexorder.relay.v1.ReportControlRequest\x1a(.dexorder.relay.v1.ReportControlResponseBG\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(dexorder/relay/v1/ingestor_service.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1f\x64\x65xorder/market/v1/market.proto\x1a\x1f\x64\x65xorder/relay/v1/control.proto\x1a dexorder/relay/v1/realtime.proto\x1a%dexorder/relay/v1/relay_service.proto\"\x96\x01\n\x11ReportPageRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x12\n\nstart_time\x18\x02 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x03 \x01(\x04\x12\x0f\n\x07\x63\x61ndles\x18\x04 \x01(\r\x12+\n\x05\x65mpty\x18\x05 \x03(\x0b\x32\x1c.dexorder.relay.v1.TimeRange\x12\r\n\x05\x63\x61lls\x18\x06 \x01(\x04\"%\n\x12ReportPageResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"M\n\x12ReportDelayRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\'\n\x05\x64\x65lay\x18\x02 \x01(\x0b\x32\x18.dexorder.relay.v1.Delay\"&\n\x13ReportDelayResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\"\x99\x01\n\x14ReportMarketsRequest\x12\x10\n\x08\x65xchange\x18\x01 \x01(\t\x12*\n\x07markets\x18\x02 \x03(\x0b\x32\x19.dexorder.relay.v1.Market\x12\x12\n\nfetched_at\x18\x03 \x01(\x04\x12/\n\x07\x63\x61ndles\x18\x04 \x01(\x0b\x32\x1e.dexorder.relay.v1.CandleOffer\"\x17\n\x15ReportMarketsResponse\"j\n\x15ResumeRealtimeRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x13\n\x0bingestor_id\x18\x02 \x01(\t\x12\x1a\n\rexchange_time\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_exchange_time\"\x9c\x01\n\x16ResumeRealtimeResponse\x12\x0f\n\x07\x63urrent\x18\x01 \x01(\x08\x12\x12\n\nstart_time\x18\x02 \x01(\x04\x12\x1a\n\rlast_trade_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12/\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1e.dexorder.relay.v1.CandleStartB\x10\n\x0e_last_trade_id\"9\n\x0b\x43\x61ndleStart\x12\x16\n\x0eperiod_seconds\x18\x01 \x01(\r\x12\x12\n\nstart_time\x18\x02 \x01(\x04\"K\n\x15ReportRealtimeRequest\x12\x32\n\x07reports\x18\x01 \x03(\x0b\x32!.dexorder.relay.v1.RealtimeReport\"\xa8\x01\n\x0eRealtimeReport\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\x12\n\nstart_time\x18\x03 \x01(\x04\x12\x10\n\x08\x65nd_time\x18\x04 \x01(\x04\x12\r\n\x05\x63ount\x18\x05 \x01(\r\x12\x1a\n\rlast_trade_id\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0b\n\x03lag\x18\x07 \x01(\x04\x42\x10\n\x0e_last_trade_id\"0\n\x16ReportRealtimeResponse\x12\x16\n\x0e\x66\x65nced_job_ids\x18\x01 \x03(\t\"G\n\x15PushMarketDataRequest\x12.\n\x04jobs\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.JobMarketData\"\xa2\x01\n\rJobMarketData\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12)\n\x06missed\x18\x02 \x03(\x0b\x32\x19.dexorder.relay.v1.Missed\x12)\n\x06trades\x18\x03 \x03(\x0b\x32\x19.dexorder.market.v1.Trade\x12+\n\x07\x63\x61ndles\x18\x04 \x03(\x0b\x32\x1a.dexorder.market.v1.Candle\")\n\x16PushMarketDataResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x04\x32\xac\x06\n\x0fIngestorService\x12Y\n\nReportPage\x12$.dexorder.relay.v1.ReportPageRequest\x1a%.dexorder.relay.v1.ReportPageResponse\x12\\\n\x0bReportDelay\x12%.dexorder.relay.v1.ReportDelayRequest\x1a&.dexorder.relay.v1.ReportDelayResponse\x12\x62\n\rReportMarkets\x12\'.dexorder.relay.v1.ReportMarketsRequest\x1a(.dexorder.relay.v1.ReportMarketsResponse\x12\x65\n\x0eResumeRealtime\x12(.dexorder.relay.v1.ResumeRealtimeRequest\x1a).dexorder.relay.v1.ResumeRealtimeResponse\x12\x65\n\x0eReportRealtime\x12(.dexorder.relay.v1.ReportRealtimeRequest\x1a).dexorder.relay.v1.ReportRealtimeResponse\x12g\n\x0ePushMarketData\x12(.dexorder.relay.v1.PushMarketDataRequest\x1a).dexorder.relay.v1.PushMarketDataResponse(\x01\x12\x61\n\x0cWatchControl\x12&.dexorder.relay.v1.WatchControlRequest\x1a\'.dexorder.relay.v1.WatchControlResponse0\x01\x12\x62\n\rReportControl\x12\'.dexorder.relay.v1.ReportControlRequest\x1a(.dexorder.relay.v1.ReportControlResponseBG\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,34 +36,36 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.gen.dexorder.relay
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'
-  _globals['_REPORTPAGEREQUEST']._serialized_start=169
-  _globals['_REPORTPAGEREQUEST']._serialized_end=319
-  _globals['_REPORTPAGERESPONSE']._serialized_start=321
-  _globals['_REPORTPAGERESPONSE']._serialized_end=358
-  _globals['_REPORTDELAYREQUEST']._serialized_start=360
-  _globals['_REPORTDELAYREQUEST']._serialized_end=437
-  _globals['_REPORTDELAYRESPONSE']._serialized_start=439
-  _globals['_REPORTDELAYRESPONSE']._serialized_end=477
-  _globals['_REPORTMARKETSREQUEST']._serialized_start=480
-  _globals['_REPORTMARKETSREQUEST']._serialized_end=633
-  _globals['_REPORTMARKETSRESPONSE']._serialized_start=635
-  _globals['_REPORTMARKETSRESPONSE']._serialized_end=658
-  _globals['_RESUMEREALTIMEREQUEST']._serialized_start=660
-  _globals['_RESUMEREALTIMEREQUEST']._serialized_end=766
-  _globals['_RESUMEREALTIMERESPONSE']._serialized_start=769
-  _globals['_RESUMEREALTIMERESPONSE']._serialized_end=925
-  _globals['_CANDLESTART']._serialized_start=927
-  _globals['_CANDLESTART']._serialized_end=984
-  _globals['_REPORTREALTIMEREQUEST']._serialized_start=986
-  _globals['_REPORTREALTIMEREQUEST']._serialized_end=1061
-  _globals['_REALTIMEREPORT']._serialized_start=1064
-  _globals['_REALTIMEREPORT']._serialized_end=1232
-  _globals['_REPORTREALTIMERESPONSE']._serialized_start=1234
-  _globals['_REPORTREALTIMERESPONSE']._serialized_end=1282
-  _globals['_PUSHMARKETDATAREQUEST']._serialized_start=1284
-  _globals['_PUSHMARKETDATAREQUEST']._serialized_end=1411
-  _globals['_PUSHMARKETDATARESPONSE']._serialized_start=1413
-  _globals['_PUSHMARKETDATARESPONSE']._serialized_end=1454
-  _globals['_INGESTORSERVICE']._serialized_start=1457
-  _globals['_INGESTORSERVICE']._serialized_end=2269
+  _globals['_REPORTPAGEREQUEST']._serialized_start=203
+  _globals['_REPORTPAGEREQUEST']._serialized_end=353
+  _globals['_REPORTPAGERESPONSE']._serialized_start=355
+  _globals['_REPORTPAGERESPONSE']._serialized_end=392
+  _globals['_REPORTDELAYREQUEST']._serialized_start=394
+  _globals['_REPORTDELAYREQUEST']._serialized_end=471
+  _globals['_REPORTDELAYRESPONSE']._serialized_start=473
+  _globals['_REPORTDELAYRESPONSE']._serialized_end=511
+  _globals['_REPORTMARKETSREQUEST']._serialized_start=514
+  _globals['_REPORTMARKETSREQUEST']._serialized_end=667
+  _globals['_REPORTMARKETSRESPONSE']._serialized_start=669
+  _globals['_REPORTMARKETSRESPONSE']._serialized_end=692
+  _globals['_RESUMEREALTIMEREQUEST']._serialized_start=694
+  _globals['_RESUMEREALTIMEREQUEST']._serialized_end=800
+  _globals['_RESUMEREALTIMERESPONSE']._serialized_start=803
+  _globals['_RESUMEREALTIMERESPONSE']._serialized_end=959
+  _globals['_CANDLESTART']._serialized_start=961
+  _globals['_CANDLESTART']._serialized_end=1018
+  _globals['_REPORTREALTIMEREQUEST']._serialized_start=1020
+  _globals['_REPORTREALTIMEREQUEST']._serialized_end=1095
+  _globals['_REALTIMEREPORT']._serialized_start=1098
+  _globals['_REALTIMEREPORT']._serialized_end=1266
+  _globals['_REPORTREALTIMERESPONSE']._serialized_start=1268
+  _globals['_REPORTREALTIMERESPONSE']._serialized_end=1316
+  _globals['_PUSHMARKETDATAREQUEST']._serialized_start=1318
+  _globals['_PUSHMARKETDATAREQUEST']._serialized_end=1389
+  _globals['_JOBMARKETDATA']._serialized_start=1392
+  _globals['_JOBMARKETDATA']._serialized_end=1554
+  _globals['_PUSHMARKETDATARESPONSE']._serialized_start=1556
+  _globals['_PUSHMARKETDATARESPONSE']._serialized_end=1597
+  _globals['_INGESTORSERVICE']._serialized_start=1600
+  _globals['_INGESTORSERVICE']._serialized_end=2412
 # @@protoc_insertion_point(module_scope)

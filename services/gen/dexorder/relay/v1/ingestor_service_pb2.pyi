@@ -5,6 +5,7 @@ Reports of ingestors to the relay, beside the frames of the broker."""
 
 from collections import abc as _abc
 from services.gen.dexorder.market.v1 import market_pb2 as _market_pb2
+from services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -393,15 +394,44 @@ Global___ReportRealtimeResponse: _TypeAlias = ReportRealtimeResponse  # noqa: Y0
 
 @_typing.final
 class PushMarketDataRequest(_message.Message):
+    """Live data of realtime jobs, of any number of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOBS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobMarketData]:
+        """What has changed since the message before."""
+
+    def __init__(
+        self,
+        *,
+        jobs: _abc.Iterable[Global___JobMarketData] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushMarketDataRequest: _TypeAlias = PushMarketDataRequest  # noqa: Y015
+
+@_typing.final
+class JobMarketData(_message.Message):
     """Live data of one realtime job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     JOB_ID_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
     TRADES_FIELD_NUMBER: _builtins.int
     CANDLES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch. Data of a dispatch that is not current is dropped."""
+    @_builtins.property
+    def missed(self) -> _containers.RepeatedCompositeFieldContainer[_realtime_pb2.Missed]:
+        """What was not sent before the rest of this message, as the stream was too slow; ticker may be empty."""
+
     @_builtins.property
     def trades(self) -> _containers.RepeatedCompositeFieldContainer[_market_pb2.Trade]:
         """Trades as they were received, by time; ticker may be empty."""
@@ -414,16 +444,17 @@ class PushMarketDataRequest(_message.Message):
         self,
         *,
         job_id: _builtins.str = ...,
+        missed: _abc.Iterable[_realtime_pb2.Missed] | None = ...,
         trades: _abc.Iterable[_market_pb2.Trade] | None = ...,
         candles: _abc.Iterable[_market_pb2.Candle] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "job_id", b"job_id", "trades", b"trades"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candles", b"candles", "job_id", b"job_id", "missed", b"missed", "trades", b"trades"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PushMarketDataRequest: _TypeAlias = PushMarketDataRequest  # noqa: Y015
+Global___JobMarketData: _TypeAlias = JobMarketData  # noqa: Y015
 
 @_typing.final
 class PushMarketDataResponse(_message.Message):
@@ -433,7 +464,7 @@ class PushMarketDataResponse(_message.Message):
 
     DROPPED_FIELD_NUMBER: _builtins.int
     dropped: _builtins.int
-    """Messages that were dropped because their job_id was not current."""
+    """Entries of `jobs` that were dropped because their job_id was not current."""
     def __init__(
         self,
         *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -105,7 +106,7 @@ async def test_a_trade_with_wrong_values_is_found_by_the_exchanges_candle_and_am
 
 async def test_a_repair_is_tried_again_when_the_exchange_does_not_answer(tmp_path: Path) -> None:
     start_ns = NOW_NS // MINUTE_NS * MINUTE_NS - 3 * MINUTE_NS
-    settings = {"candle_check_seconds": 0.2, "attempts": 1, "backoff_seconds": 0}
+    settings: dict[str, Any] = {"candle_check_seconds": 0.2, "attempts": 1, "backoff_seconds": 0}
     async with live_world(tmp_path, since_ns=start_ns, speed=10, **settings) as live:
         span = [start_ns, start_ns + 40 * SECOND_NS]
         edited = {"kind": "edited", "path": "/api/v3/aggTrades", "span": span, "count": 2}

@@ -44,12 +44,12 @@ def watch(s: Suite, **fields: Any) -> Any:
     return s.relay.StreamMarketData(pb.StreamMarketDataRequest(**values))
 
 
-async def push(s: Suite, *messages: ipb.PushMarketDataRequest) -> int:
-    """Push messages and end the stream; return how many were dropped."""
+async def push(s: Suite, *jobs: ipb.JobMarketData) -> int:
+    """Push data, a message for each job, and end the stream; return how many were dropped."""
 
     async def requests() -> AsyncIterator[ipb.PushMarketDataRequest]:
-        for message in messages:
-            yield message
+        for job in jobs:
+            yield ipb.PushMarketDataRequest(jobs=[job])
 
     return int((await s.ingestors.PushMarketData(requests())).dropped)
 
@@ -64,8 +64,8 @@ async def test_clients_receive_what_they_asked_for_and_nothing_of_a_fenced_dispa
             assert [pb.RealtimeState.Name(each.state) for each in first.states] == [f"REALTIME_STATE_{state}"]
         dropped = await push(
             s,
-            ipb.PushMarketDataRequest(job_id="1-0123456789abcdef", trades=[trade(1)]),
-            ipb.PushMarketDataRequest(
+            ipb.JobMarketData(job_id="1-0123456789abcdef", trades=[trade(1)]),
+            ipb.JobMarketData(
                 job_id=job_id,
                 trades=[trade(2), trade(3)],
                 candles=[candle(0, closed=True), candle(60), candle(0, 300)],
@@ -89,6 +89,26 @@ async def test_clients_receive_what_they_asked_for_and_nothing_of_a_fenced_dispa
         unheard = asyncio.ensure_future(other.read())
         assert not (await asyncio.wait({unheard}, timeout=0.1))[0]
         for call in (trades, candles, closed, other):
+            call.cancel()
+
+
+async def test_clients_are_told_what_the_ingestor_did_not_send(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        job_id = await running_job(s)
+        trades, candles = watch(s), watch(s, include_trades=False, period_seconds=[60])
+        for call in (trades, candles):
+            await call.read()
+        missed = [
+            pb.Missed(period_seconds=0, count=3, start_time=1, end_time=5),
+            pb.Missed(period_seconds=60, count=2, start_time=0, end_time=60),
+        ]
+        data: dict[str, Any] = {"trades": [trade(6)], "candles": [candle(120, closed=True)]}
+        assert await push(s, ipb.JobMarketData(job_id=job_id, missed=missed, **data)) == 0
+        for call, (period, *expected) in ((trades, (0, 3, 1, 5)), (candles, (60, 2, 0, 60))):
+            got = await call.read()
+            assert [(m.ticker, m.period_seconds, m.count, m.start_time, m.end_time) for m in got.missed] == [
+                (TICKER, period, *expected)
+            ]
             call.cancel()
 
 
@@ -118,7 +138,7 @@ async def test_a_client_that_does_not_read_is_told_what_it_missed_and_delays_nob
 
         reading = asyncio.ensure_future(read(fast, total))
         messages = (
-            ipb.PushMarketDataRequest(
+            ipb.JobMarketData(
                 job_id=job_id, trades=[market_pb2.Trade(trade_id=text, time=n) for n in range(first, first + 20)]
             )
             for first in range(1, total, 20)

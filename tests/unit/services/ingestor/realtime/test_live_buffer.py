@@ -1,0 +1,99 @@
+"""Live data of a job: bounded whatever the stream takes, and what is dropped is counted."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.common.model.page import Candle
+from services.common.model.time_range import TimeRange
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as pb
+from services.ingestor.metrics import IngestorMetrics
+from services.ingestor.publisher import Publisher
+from services.ingestor.realtime.candle_builder import ClosedCandles
+from services.ingestor.realtime.live_buffer import LiveBuffer
+from services.ingestor.realtime.relay_client import LivePush
+from services.ingestor.realtime.trade import Trade
+
+
+def trade(number: int) -> Trade:
+    return Trade(number * 10, number, str(number), 1.5, 2.5, "buy", 1, number * 10 + 1)
+
+
+def candle(open_ns: int) -> Candle:
+    return Candle(open_ns, 1.0, 2.0, 0.5, 1.5, 3.0)
+
+
+def closed(*opens: int) -> ClosedCandles:
+    return ClosedCandles(60, TimeRange(opens[0], opens[-1] + 60), tuple(map(candle, opens)))
+
+
+def nothing() -> list[tuple[int, Candle]]:
+    return []
+
+
+def test_everything_is_taken_once_with_the_candles_that_run() -> None:
+    buffer = LiveBuffer("j1", include_trades=True)
+    assert buffer.take(lambda: [(60, candle(60))]) is None, "no news"
+    buffer.add_trades([trade(1), trade(2)], received_ns=21)
+    buffer.add_closed([closed(0)])
+    data = buffer.take(lambda: [(60, candle(60))])
+    assert data is not None and not data.missed
+    assert [each.trade_id for each in data.trades] == ["1", "2"]
+    assert [(each.ohlcv.open_time, each.closed, each.received_at) for each in data.candles] == [
+        (0, True, 0),
+        (60, False, 21),
+    ]
+    assert buffer.take(nothing) is None
+
+
+def test_a_stream_that_takes_nothing_is_told_what_it_missed() -> None:
+    buffer = LiveBuffer("j1", include_trades=True, max_items=3)
+    for number in range(1, 11):
+        buffer.add_trades([trade(number)], received_ns=0)
+    buffer.add_closed([closed(*range(0, 600, 60))])  # ten at once, as after a long refill
+    data = buffer.take(nothing)
+    assert data is not None
+    assert [each.trade_id for each in data.trades] == ["8", "9", "10"]
+    assert [each.ohlcv.open_time for each in data.candles] == [420, 480, 540]
+    assert [(m.period_seconds, m.count, m.start_time, m.end_time) for m in data.missed] == [
+        (0, 7, 10, 70),
+        (60, 7, 0, 360),
+    ]
+    buffer.add_trades([trade(11)], received_ns=0)
+    again = buffer.take(nothing)
+    assert again is not None and not again.missed, "told once"
+
+
+def test_without_trades_only_candles_are_kept() -> None:
+    buffer = LiveBuffer("j1", include_trades=False, max_items=1)
+    buffer.add_trades([trade(1), trade(2)], received_ns=21)
+    data = buffer.take(lambda: [(60, candle(0))])
+    assert data is not None and not data.trades and not data.missed and len(data.candles) == 1
+
+
+class Source:
+    """A job that always has some trades."""
+
+    def __init__(self, name: str, trades: int) -> None:
+        self.name = name
+        self._buffer = LiveBuffer(name, include_trades=True)
+        self._buffer.add_trades(map(trade, range(trades)), received_ns=0)
+
+    def take_live(self) -> pb.JobMarketData | None:
+        return self._buffer.take(nothing)
+
+
+@pytest.mark.parametrize(("trades", "messages"), [(1, [600]), (1_000, [2, 2, 2])])
+async def test_a_message_has_the_data_of_many_jobs_and_is_bounded(trades: int, messages: list[int]) -> None:
+    """A message each would let 600 markets wait for one another: each costs a turn of a busy event loop."""
+    push = LivePush(cast(Publisher, None), IngestorMetrics(CollectorRegistry()))
+    names = [f"j{number}" for number in range(sum(messages))]
+    for name in names:
+        push.changed(Source(name, trades))
+    stream = push._messages()
+    found = [[data.job_id for data in (await anext(stream)).jobs] for _ in messages]
+    assert [len(each) for each in found] == messages
+    assert [name for each in found for name in each] == names
