@@ -183,7 +183,7 @@ class Replay:
             _compare_trades(expected, _of(ticks, each.ticker))
             rows, total = _of(ohlc, each.ticker), 0
             for period in PERIODS:
-                total += _compare_candles(expected, period, rows)
+                total += _compare_candles(expected, period, rows, self.first_ns - _BEFORE_NS)
             found.append((each, len(expected), total))
         return found
 
@@ -202,9 +202,12 @@ def _compare_trades(expected: Sequence[Row], rows: Sequence[dict[str, Any]]) -> 
     assert stored == list(expected)
 
 
-def _compare_candles(trades: Sequence[Row], period: str, rows: Sequence[dict[str, Any]]) -> int:
-    """Compare the closed candles of a period with the trades; return their number."""
-    expected = candles(trades, period)
+def _compare_candles(trades: Sequence[Row], period: str, rows: Sequence[dict[str, Any]], begin_ns: int) -> int:
+    """Compare the closed candles of a period with the trades; return their number.
+
+    A subscription without ``since`` promises those that open after its begin.
+    """
+    expected = {open_ns: row for open_ns, row in candles(trades, period).items() if open_ns >= begin_ns}
     found: dict[int, tuple[Any, ...]] = {}
     for row in rows:
         if row["period_seconds"] == PERIOD_SECONDS[period]:
