@@ -57,7 +57,7 @@ def lags_s(suite: Suite) -> list[float]:
     with Client(suite.relay) as client:
         jobs = client.list_realtime().jobs
     now_ns = time.time_ns()
-    return sorted((now_ns - each.settled_until_ns) / SECOND_NS for job in jobs for each in job.series[:1])
+    return sorted((now_ns - each.settled_ns) / SECOND_NS for job in jobs for each in job.series[:1])
 
 
 def missing_and_doubled(suite: Suite) -> tuple[int, int, int]:

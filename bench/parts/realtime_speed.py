@@ -120,7 +120,7 @@ def _ours(suite: Suite) -> Callable[[], Count]:
 async def _stop_all(relay: str) -> None:
     async with AsyncClient(relay) as client:
         for each in (await client.list_realtime()).subscriptions:
-            await client.stop_realtime(each.subscription_id)
+            await client.stop_realtime(each.subscription.subscription_id)
 
 
 def _measure(suite: Suite, periods: Sequence[str]) -> list[Step]:

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dexorder import Client
-from dexorder.live import LiveStatus
 from dexorder.testing.suite import Suite, running_suite
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.periods import PERIOD_SECONDS
+from services.common.model.realtime import RealtimeState
 from services.common.model.times import SECOND_NS, from_datetime
 from services.exchange_sim.dialects.binance import AGGREGATES
 
@@ -132,7 +132,7 @@ class Replay:
             for each in self.recordings:
                 client.start_realtime(each.ticker, PERIODS)
             deadline = time.monotonic() + _PATIENCE_SECONDS
-            while {job.ticker for job in client.list_realtime().jobs if job.status is LiveStatus.RUNNING} != {
+            while {job.ticker for job in client.list_realtime().jobs if job.state is RealtimeState.RUNNING} != {
                 each.ticker for each in self.recordings
             }:
                 assert time.monotonic() < deadline, self.suite.logs()
