@@ -14,19 +14,22 @@ from typer.core import TyperGroup
 from dexorder.cli import Json, JsonLines, Relay, Ticker
 from dexorder.cli.events_app import events_app
 from dexorder.cli.realtime_app import realtime_app, split_periods
-from dexorder.errors import DexorderError
+from dexorder.errors import DexorderError, QuotaReached, RequestRefused
 from dexorder.setup.config import SetupError
 
 
 class _Reporting(TyperGroup):
-    """Commands that report an expected error as one line on stderr and exit code 1. A closed pipe exits silently."""
+    """Commands that report an expected error as one line on stderr and exit code 1, or 2 for an argument that is
+    refused, by the command or by the relay. A closed pipe exits silently.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except (DexorderError, SetupError) as error:
             typer.echo(f"dexorder: {error}", err=True)
-            raise typer.Exit(1) from None
+            is_refused = isinstance(error, RequestRefused) and not isinstance(error, QuotaReached)
+            raise typer.Exit(2 if is_refused else 1) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dexorder.aio import AsyncClient, without_repeats
 from dexorder.cli import output, progress
+from dexorder.errors import RequestRefused
 from services.common.model.coverage import VerificationProgress, VerificationResult
 from services.common.model.history import Progress, RequestRecord
 from services.common.model.periods import PERIODS
@@ -42,6 +43,8 @@ def run(
                 found = await client.verify(
                     ticker, period, since, until, repair=repair, values=values, on_progress=on_progress
                 )
+            if found.checked is None:
+                await _refuse_unknown(client, ticker)
             repairs.extend(found.repairs)
             if found.removed_rows:
                 on_note(f"{found.removed_rows:,} rows removed that the table must not have")
@@ -65,6 +68,15 @@ def run(
     else:
         _print(found, ended, well, repair=repair)
     return 0 if well else 1
+
+
+async def _refuse_unknown(client: AsyncClient, ticker: str) -> None:
+    """Raise RequestRefused if the exchange does not have this market, of which nothing is stored either."""
+    venue = ticker.rpartition(".")[2]
+    if all(each.ticker != ticker for each in (await client.markets(venue)).markets):
+        raise RequestRefused(
+            f"{ticker!r} is unknown to {venue}, and nothing of it is stored; see `dexorder markets {venue}`"
+        )
 
 
 @contextmanager

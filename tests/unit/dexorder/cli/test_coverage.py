@@ -90,7 +90,7 @@ def test_invalid_times_are_one_sentence(fake: FakeRelay) -> None:
         (("--since", "2024-01-02", "--until", "2024-01-01"), "not after"),
     ):
         result = run(*options)
-        assert result.exit_code == 1 and text in result.stderr and len(result.stderr.splitlines()) == 1
+        assert result.exit_code == 2 and text in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_holes_are_between_the_ranges_or_out_to_the_given_ends() -> None:

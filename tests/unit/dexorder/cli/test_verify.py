@@ -104,11 +104,26 @@ def test_json_is_one_object(fake: FakeRelay) -> None:
 
 def test_empty_series_and_an_answer_without_result(fake: FakeRelay) -> None:
     fake.verified = [pb.VerifyCoverageResponse(result=pb.VerifyResult())]
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
     result = run()
     assert (result.exit_code, result.stdout) == (0, f"{TICKER} 1h: neither the table nor its coverage has any rows\n")
     fake.verified = fake.verified[:0]
     result = run()
     assert result.exit_code == 1 and "without a result" in result.stderr
+
+
+def test_a_misspelt_ticker_is_refused(fake: FakeRelay) -> None:
+    fake.verified = [pb.VerifyCoverageResponse(result=pb.VerifyResult())]
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker="OTHER/USDT.SIM")])
+    result = run("--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    unknown = f"'{TICKER}' is unknown to SIM, and nothing of it is stored; see `dexorder markets SIM`"
+    assert result.stderr == f"dexorder: {unknown}\n"
+    fake.markets.clear()
+    result = run()
+    assert result.exit_code == 1 and "venue 'SIM' is unknown" in result.stderr
+    fake.verified = answers()
+    assert run().exit_code == 0, "what is stored is verified, whether or not the exchange still has the market"
 
 
 def candle(close: float) -> OHLCV:
