@@ -18,7 +18,7 @@ from dexorder.ended import Ended, history_error
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
 from dexorder.runs import OutputOptions, Run, RunStore, parse_tickers
-from services.common.model.history import RequestStatus, range_json
+from services.common.model.history import RequestStatus, id_json, range_json
 
 
 def new_run(
@@ -173,7 +173,7 @@ _RESULT: dict[str, Callable[[Ended], Any]] = {
     "empty_periods": lambda ended: ended.record.empty_periods,
     "missing": lambda ended: [range_json(span) for span in ended.record.missing],
     "provisional": lambda ended: [range_json(span) for span in ended.record.provisional],
-    "snapshot_id": lambda ended: ended.record.snapshot_id,
+    "snapshot_id": lambda ended: id_json(ended.record.snapshot_id),
     "table": lambda ended: ended.notification.table,
     "topic": lambda ended: ended.notification.topic,
 }

@@ -13,7 +13,7 @@ from dexorder.request import read_part
 from dexorder.runs import OutputOptions
 from services.common.lake.tables import OHLC
 from services.common.model.coverage import CoverageKind, CoverageRange
-from services.common.model.history import range_json
+from services.common.model.history import id_json, range_json
 from services.common.model.periods import PERIODS
 
 
@@ -46,6 +46,6 @@ def stored_json(found: StoredRows, whole: list[CoverageRange]) -> dict[str, Any]
         "period_seconds": found.series.period_seconds,
         "row_count": found.row_count,
         "missing": [range_json(each.span) for each in whole if each.kind is CoverageKind.MISSING],
-        "snapshot_id": found.snapshot_id,
+        "snapshot_id": id_json(found.snapshot_id),
         "table": OHLC.name,
     }

@@ -306,7 +306,7 @@ class RequestRecord:
             "empty_periods": self.empty_periods,
             "missing": [range_json(span) for span in self.missing],
             "provisional": [range_json(span) for span in self.provisional],
-            "snapshot_id": self.snapshot_id,
+            "snapshot_id": id_json(self.snapshot_id),
             "topic": self.topic,
             "submitted_at": iso(self.submitted_ns),
             "completed_at": iso(self.completed_ns) if self.completed_ns else None,
@@ -425,6 +425,11 @@ def describe_ranges(ranges: Sequence[TimeRange], limit: int) -> str:
     text = ", ".join(map(str, ranges[:limit]))
     rest = len(ranges) - limit
     return f"{text} and {rest} more" if rest > 0 else text
+
+
+def id_json(number: int | None) -> str | None:
+    """Return an id of 64 bits as JSON has it: text, as JavaScript and jq round such a number."""
+    return None if number is None else str(number)
 
 
 def range_json(span: TimeRange) -> dict[str, Any]:

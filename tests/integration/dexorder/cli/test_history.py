@@ -44,7 +44,7 @@ def test_json_is_one_object_with_the_rows(fake: FakeRelay) -> None:
     assert result.exit_code == 0 and result.stderr == ""
     found = json.loads(result.stdout)
     assert (found["status"], found["row_count"], found["empty_periods"], found["missing"]) == ("OK", HOURS, 3, [])
-    assert found["table"] == "trading.ohlc" and isinstance(found["snapshot_id"], int)
+    assert found["table"] == "trading.ohlc" and found["snapshot_id"] == str(fake.ends.snapshot_id)
     assert len(found["rows"]) == HOURS
     assert list(found) == [
         "request_id",

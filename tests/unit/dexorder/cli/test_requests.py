@@ -70,7 +70,7 @@ def test_a_request_is_shown(three: FakeRelay) -> None:
     assert (found["status"], found["answered_until"], found["snapshot_id"]) == (
         "OK",
         "2024-01-02T06:00:00Z",
-        three.ends.snapshot_id,
+        str(three.ends.snapshot_id),
     )
 
 
