@@ -40,7 +40,7 @@ from services.ingestor.realtime.candle_builder import CandleBuilder, ClosedCandl
 from services.ingestor.realtime.candle_checks import CandleChecks
 from services.ingestor.realtime.live_buffer import LiveBuffer
 from services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer, NumberedFeed
-from services.ingestor.realtime.records import candle_pages, trades_value
+from services.ingestor.realtime.records import candle_pages, encode_live, trades_value
 from services.ingestor.realtime.refetch import refetch
 from services.ingestor.realtime.relay_client import LivePush, Progress, Reports, Resume
 from services.ingestor.realtime.trade import Trade
@@ -102,7 +102,7 @@ class RealtimeJob:
         self._builder = CandleBuilder(starts)
         self._batches = Batches(resume.start_ns, now_ns=now_ns)
         self._checks = CandleChecks(starts)
-        self._live = LiveBuffer(dispatch.id, include_trades=dispatch.include_ticks)
+        self._live = LiveBuffer(include_trades=dispatch.include_ticks)
         self._asked_ns = 0
         self._before_lost: tuple[list[Batch], list[ClosedCandles]] = [], []
 
@@ -132,7 +132,8 @@ class RealtimeJob:
 
     def take_live(self) -> relay_pb.JobMarketData | None:
         """See `LiveSource.take_live`."""
-        return self._live.take(self._builder.running)
+        news = self._live.take()
+        return encode_live(self.job_id, news, self._builder.running()) if news else None
 
     # --- socket -----------------------------------------------------------------------------------------------------
 

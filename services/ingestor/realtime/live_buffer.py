@@ -6,13 +6,12 @@ Bounded, whatever the stream takes; what is dropped, the oldest first, is counte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.common.model.page import Candle
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import realtime_pb2
 from services.ingestor.realtime.candle_builder import ClosedCandles
-from services.ingestor.realtime.records import encode_trade, live_candle
 from services.ingestor.realtime.trade import Trade
 
 MAX_LIVE = 1_000
@@ -20,16 +19,42 @@ MAX_LIVE = 1_000
 _TRADES = 0
 
 
+@dataclass(slots=True)
+class Missed:
+    """Number of trades (period 0) or candles that were dropped, and the times of the first and last of them."""
+
+    period_seconds: int
+    count: int
+    start_ns: int
+    end_ns: int
+
+
+class ClosedCandle(NamedTuple):
+    """A candle that was closed or amended."""
+
+    period_seconds: int
+    candle: Candle
+    amends: bool
+
+
+class LiveNews(NamedTuple):
+    """What has changed since the last `LiveBuffer.take`; ``received_ns`` is of the newest trade."""
+
+    missed: tuple[Missed, ...]
+    trades: tuple[Trade, ...]
+    closed: tuple[ClosedCandle, ...]
+    received_ns: int
+
+
 class LiveBuffer:
     """Trades and closed candles since the last `take`, and whether candles that run have changed."""
 
-    def __init__(self, job_id: str, *, include_trades: bool, max_items: int = MAX_LIVE) -> None:
-        self._job_id = job_id
+    def __init__(self, *, include_trades: bool, max_items: int = MAX_LIVE) -> None:
         self._include_trades = include_trades
         self._max_items = max_items
         self._trades: deque[Trade] = deque()
-        self._closed: deque[tuple[int, Candle, bool]] = deque()
-        self._missed: dict[int, realtime_pb2.Missed] = {}
+        self._closed: deque[ClosedCandle] = deque()
+        self._missed: dict[int, Missed] = {}
         self._has_news = False
         self._received_ns = 0
 
@@ -47,28 +72,22 @@ class LiveBuffer:
         """Add candles that were closed or amended."""
         self._has_news = True
         for each in closed:
-            self._closed.extend((each.period_seconds, candle, each.amends) for candle in each.candles)
+            self._closed.extend(ClosedCandle(each.period_seconds, candle, each.amends) for candle in each.candles)
         while len(self._closed) > self._max_items:
             period, candle, _ = self._closed.popleft()
             self._miss(period, candle.open_ns)
 
-    def take(self, running: Callable[[], Iterable[tuple[int, Candle]]]) -> pb.JobMarketData | None:
-        """Remove and return everything, with the candles that ``running`` returns; None without news."""
+    def take(self) -> LiveNews | None:
+        """Remove and return everything; None without news."""
         if not self._has_news:
             return None
         self._has_news = False
         trades, self._trades = self._trades, deque()
         closed, self._closed = self._closed, deque()
         missed, self._missed = self._missed, {}
-        candles = [live_candle(period, candle, closed=True, amends=amends) for period, candle, amends in closed]
-        candles += [live_candle(period, candle, received_ns=self._received_ns) for period, candle in running()]
-        return pb.JobMarketData(
-            job_id=self._job_id, missed=missed.values(), trades=map(encode_trade, trades), candles=candles
-        )
+        return LiveNews(tuple(missed.values()), tuple(trades), tuple(closed), self._received_ns)
 
     def _miss(self, period: int, time_ns: int) -> None:
-        known = self._missed.setdefault(
-            period, realtime_pb2.Missed(period_seconds=period, start_time=time_ns, end_time=time_ns)
-        )
+        known = self._missed.setdefault(period, Missed(period, 0, time_ns, time_ns))
         known.count += 1
-        known.start_time, known.end_time = min(known.start_time, time_ns), max(known.end_time, time_ns)
+        known.start_ns, known.end_ns = min(known.start_ns, time_ns), max(known.end_ns, time_ns)

@@ -14,9 +14,12 @@ from services.common.model.page import MAX_PAGE_CANDLES, Candle
 from services.common.model.periods import next_open, split_by_periods
 from services.common.model.time_range import TimeRange, subtract
 from services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
+from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from services.gen.dexorder.relay.v1 import realtime_pb2
 from services.ingestor.exchange.validation import MS_NS
 from services.ingestor.history.paging import Page
 from services.ingestor.realtime.candle_builder import ClosedCandles
+from services.ingestor.realtime.live_buffer import LiveNews
 from services.ingestor.realtime.trade import Trade
 
 _SIDES = {"buy": market_pb2.Trade.SIDE_BUY, "sell": market_pb2.Trade.SIDE_SELL}
@@ -46,6 +49,19 @@ def trades_value(trades: Iterable[Trade]) -> bytes:
     """Return the value of a record of trades."""
     found = market_pb2.Trades(trades=[encode_trade(trade) for trade in trades])
     return found.SerializeToString(deterministic=True)
+
+
+def encode_live(job_id: str, news: LiveNews, running: Iterable[tuple[int, Candle]]) -> relay_pb.JobMarketData:
+    """Return the live data of a job, with the candles that run."""
+    missed = [
+        realtime_pb2.Missed(
+            period_seconds=each.period_seconds, count=each.count, start_time=each.start_ns, end_time=each.end_ns
+        )
+        for each in news.missed
+    ]
+    candles = [live_candle(period, candle, closed=True, amends=amends) for period, candle, amends in news.closed]
+    candles += [live_candle(period, candle, received_ns=news.received_ns) for period, candle in running]
+    return relay_pb.JobMarketData(job_id=job_id, missed=missed, trades=map(encode_trade, news.trades), candles=candles)
 
 
 def live_candle(

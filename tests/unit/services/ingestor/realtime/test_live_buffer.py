@@ -14,6 +14,7 @@ from services.ingestor.metrics import IngestorMetrics
 from services.ingestor.publisher import Publisher
 from services.ingestor.realtime.candle_builder import ClosedCandles
 from services.ingestor.realtime.live_buffer import LiveBuffer
+from services.ingestor.realtime.records import encode_live
 from services.ingestor.realtime.relay_client import LivePush
 from services.ingestor.realtime.trade import Trade
 
@@ -30,32 +31,30 @@ def closed(*opens: int) -> ClosedCandles:
     return ClosedCandles(60, TimeRange(opens[0], opens[-1] + 60), tuple(map(candle, opens)))
 
 
-def nothing() -> list[tuple[int, Candle]]:
-    return []
-
-
 def test_everything_is_taken_once_with_the_candles_that_run() -> None:
-    buffer = LiveBuffer("j1", include_trades=True)
-    assert buffer.take(lambda: [(60, candle(60))]) is None, "no news"
+    buffer = LiveBuffer(include_trades=True)
+    assert buffer.take() is None, "no news"
     buffer.add_trades([trade(1), trade(2)], received_ns=21)
     buffer.add_closed([closed(0)])
-    data = buffer.take(lambda: [(60, candle(60))])
-    assert data is not None and not data.missed
+    news = buffer.take()
+    assert news is not None and not news.missed
+    data = encode_live("j1", news, [(60, candle(60))])
     assert [each.trade_id for each in data.trades] == ["1", "2"]
     assert [(each.ohlcv.open_time, each.closed, each.received_at) for each in data.candles] == [
         (0, True, 0),
         (60, False, 21),
     ]
-    assert buffer.take(nothing) is None
+    assert buffer.take() is None
 
 
 def test_a_stream_that_takes_nothing_is_told_what_it_missed() -> None:
-    buffer = LiveBuffer("j1", include_trades=True, max_items=3)
+    buffer = LiveBuffer(include_trades=True, max_items=3)
     for number in range(1, 11):
         buffer.add_trades([trade(number)], received_ns=0)
     buffer.add_closed([closed(*range(0, 600, 60))])  # ten at once, as after a long refill
-    data = buffer.take(nothing)
-    assert data is not None
+    news = buffer.take()
+    assert news is not None
+    data = encode_live("j1", news, [])
     assert [each.trade_id for each in data.trades] == ["8", "9", "10"]
     assert [each.ohlcv.open_time for each in data.candles] == [420, 480, 540]
     assert [(m.period_seconds, m.count, m.start_time, m.end_time) for m in data.missed] == [
@@ -63,15 +62,15 @@ def test_a_stream_that_takes_nothing_is_told_what_it_missed() -> None:
         (60, 7, 0, 360),
     ]
     buffer.add_trades([trade(11)], received_ns=0)
-    again = buffer.take(nothing)
+    again = buffer.take()
     assert again is not None and not again.missed, "told once"
 
 
 def test_without_trades_only_candles_are_kept() -> None:
-    buffer = LiveBuffer("j1", include_trades=False, max_items=1)
+    buffer = LiveBuffer(include_trades=False, max_items=1)
     buffer.add_trades([trade(1), trade(2)], received_ns=21)
-    data = buffer.take(lambda: [(60, candle(0))])
-    assert data is not None and not data.trades and not data.missed and len(data.candles) == 1
+    news = buffer.take()
+    assert news is not None and not news.trades and not news.missed and news.received_ns == 21
 
 
 class Source:
@@ -79,11 +78,12 @@ class Source:
 
     def __init__(self, name: str, trades: int) -> None:
         self.name = name
-        self._buffer = LiveBuffer(name, include_trades=True)
+        self._buffer = LiveBuffer(include_trades=True)
         self._buffer.add_trades(map(trade, range(trades)), received_ns=0)
 
     def take_live(self) -> pb.JobMarketData | None:
-        return self._buffer.take(nothing)
+        news = self._buffer.take()
+        return encode_live(self.name, news, []) if news else None
 
 
 @pytest.mark.parametrize(("trades", "messages"), [(1, [600]), (1_000, [2, 2, 2])])
