@@ -43,6 +43,8 @@ class ServiceSettings(BaseSettings):
     """host:port of the Prometheus endpoint; empty disables it."""
     drain_seconds: float = Field(default=10.0, ge=0)
     """Longest time, in seconds, that running calls get after SIGTERM."""
+    lame_duck_seconds: float = Field(default=0.0, ge=0)
+    """Time, in seconds, after SIGTERM in which health says NOT_SERVING and every call is still served."""
     max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     """Largest gRPC message accepted, in bytes."""
     tls_certificate: Path | None = None

@@ -169,5 +169,6 @@ async def _report_health(running: RunningServer, clusters: Sequence[Cluster], us
 
 async def main(settings: GatewaySettings, events: EventsSettings | None = None) -> None:
     """Serve until SIGTERM."""
-    async with stop_signal() as stop, gateway(settings, events):
+    async with stop_signal() as stop, gateway(settings, events) as running:
         await stop.wait()
+        await running.leave()

@@ -8,7 +8,7 @@ jobs meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -57,10 +57,15 @@ COVERAGE_MARGIN_NS = 24 * 3_600 * SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class RunningRelay:
-    """Addresses of a running relay."""
+    """Addresses of a running relay.
+
+    Attributes:
+        leave: Reports NOT_SERVING and returns after ``lame_duck_seconds``.
+    """
 
     address: str
     broker_address: str
+    leave: Callable[[], Awaitable[None]]
 
 
 async def serve(settings: RelaySettings, catalog: CatalogSettings) -> None:
@@ -68,6 +73,7 @@ async def serve(settings: RelaySettings, catalog: CatalogSettings) -> None:
     async with stop_signal() as stop, relay(settings, catalog, SystemClock()) as running:
         log.info("ready", address=running.address, broker=running.broker_address)
         await stop.wait()
+        await running.leave()
 
 
 @asynccontextmanager
@@ -110,7 +116,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                 async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
                     await server.set_serving(True)
                     try:
-                        yield RunningRelay(server.address, broker.address)
+                        yield RunningRelay(server.address, broker.address, server.leave)
                     finally:
                         engine.close_streams()
                 for task in work:

@@ -45,8 +45,11 @@ async def main(settings: UdsourceSettings) -> None:
             stop.set()
             exit_after(settings.drain_seconds + CLOSE_SECONDS)
 
-        async with serve(settings, FatalFailure(failed)):
+        failure = FatalFailure(failed)
+        async with serve(settings, failure) as running:
             await stop.wait()
+            if failure.error is None:
+                await running.leave()
 
 
 @asynccontextmanager

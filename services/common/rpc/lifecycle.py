@@ -1,8 +1,8 @@
 """Start and stop of every service: a gRPC server with health, reflection, channelz and metrics; SIGTERM as an event.
 
-Stop order: health reports NOT_SERVING, new calls are refused, running calls get ``drain_seconds``, sockets close. A
-service that drains by itself first calls `RunningServer.begin_stop`; running calls then get the rest of
-``drain_seconds``.
+Stop order: health reports NOT_SERVING, calls are still served for ``lame_duck_seconds``, then new calls are refused,
+running calls get ``drain_seconds``, and sockets close. A service that drains by itself first calls
+`RunningServer.begin_stop`; running calls then get the rest of ``drain_seconds``.
 """
 
 from __future__ import annotations
@@ -62,16 +62,31 @@ class RunningServer:
     admit: Admit | None
     _health: health.aio.HealthServicer
     _services: tuple[str, ...]
+    _lame_duck_seconds: float = 0.0
+    _is_leaving: bool = False
     _stopping_since_s: float | None = None
 
     async def set_serving(self, serving: bool, names: Sequence[str] | None = None) -> None:
-        """Set the health of these services; by default of all of them and of "", which stands for the whole server."""
+        """Set the health of these services; by default of all of them and of "", which stands for the whole server.
+
+        A server that is leaving stays NOT_SERVING.
+        """
+        serving = serving and not self._is_leaving
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", *self._services) if names is None else names:
             await self._health.set(name, status)
 
+    async def leave(self) -> None:
+        """Report NOT_SERVING, and return after ``lame_duck_seconds``, in which load balancers notice it."""
+        self._is_leaving = True
+        await self.set_serving(False)
+        if self._lame_duck_seconds:
+            log.info("leaving", lame_duck_seconds=self._lame_duck_seconds)
+            await asyncio.sleep(self._lame_duck_seconds)
+
     async def begin_stop(self) -> None:
-        """Report NOT_SERVING and start ``drain_seconds`` now instead of at the end of the block."""
+        """Report NOT_SERVING from now on and start ``drain_seconds`` now instead of at the end of the block."""
+        self._is_leaving = True
         self._stopping_since_s = time.monotonic()
         await self.set_serving(False)
 
@@ -137,7 +152,7 @@ async def grpc_server(
     for address in extra_addresses:
         bind(server, address, None)
     address = f"{split_address(settings.listen)[0]}:{port}"
-    running = RunningServer(address, server, calls, admit, health_servicer, names)
+    running = RunningServer(address, server, calls, admit, health_servicer, names, settings.lame_duck_seconds)
     await running.set_serving(False)
     with metrics_endpoint(settings.metrics_listen, registry) as metrics_address:
         await server.start()

@@ -284,3 +284,34 @@ def test_error_of_a_setting_names_its_variable(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DEXORDER_LOG_LEVEL", "loud")
     with pytest.raises(SystemExit, match=r"DEXORDER_LOG_LEVEL.*loud"):
         load_settings(ServiceSettings)
+
+
+async def test_a_leaving_server_says_so_and_serves_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    settings = ServiceSettings(listen="127.0.0.1:0", drain_seconds=1, lame_duck_seconds=5)
+    server = grpc_server(settings, lambda grpc_server: _register(grpc_server))
+    async with server as running, grpc.aio.insecure_channel(running.address) as channel:
+        await running.set_serving(True)
+        check: Any = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        assert (await check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            await running.set_serving(True)  # a monitor that finds everything well meanwhile
+            found = await check(health_pb2.HealthCheckRequest(service=NAME))
+            assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            await rpc.RelayServiceStub(channel).GetRequest(pb.GetRequestRequest())
+
+        monkeypatch.setattr("services.common.rpc.lifecycle.asyncio.sleep", sleep)
+        await running.leave()
+        monkeypatch.undo()
+    assert slept == [5]
+
+
+def _register(server: grpc.aio.Server) -> Sequence[str]:
+    rpc.add_RelayServiceServicer_to_server(raising(), server)
+    return [NAME]
