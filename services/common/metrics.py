@@ -5,9 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Histogram, Metric, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    Histogram,
+    Info,
+    Metric,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from services.common.config import split_address
@@ -72,11 +82,15 @@ class CallMetrics:
 
 @contextmanager
 def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
-    """Serve the registry at ``http://listen/metrics`` from a thread, unless ``listen`` is empty; yield its address."""
+    """Serve the registry at ``http://listen/metrics`` from a thread, unless ``listen`` is empty; yield its address.
+
+    The metrics of the process are added: ``process_*``, ``python_*`` and ``dexorder_build_info``.
+    """
     if not listen:
         yield ""
         return
     host, port = split_address(listen)
+    _add_process(registry)
     server, thread = start_http_server(port, addr=host, registry=registry)
     try:
         yield f"{host}:{server.server_port}"
@@ -84,3 +98,14 @@ def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _add_process(registry: CollectorRegistry) -> None:
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    try:
+        number = version("dexorder")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        number = "unknown"
+    Info("dexorder_build", "Version of the package.", registry=registry).info({"version": number})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import urllib.request
+
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
-from services.common.metrics import CallMetrics
+from services.common.metrics import CallMetrics, metrics_endpoint
 from services.common.model.errors import Code
 
 LABELS = {"grpc_type": "unary", "grpc_service": "s", "grpc_method": "m"}
@@ -30,3 +33,16 @@ def test_registry_accepts_one_server() -> None:
     CallMetrics(registry)
     with pytest.raises(ValueError, match="grpc_server_started"):
         CallMetrics(registry)
+
+
+def test_the_endpoint_has_the_metrics_of_the_process() -> None:
+    with (
+        metrics_endpoint("127.0.0.1:0", CollectorRegistry()) as address,
+        urllib.request.urlopen(f"http://{address}/metrics") as answer,
+    ):
+        families = {each.name: each for each in text_string_to_metric_families(answer.read().decode())}
+    (resident,) = families["process_resident_memory_bytes"].samples
+    assert resident.value > 1_000_000
+    (build,) = families["dexorder_build_info"].samples
+    assert build.labels["version"]
+    assert "python_gc_collections" in families
