@@ -67,7 +67,20 @@ def kubernetes() -> Iterator[tuple[str, str, dict[str, str]]]:
         yield name, container["command"][2], own
 
 
-@pytest.mark.parametrize("files", [compose, kubernetes])
+def helm() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Return what the chart's values give to each part; tests/nightly/test_helm_chart.py renders it."""
+    values = yaml.safe_load((DEPLOY / "helm" / "values.yaml").read_text())
+    for name, part in values["parts"].items():
+        own = {
+            f"{part['prefix']}_LISTEN": f"127.0.0.1:{part['ports']['grpc']}",
+            f"{part['prefix']}_METRICS_LISTEN": f"127.0.0.1:{part['ports']['metrics']}",
+            f"{part['prefix']}_LAME_DUCK_SECONDS": str(values["lameDuckSeconds"]),
+        }
+        own |= {key: re.sub(r"\{\{.*?\}\}", "host", value) for key, value in part["env"].items()}
+        yield name, part["module"], own | values["settings"] | {"DEXORDER_ALLOW_INSECURE": "1"}
+
+
+@pytest.mark.parametrize("files", [compose, kubernetes, helm])
 def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = set()
     for name, module, environment in files():

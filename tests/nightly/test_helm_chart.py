@@ -1,0 +1,74 @@
+"""The Helm chart as helm renders it: its pods pass the restricted policy, and the chart has no secret."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.paths import ROOT
+
+CHART = ROOT / "deploy" / "helm"
+PARTS = {"relay", "gateway", "events", "udsource", "ingestor", "spark"}
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed"),
+]
+
+
+def render(*options: str) -> list[dict[str, Any]]:
+    command = ["helm", "template", "dexorder", str(CHART), "--kube-version", "1.34.0", *options]
+    return list(yaml.safe_load_all(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def workloads(objects: list[dict[str, Any]]) -> Mapping[str, dict[str, Any]]:
+    """Return the pod specs by part."""
+    return {
+        each["metadata"]["labels"]["app.kubernetes.io/component"]: each["spec"]["template"]["spec"]
+        for each in objects
+        if each["kind"] in ("Deployment", "StatefulSet")
+    }
+
+
+def test_the_chart_passes_lint() -> None:
+    subprocess.run(["helm", "lint", "--strict", str(CHART)], check=True)
+
+
+def test_pods_pass_the_restricted_policy() -> None:
+    pods = workloads(render())
+    assert set(pods) == PARTS
+    for pod in pods.values():
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False  # or DEXORDER_RELAY_PORT would be in the environment
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        names = {each["name"] for each in pod.get("volumes", [])}
+        assert {each["name"] for each in container["volumeMounts"]} - names <= {"state"}
+
+
+def test_the_chart_has_no_secret_and_refers_to_those_that_are_named() -> None:
+    objects = render("--set", "secrets.events=channels")
+    assert not [each for each in objects if each["kind"] == "Secret"]
+    (events,) = workloads(objects)["events"]["containers"]
+    assert {"secretRef": {"name": "channels"}} in events["envFrom"]
+    assert not [each for each in workloads(render())["events"]["containers"][0]["envFrom"] if "secretRef" in each]
+
+
+def test_parts_can_be_left_out_and_foreign_clients_let_in() -> None:
+    client = "networkPolicy.clients[0].namespaceSelector.matchLabels.team=quant"
+    objects = render("--set", "parts.events.enabled=false", "--set", client)
+    assert set(workloads(objects)) == PARTS - {"events"}
+    policies = {each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "NetworkPolicy"}
+    quant = [{"namespaceSelector": {"matchLabels": {"team": "quant"}}}]
+    opened = {name for name, spec in policies.items() if any(rule.get("from") == quant for rule in spec["ingress"])}
+    assert opened == {"dexorder-relay", "dexorder-gateway", "dexorder-udsource"}
