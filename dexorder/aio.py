@@ -22,6 +22,7 @@ from dexorder.connection import Connection, relay_address
 from dexorder.ended import Ended, history_error
 from dexorder.moments import Moment
 from dexorder.request import check_ticker, make_request, read_part
+from dexorder.triggers import AsyncTriggers
 from services.common.lake.tables import OHLC
 from services.common.model.coverage import (
     Coverage,
@@ -91,6 +92,11 @@ class AsyncClient(RealtimeCalls):
     def relay(self) -> str:
         """host:port of the relay."""
         return self._connection.address
+
+    @property
+    def triggers(self) -> AsyncTriggers:
+        """Triggers: conditions and patterns that the pipeline evaluates on live data."""
+        return AsyncTriggers(self._connection)
 
     async def __aenter__(self) -> Self:
         return self

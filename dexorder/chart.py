@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.text import Text
 from services.common.model.periods import PERIODS
 from services.common.model.times import iso
 
-UP, DOWN, DIM = "green", "red", "bright_black"
+UP, DOWN, DIM, MARK = "green", "red", "bright_black", "yellow"
 _VOLUME = " ▁▂▃▄▅▆▇█"
 # A cell has an upper and a lower half; each is empty, wick ("w") or body ("b").
 _CELLS = {
@@ -69,12 +70,27 @@ def _values(rows: pa.Table, name: str) -> list[Any]:
     return rows[name].to_pylist()
 
 
-def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16) -> Text:
-    """Return a chart of ``rows``, ascending by ``open_time``, in ``width`` x (``height`` + 3) characters."""
+def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16, marks_ns: Sequence[int] | None = None) -> Text:
+    """Return a chart of ``rows``, ascending by ``open_time``, in ``width`` x (``height`` + 3) characters.
+
+    Args:
+        marks_ns: Times that a further line marks: ends of candles at which something happened.
+    """
     if not rows.num_rows:
         return Text("no candles", style=DIM)
     columns = bars(rows, max(width - 13, 1))
-    return Text("\n").join([*lines(columns, height), volume_line(columns), _time_axis(columns)])
+    marks = [] if marks_ns is None else [mark_line(columns, marks_ns)]
+    return Text("\n").join([*lines(columns, height), *marks, volume_line(columns), _time_axis(columns)])
+
+
+def mark_line(columns: Sequence[Bar], marks_ns: Sequence[int]) -> Text:
+    """Return a line with a mark below each column in which a time falls; the end of a candle belongs to it."""
+    opens = [bar.open_ns for bar in columns]
+    marked = {max(0, bisect_left(opens, time_ns) - 1) for time_ns in marks_ns}
+    line = Text()
+    for index in range(len(columns)):
+        line.append("▲" if index in marked else " ", style=MARK)
+    return line.append(f" fires, {len(marks_ns):,} times", style=DIM)
 
 
 def lines(columns: Sequence[Bar], height: int) -> list[Text]:
@@ -130,10 +146,14 @@ def _price(value: float) -> str:
     return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.6g}"
 
 
-def write_html(rows: pa.Table, file: Path) -> None:
-    """Write an interactive candle chart with volume as one HTML file that needs no network."""
+def write_html(rows: pa.Table, file: Path, marks_ns: Sequence[int] = ()) -> None:
+    """Write an interactive candle chart with volume as one HTML file that needs no network.
+
+    Args:
+        marks_ns: Times that are marked: ends of candles at which something happened.
+    """
     from plotly.graph_objects import Bar as VolumeBar
-    from plotly.graph_objects import Candlestick
+    from plotly.graph_objects import Candlestick, Scatter
     from plotly.subplots import make_subplots
 
     ticker, period = rows["ticker"][0].as_py(), rows["period_seconds"][0].as_py()
@@ -145,6 +165,12 @@ def write_html(rows: pa.Table, file: Path) -> None:
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.78, 0.22], vertical_spacing=0.03)
     figure.add_trace(Candlestick(x=times, name=ticker, **prices), row=1, col=1)
     figure.add_trace(VolumeBar(x=times, y=_values(rows, "volume"), name="volume", marker_color=colours), row=2, col=1)
+    if marks_ns:
+        opens: list[Any] = rows["open_time"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_pylist()
+        marked = sorted({max(0, bisect_left(opens, time_ns) - 1) for time_ns in marks_ns})
+        below = {"x": [times[n] for n in marked], "y": [prices["low"][n] for n in marked]}
+        look = {"symbol": "triangle-up", "size": 11, "color": "#ff9800"}
+        figure.add_trace(Scatter(mode="markers", name="fires", marker=look, **below), row=1, col=1)
     figure.update_layout(
         title=f"{ticker} · {PERIODS[period]} · {rows.num_rows:,} candles · UTC",
         template="plotly_white",

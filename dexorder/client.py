@@ -16,6 +16,7 @@ import pyarrow as pa
 from dexorder.aio import AsyncClient
 from dexorder.ended import Ended
 from dexorder.live import LiveUpdate
+from dexorder.triggers import Triggers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,6 +78,11 @@ class Client:
     def relay(self) -> str:
         """host:port of the relay."""
         return self._client.relay
+
+    @property
+    def triggers(self) -> Triggers:
+        """See AsyncClient.triggers."""
+        return Triggers(self._client.triggers, self._run, self._iterate)
 
     history = _blocking(AsyncClient.history)
     submit = _blocking(AsyncClient.submit)

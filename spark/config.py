@@ -94,6 +94,11 @@ class SparkSettings(ServiceSettings):
     and costs more processor time and small files (docs/spark.md has figures). Candles never wait."""
     tables: str = "ohlc,ticks,tickers"
     """Tables to fill, separated by commas; each has its own query and its own Kafka topic."""
+    trigger_folder: Path = Path("triggers")
+    """Folder of the triggers' journal, on a volume that outlives the driver. Without it triggers begin anew, with what
+    the tables have."""
+    trigger_batch_seconds: float = Field(default=0.1, ge=0)
+    """Seconds between the starts of two micro-batches of triggers."""
     restarts: int = Field(default=60, ge=0)
     """Restarts of a failed query in a row, at most 5 s apart, before the process exits with a non-zero status. So a
     full disk or a busy catalog does not cost the warm session."""

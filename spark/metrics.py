@@ -40,6 +40,12 @@ class Metrics:
         self.progress = gauge(
             "last_progress_timestamp_seconds", "Unix time at which the query last finished a batch or was idle."
         )
+        self.triggers_running = Gauge(
+            "triggers_running", "1 while the triggers' process runs.", namespace=_PREFIX, registry=registry
+        )
+        self.trigger_restarts = Counter(
+            "trigger_restarts", "Restarts of the triggers' process.", namespace=_PREFIX, registry=registry
+        )
         self.ready = gauge("ready", "1 while the query reads its source and its reports are answered.")
         self.step_seconds = seconds("step_seconds", "Seconds of one step of a batch.", "step")
         self.batch_seconds = seconds("batch_seconds", "Seconds of a whole batch.")

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from dexorder.cli import Json, JsonLines, Relay, Ticker
 from dexorder.cli.events_app import events_app
 from dexorder.cli.realtime_app import realtime_app, split_periods
+from dexorder.cli.trigger_app import trigger_app
 from dexorder.errors import DexorderError, QuotaReached, RequestRefused
 from dexorder.setup.config import SetupError
 
@@ -48,6 +49,7 @@ app = typer.Typer(
 requests_app = typer.Typer(no_args_is_help=True, help="List, show and cancel requests.")
 app.add_typer(requests_app, name="requests")
 app.add_typer(realtime_app, name="realtime")
+app.add_typer(trigger_app, name="trigger")
 app.add_typer(events_app, name="events")
 
 

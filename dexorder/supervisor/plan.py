@@ -204,6 +204,7 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
     match name:
         case "relay":
             own = {"LISTEN": at("relay"), "BROKER_LISTEN": broker, "DB": str(directory / "relay.db")}
+            own |= {"GATEWAY": at("gateway")}
         case "ingestor":
             own = {"LISTEN": at("ingestor"), "BROKER": broker, "RELAY": at("relay"), "GATEWAY": at("gateway")}
             own |= {"RATE_LIMIT_DIR": str(directory / "budgets")}
@@ -213,6 +214,7 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
             own = {"LISTEN": at("udsource"), "KAFKA": options.bootstrap}
         case "spark":
             own = {"LISTEN": at("spark"), "SOURCE": at("udsource"), "RELAY": at("relay")}
+            own |= {"TRIGGER_FOLDER": str(directory / "triggers")}
         case "sim":
             return {"LISTEN": at("sim"), "RECORDED": json.dumps(list(options.recorded))}
         case _:

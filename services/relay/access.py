@@ -16,6 +16,7 @@ from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, 
 from services.common.model.history import HistoryRequest, RequestRecord
 from services.common.model.realtime import Subscription
 from services.common.model.times import SECOND_NS
+from services.common.model.triggers import Trigger
 from services.common.rpc.identity import Caller, Role
 
 ROLES = {
@@ -32,7 +33,7 @@ def unknown_request(request_id: str) -> NotFound:
     return NotFound(f"request_id {request_id[:64]!r} is not known")
 
 
-T = TypeVar("T", HistoryRequest, Subscription)
+T = TypeVar("T", HistoryRequest, Subscription, Trigger)
 
 
 def signed(caller: Caller | None, request: T) -> T:
@@ -91,6 +92,7 @@ class Limits:
     unfinished_periods: int
     open_streams: int
     subscriptions: int
+    triggers: int
 
 
 class Quotas:
@@ -162,6 +164,16 @@ class Quotas:
         """Check that the caller, which has some subscriptions, may start one more; Exhausted if not."""
         if caller is not None and subscriptions >= (limit := self._of(caller).subscriptions):
             raise self._refused(caller, "subscriptions", subscriptions + 1, limit, "stop another one first")
+
+    def trigger_limit(self, caller: Caller | None) -> int | None:
+        """Return the largest number of triggers of the caller; None for no limit."""
+        return None if caller is None else self._of(caller).triggers
+
+    def too_many_triggers(self, caller: Caller | None) -> Exhausted:
+        """Count and return the refusal of one more trigger."""
+        assert caller is not None
+        limit = self._of(caller).triggers
+        return self._refused(caller, "triggers", limit + 1, limit, "delete another one first")
 
     @contextmanager
     def stream(self, caller: Caller | None) -> Iterator[None]:

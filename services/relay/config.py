@@ -73,6 +73,17 @@ class RelaySettings(ServiceSettings):
     """Largest number of open streams of one client: progress, notifications, coverage, live data and others."""
     quota_subscriptions: int = Field(default=10_000, ge=0)
     """Largest number of realtime subscriptions of one client."""
+    quota_triggers: int = Field(default=10_000, ge=0)
+    """Largest number of triggers of one client."""
+
+    gateway: str = "127.0.0.1:50053"
+    """host:port of the gateway's EventPublisherService, which takes the firings of triggers that name a user."""
+    parallel_backtests: int = Field(default=1, ge=1)
+    """Largest number of BacktestTrigger calls that run at the same time, each in a process of its own; others wait."""
+    backtest_rows: int = Field(default=1_000_000, ge=1)
+    """Largest number of stored candles or trades of one market in a BacktestTrigger call."""
+    backtest_seconds: float = Field(default=120.0, gt=0)
+    """Longest time, in seconds, of one BacktestTrigger call from its start."""
 
     control_timeout_seconds: float = Field(default=10.0, gt=0)
     """Longest time, in seconds, for an ingestor to carry out an instruction and to say so."""
@@ -87,6 +98,7 @@ class RelaySettings(ServiceSettings):
             unfinished_periods=self.quota_unfinished_periods,
             open_streams=self.quota_open_streams,
             subscriptions=self.quota_subscriptions,
+            triggers=self.quota_triggers,
         )
 
     @field_validator("recheck_after_seconds")

@@ -68,6 +68,11 @@ class RelayMetrics:
         self.finished = counter("requests_finished", "Requests ended.", "status")
         self.ignored = counter("reports_ignored", "Parts of pipeline reports ignored.", "reason")
 
+        self.trigger_registrations = counter("trigger_registrations", "Registrations of triggers answered.", "status")
+        self.trigger_events = counter("trigger_events", "Events of triggers stored.", "kind")
+        self.trigger_alerts = counter("trigger_alerts", "Firings handed to the gateway.", "outcome")
+        self.trigger_alerts_pending = gauge("trigger_alerts_pending", "Whether firings wait for the gateway.")
+
         self.group_size = histogram("store_group_size", "Batches that shared a commit.", GROUP_SIZES)
         self.commit_seconds = histogram("store_commit_seconds", "Time a commit took, fsync included.", COMMIT_SECONDS)
         self._exchanges: set[str] = set()

@@ -24,6 +24,7 @@ from services.relay.realtime.control import CANCEL, Connected
 from services.relay.realtime.control import check as check_control
 from services.relay.realtime.live import Interest, LiveStream
 from services.relay.realtime.live_queue import SlowClientPolicy
+from services.relay.triggers.triggers import SUBSCRIPTION_PREFIX
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 HISTORY_IDS = 20
@@ -41,11 +42,13 @@ class RealtimeCalls:
     async def StartRealtime(self, request: pb.StartRealtimeRequest, context: Context) -> pb.StartRealtimeResponse:  # noqa: N802
         """Start a subscription."""
         caller = current_caller()
+        _check_own(request.subscription.subscription_id)
         wanted = access.signed(caller, messages.decode_subscription(request.subscription))
         return pb.StartRealtimeResponse(duplicate=not await self.engine.realtime.start(wanted, caller))
 
     async def StopRealtime(self, request: pb.StopRealtimeRequest, context: Context) -> pb.StopRealtimeResponse:  # noqa: N802
         """Stop a subscription."""
+        _check_own(request.subscription_id)
         await self.engine.realtime.stop(request.subscription_id, current_caller())
         return pb.StopRealtimeResponse()
 
@@ -111,6 +114,14 @@ class RealtimeCalls:
             frozenset(request.period_seconds),
             request.include_running,
             SlowClientPolicy(request.slow_client or SlowClientPolicy.COALESCE),
+        )
+
+
+def _check_own(subscription_id: str) -> None:
+    if subscription_id.startswith(SUBSCRIPTION_PREFIX):
+        raise InvalidRequest(
+            f"subscription_id {subscription_id[:64]!r} begins with {SUBSCRIPTION_PREFIX!r}, as those of triggers do; "
+            "they exist while a trigger watches the market"
         )
 
 

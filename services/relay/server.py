@@ -48,6 +48,7 @@ from services.relay.realtime.registry import Registry
 from services.relay.service import RelayService, register
 from services.relay.store.database import Store, open_store
 from services.relay.store.schema import Batch
+from services.relay.triggers.backtest import Backtests
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
@@ -108,6 +109,12 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             Verifier(engine, state, reader, TableMender(tables), values, settings),
             metrics,
             catalog,
+            Backtests(
+                catalog,
+                parallel=settings.parallel_backtests,
+                max_rows=settings.backtest_rows,
+                seconds=settings.backtest_seconds,
+            ),
         )
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:

@@ -41,6 +41,8 @@ from services.relay.instruments import Instruments
 from services.relay.metrics import RelayMetrics
 from services.relay.paging import page_size, read_token
 from services.relay.realtime_service import RealtimeCalls, RealtimeReports
+from services.relay.trigger_service import TriggerCalls, TriggerReports
+from services.relay.triggers.backtest import Backtests
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -52,7 +54,7 @@ DISPATCHES_IN_A_CALL = 10_000
 
 
 @dataclass
-class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
+class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServiceServicer):
     """RPCs for clients."""
 
     engine: Engine
@@ -62,6 +64,7 @@ class RelayService(RealtimeCalls, relay_service_pb2_grpc.RelayServiceServicer):
     verifier: Verifier
     metrics: RelayMetrics
     catalog: CatalogSettings
+    backtests: Backtests
 
     async def SubmitHistorical(  # noqa: N802
         self, request: ingest.SubmitHistoricalRequest, context: Context
@@ -240,7 +243,7 @@ class IngestorService(RealtimeReports, ingestor_service_pb2_grpc.IngestorService
         return ingestor_service_pb2.ReportMarketsResponse()
 
 
-class PipelineService(pipeline_service_pb2_grpc.PipelineServiceServicer):
+class PipelineService(TriggerReports, pipeline_service_pb2_grpc.PipelineServiceServicer):
     """RPCs for Spark."""
 
     def __init__(self, engine: Engine, metrics: RelayMetrics) -> None:

@@ -16,6 +16,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.common.lake.catalog import CatalogSettings
+from spark.cep.host import TriggerHost
 from spark.config import SparkSettings
 from spark.maintenance.runner import MaintenanceRunner
 from spark.metrics import Metrics
@@ -78,9 +79,18 @@ class Driver:
         fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
         self._maintenance.attach(session)
         threading.Thread(target=self._maintenance.run, args=(self._stop,), name="maintenance", daemon=True).start()
+        triggers = TriggerHost(
+            self._settings.relay,
+            self._stop,
+            on_running=self._metrics.triggers_running.set,
+            on_restart=self._metrics.trigger_restarts.inc,
+        )
+        hosting = threading.Thread(target=triggers.run, name="triggers")
+        hosting.start()
         with ThreadPoolExecutor(len(self._tables), "query") as threads:
             running = [threads.submit(self._drive_table, session, table, fault) for table in self._tables]
             self._stop_when_one_ends(running)
+        hosting.join()
         for each in running:
             each.result()
 

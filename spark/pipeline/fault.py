@@ -4,6 +4,9 @@
     die_during_commit:N       its files and the table's next metadata are written, the catalog is being updated
     die_before_report:N       after the commit, before the report
     die_after_report:N        after the report, before the ack
+    die_before_journal:N      in the triggers' process: a batch is evaluated, its journal is not written
+    die_after_journal:N       its journal is written, none of its events is reported
+    die_during_publish:N      the relay has the N-th part of a report
     ...:N:FUSE                counts only batches while the file FUSE exists; it is removed before the kill
     A,B                       several faults; a fuse's name must not contain a comma
 
@@ -29,7 +32,8 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 log = structlog.get_logger(__name__)
-_ONE = r"die_(before_commit|during_commit|before_report|after_report):[1-9][0-9]*(:[^,]+)?"
+_MOMENTS = "before_commit|during_commit|before_report|after_report|before_journal|after_journal|during_publish"
+_ONE = rf"die_({_MOMENTS}):[1-9][0-9]*(:[^,]+)?"
 FAULT_PATTERN = rf"^(|{_ONE}(,{_ONE})*)$"
 _LOOK_SECONDS = 0.001
 
@@ -41,6 +45,9 @@ class Moment(StrEnum):
     COMMITTING = "die_during_commit"
     ROWS_COMMITTED = "die_before_report"
     REPORTED = "die_after_report"
+    EVALUATED = "die_before_journal"
+    JOURNALED = "die_after_journal"
+    PUBLISHING = "die_during_publish"
 
 
 @dataclass

@@ -58,6 +58,14 @@ class PipelineRelay(rpc.PipelineServiceServicer):
     def ListNamedSnapshots(self, request: pb.ListNamedSnapshotsRequest, context: Any) -> pb.ListNamedSnapshotsResponse:
         return pb.ListNamedSnapshotsResponse()
 
+    def FollowTriggers(self, request: pb.FollowTriggersRequest, context: Any) -> Iterator[pb.FollowTriggersResponse]:
+        yield pb.FollowTriggersResponse()  # there are none
+
+    def ReportTriggerEvents(
+        self, request: pb.ReportTriggerEventsRequest, context: Any
+    ) -> pb.ReportTriggerEventsResponse:
+        return pb.ReportTriggerEventsResponse()
+
 
 @contextmanager
 def served(relay: PipelineRelay) -> Iterator[str]:

@@ -158,6 +158,22 @@ class Engine:
                     found += self._time(series, lane)
         return found
 
+    def settle(self, ticker: str, period_seconds: int, until_ns: int) -> list[Outcome]:
+        """Move the watermark of a series, of which every candle that opens, or trade, before a time has been fed.
+
+        So windows close and WITHIN ends in a quiet market, and no row is late because of a clock.
+        """
+        series = self._series.get((period_seconds, ticker))
+        found: list[Outcome] = []
+        if series is None:
+            return found
+        for (delay_ms, _), lane in series.lanes.items():
+            watermark_ns = until_ns - (1 + delay_ms) * MILLISECOND_NS
+            if watermark_ns > lane.stream.watermark_ns:
+                found += self._process(series, lane, lane.stream.release(watermark_ns))
+                found += self._time(series, lane)
+        return found
+
     def _feed(self, ticker: str, period_seconds: int, rows: Iterable[Row]) -> list[Outcome]:
         series = self._series.get((period_seconds, ticker))
         if series is None:

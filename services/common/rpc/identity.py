@@ -58,6 +58,7 @@ class Quota(FileModel):
     unfinished_periods: int | None = Field(default=None, ge=0)
     open_streams: int | None = Field(default=None, ge=0)
     subscriptions: int | None = Field(default=None, ge=0)
+    triggers: int | None = Field(default=None, ge=0)
 
 
 NO_QUOTA = Quota()

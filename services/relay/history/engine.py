@@ -31,6 +31,8 @@ from services.relay.realtime.jobs import FLUSH_SECONDS, RealtimeJobs
 from services.relay.realtime.live import LiveHub
 from services.relay.realtime.registry import Registry
 from services.relay.store.database import FORGOTTEN_AT_ONCE, Store
+from services.relay.triggers.alerts import AlertSender
+from services.relay.triggers.triggers import Triggers
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.25
@@ -66,6 +68,8 @@ class Engine:
         self.live = LiveHub(settings.live_queue)
         self.realtime = RealtimeJobs(context, registry, self.submitter, self.live, self.venues)
         self.live.state = self.realtime.state
+        self.triggers = Triggers(context, self.realtime, self.venues)
+        self._alerts = AlertSender(context, self.triggers)
         self.control = ControlChannel(settings.control_timeout_seconds)
         context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
         self.dispatcher = Dispatcher(context, [self.jobs, self.realtime], self.venues)
@@ -79,6 +83,8 @@ class Engine:
             tasks.create_task(self._tick())
             tasks.create_task(self._tick_realtime())
             tasks.create_task(self._rechecker.run())
+            tasks.create_task(self.triggers.run())
+            tasks.create_task(self._alerts.run())
             tasks.create_task(self._forget())
             tasks.create_task(self._measure())
             tasks.create_task(self._fail_stop())
@@ -122,6 +128,7 @@ class Engine:
         kept = [
             (store.forget, settings.retention_days),
             (store.forget_subscriptions, settings.retention_days),
+            (store.forget_trigger_events, settings.retention_days),
             (store.forget_dispatches, settings.dispatch_retention_days),
         ]
         while True:

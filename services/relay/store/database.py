@@ -36,7 +36,7 @@ from services.relay.history.provisional import Absence
 from services.relay.history.request import LiveRequest
 from services.relay.history.state import HistoryState
 from services.relay.realtime.registry import Registry
-from services.relay.store import realtime, schema
+from services.relay.store import realtime, schema, triggers
 from services.relay.store.schema import (
     COVERAGE_READ,
     FORGET,
@@ -108,9 +108,20 @@ class Store:
         values = (issued_before_ns, FORGOTTEN_AT_ONCE)
         return self._give(lambda connection: connection.execute(FORGET_DISPATCHES, values).rowcount)
 
+    def forget_trigger_events(self, reported_before_ns: int) -> asyncio.Future[int]:
+        """Delete events of triggers that were reported before a time, as ``forget`` does, and old deletions."""
+        return self._give(lambda connection: triggers.forget(connection, reported_before_ns, FORGOTTEN_AT_ONCE))
+
     def read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run a query that changes nothing."""
         return self._give(query, writes=False)
+
+    def write(self, change: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Run a change that reads before it writes, as one; its result is on disk when the future is done.
+
+        An error that it raises is fatal, as that of any write.
+        """
+        return self._give(change)
 
     def _give(self, run: Callable[[sqlite3.Connection], Any], *, writes: bool = True) -> asyncio.Future[Any]:
         done = self._loop.create_future()

@@ -127,6 +127,27 @@ ALTER TABLE requests ADD COLUMN revised TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE jobs ADD COLUMN again INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX requests_by_series ON requests (ticker, period_seconds) WHERE client_id IS NOT NULL;
 """,
+    # 7: triggers and their events
+    """
+CREATE TABLE triggers (
+    registration INTEGER PRIMARY KEY AUTOINCREMENT, trigger_id TEXT NOT NULL, sql TEXT NOT NULL, tickers TEXT NOT NULL,
+    callback_id TEXT NOT NULL, parameters TEXT NOT NULL, client_id TEXT NOT NULL, alert TEXT,
+    period_seconds INTEGER NOT NULL, registered_ns INTEGER NOT NULL, deleted_ns INTEGER,
+    state INTEGER NOT NULL DEFAULT 2, reason TEXT NOT NULL DEFAULT '', firings INTEGER NOT NULL DEFAULT 0,
+    last_fired_ns INTEGER NOT NULL DEFAULT 0, change INTEGER NOT NULL UNIQUE);
+CREATE UNIQUE INDEX triggers_by_id ON triggers (trigger_id) WHERE deleted_ns IS NULL;
+CREATE INDEX triggers_by_client ON triggers (client_id) WHERE deleted_ns IS NULL;
+CREATE INDEX triggers_by_end ON triggers (deleted_ns) WHERE deleted_ns IS NOT NULL;
+CREATE TABLE trigger_events (
+    cursor INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL UNIQUE, registration INTEGER NOT NULL,
+    trigger_id TEXT NOT NULL, callback_id TEXT NOT NULL, client_id TEXT NOT NULL, kind INTEGER NOT NULL,
+    ticker TEXT NOT NULL, time_ns INTEGER NOT NULL, reported_ns INTEGER NOT NULL, message BLOB NOT NULL,
+    alert INTEGER NOT NULL);
+CREATE INDEX trigger_events_by_trigger ON trigger_events (trigger_id, cursor);
+CREATE INDEX trigger_events_by_callback ON trigger_events (callback_id, cursor) WHERE callback_id != '';
+CREATE INDEX trigger_events_by_registration ON trigger_events (registration);
+CREATE INDEX trigger_events_with_alert ON trigger_events (cursor) WHERE alert = 1;
+""",
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (

@@ -141,6 +141,11 @@ MATRIX = {
     "RelayService/ListRealtime": CLIENTS,
     "RelayService/SnapshotTickers": CLIENTS,
     "RelayService/StreamMarketData": CLIENTS,
+    "RelayService/RegisterTrigger": CLIENTS,
+    "RelayService/DeleteTrigger": CLIENTS,
+    "RelayService/ListTriggers": CLIENTS,
+    "RelayService/SubscribeTriggerEvents": CLIENTS,
+    "RelayService/BacktestTrigger": CLIENTS,
     "RelayService/ControlIngestors": {"boss"},
     "IngestorService/ReportPage": INGESTORS,
     "IngestorService/ReportDelay": INGESTORS,
@@ -153,6 +158,8 @@ MATRIX = {
     "PipelineService/ReportJobs": PIPELINES,
     "PipelineService/DescribeDispatches": PIPELINES,
     "PipelineService/ListNamedSnapshots": PIPELINES,
+    "PipelineService/FollowTriggers": PIPELINES,
+    "PipelineService/ReportTriggerEvents": PIPELINES,
 }
 
 

@@ -69,6 +69,14 @@ class Relay(rpc.PipelineServiceServicer):
     def ListNamedSnapshots(self, request: pb.ListNamedSnapshotsRequest, context: Any) -> pb.ListNamedSnapshotsResponse:
         raise NotImplementedError
 
+    def FollowTriggers(self, request: pb.FollowTriggersRequest, context: Any) -> Iterator[pb.FollowTriggersResponse]:
+        raise NotImplementedError
+
+    def ReportTriggerEvents(
+        self, request: pb.ReportTriggerEventsRequest, context: Any
+    ) -> pb.ReportTriggerEventsResponse:
+        raise NotImplementedError
+
 
 @pytest.fixture
 def relay() -> Iterator[tuple[Relay, str]]:

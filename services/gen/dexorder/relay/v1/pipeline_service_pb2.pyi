@@ -6,6 +6,7 @@ Reports of the Spark pipeline to the relay."""
 from collections import abc as _abc
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
+from services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -345,3 +346,174 @@ class NamedSnapshot(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___NamedSnapshot: _TypeAlias = NamedSnapshot  # noqa: Y015
+
+@_typing.final
+class FollowTriggersRequest(_message.Message):
+    """The last change that the pipeline has on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_CHANGE_FIELD_NUMBER: _builtins.int
+    after_change: _builtins.int
+    """Number of the change; 0 for none."""
+    def __init__(
+        self,
+        *,
+        after_change: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_change", b"after_change"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowTriggersRequest: _TypeAlias = FollowTriggersRequest  # noqa: Y015
+
+@_typing.final
+class FollowTriggersResponse(_message.Message):
+    """Changes in their order; an answer without changes comes at the start, and whenever there were none for 10 s."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    RESET_FIELD_NUMBER: _builtins.int
+    change: _builtins.int
+    """Number of the last change up to which this answer is complete."""
+    reset: _builtins.bool
+    """The relay does not have the pipeline's change, as its database is older: forget all triggers, then apply `changes`."""
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___TriggerChange]:
+        """Registrations and deletions."""
+
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___TriggerChange] | None = ...,
+        change: _builtins.int = ...,
+        reset: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "changes", b"changes", "reset", b"reset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowTriggersResponse: _TypeAlias = FollowTriggersResponse  # noqa: Y015
+
+@_typing.final
+class TriggerChange(_message.Message):
+    """Registration or deletion of a trigger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGISTRATION_FIELD_NUMBER: _builtins.int
+    TRIGGER_FIELD_NUMBER: _builtins.int
+    REGISTERED_AT_FIELD_NUMBER: _builtins.int
+    registration: _builtins.int
+    """Number of the registration."""
+    registered_at: _builtins.int
+    """Time of the registration, nanoseconds since the epoch."""
+    @_builtins.property
+    def trigger(self) -> _ingest_pb2.CEPTriggerRequest:
+        """The trigger; absent if the registration is deleted."""
+
+    def __init__(
+        self,
+        *,
+        registration: _builtins.int = ...,
+        trigger: _ingest_pb2.CEPTriggerRequest | None = ...,
+        registered_at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["trigger", b"trigger"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registered_at", b"registered_at", "registration", b"registration", "trigger", b"trigger"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TriggerChange: _TypeAlias = TriggerChange  # noqa: Y015
+
+@_typing.final
+class ReportTriggerEventsRequest(_message.Message):
+    """What the pipeline has on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENTS_FIELD_NUMBER: _builtins.int
+    APPLIED_CHANGE_FIELD_NUMBER: _builtins.int
+    applied_change: _builtins.int
+    """Number of the last change of triggers that takes part."""
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReportedTriggerEvent]:
+        """Events, in the order in which they fired."""
+
+    def __init__(
+        self,
+        *,
+        events: _abc.Iterable[Global___ReportedTriggerEvent] | None = ...,
+        applied_change: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_change", b"applied_change", "events", b"events"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportTriggerEventsRequest: _TypeAlias = ReportTriggerEventsRequest  # noqa: Y015
+
+@_typing.final
+class ReportedTriggerEvent(_message.Message):
+    """Event of a trigger."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_ID_FIELD_NUMBER: _builtins.int
+    REGISTRATION_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TICKER_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    event_id: _builtins.str
+    """Id of the event, 1 to 256 characters."""
+    registration: _builtins.int
+    """Number of the trigger's registration."""
+    kind: _triggers_pb2.TriggerEventKind.ValueType
+    """Kind of the event."""
+    ticker: _builtins.str
+    """Market for which it fired; empty for events of the whole trigger."""
+    @_builtins.property
+    def event(self) -> _ingest_pb2.CEPTriggerEvent:
+        """The event."""
+
+    def __init__(
+        self,
+        *,
+        event_id: _builtins.str = ...,
+        registration: _builtins.int = ...,
+        kind: _triggers_pb2.TriggerEventKind.ValueType = ...,
+        ticker: _builtins.str = ...,
+        event: _ingest_pb2.CEPTriggerEvent | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "event_id", b"event_id", "kind", b"kind", "registration", b"registration", "ticker", b"ticker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportedTriggerEvent: _TypeAlias = ReportedTriggerEvent  # noqa: Y015
+
+@_typing.final
+class ReportTriggerEventsResponse(_message.Message):
+    """The events are on disk."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportTriggerEventsResponse: _TypeAlias = ReportTriggerEventsResponse  # noqa: Y015

@@ -50,6 +50,16 @@ class PipelineServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.FromString,
                 _registered_method=True)
+        self.FollowTriggers = channel.unary_stream(
+                '/dexorder.relay.v1.PipelineService/FollowTriggers',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersResponse.FromString,
+                _registered_method=True)
+        self.ReportTriggerEvents = channel.unary_unary(
+                '/dexorder.relay.v1.PipelineService/ReportTriggerEvents',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsResponse.FromString,
+                _registered_method=True)
 
 
 class PipelineServiceServicer:
@@ -77,6 +87,20 @@ class PipelineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FollowTriggers(self, request, context):
+        """Stream the changes of triggers after a known one, then every further change, without end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportTriggerEvents(self, request, context):
+        """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PipelineServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +118,16 @@ def add_PipelineServiceServicer_to_server(servicer, server):
                     servicer.ListNamedSnapshots,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.SerializeToString,
+            ),
+            'FollowTriggers': grpc.unary_stream_rpc_method_handler(
+                    servicer.FollowTriggers,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersResponse.SerializeToString,
+            ),
+            'ReportTriggerEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportTriggerEvents,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +212,60 @@ class PipelineService:
             '/dexorder.relay.v1.PipelineService/ListNamedSnapshots',
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ListNamedSnapshotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FollowTriggers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.PipelineService/FollowTriggers',
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.FollowTriggersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportTriggerEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.PipelineService/ReportTriggerEvents',
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

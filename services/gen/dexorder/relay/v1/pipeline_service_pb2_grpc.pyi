@@ -39,6 +39,10 @@ class PipelineServiceStub:
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
     ListNamedSnapshots: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]
     """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
+    FollowTriggers: _grpc.UnaryStreamMultiCallable[_pipeline_service_pb2.FollowTriggersRequest, _pipeline_service_pb2.FollowTriggersResponse]
+    """Stream the changes of triggers after a known one, then every further change, without end."""
+    ReportTriggerEvents: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]
+    """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
 
 @_typing.type_check_only
 class PipelineServiceAsyncStub(PipelineServiceStub):
@@ -51,6 +55,10 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     """Return what dispatches were issued for. Called before a commit, as only pages of issued dispatches count."""
     ListNamedSnapshots: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ListNamedSnapshotsRequest, _pipeline_service_pb2.ListNamedSnapshotsResponse]  # type: ignore[assignment]
     """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
+    FollowTriggers: _aio.UnaryStreamMultiCallable[_pipeline_service_pb2.FollowTriggersRequest, _pipeline_service_pb2.FollowTriggersResponse]  # type: ignore[assignment]
+    """Stream the changes of triggers after a known one, then every further change, without end."""
+    ReportTriggerEvents: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]  # type: ignore[assignment]
+    """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
 
 class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     """Results of jobs, after their rows are committed."""
@@ -78,5 +86,21 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.ListNamedSnapshotsResponse, _abc.Awaitable[_pipeline_service_pb2.ListNamedSnapshotsResponse]]:
         """Return the snapshots of the candles that notifications have named since a time. The pipeline keeps them readable."""
+
+    @_abc_1.abstractmethod
+    def FollowTriggers(
+        self,
+        request: _pipeline_service_pb2.FollowTriggersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_pipeline_service_pb2.FollowTriggersResponse], _abc.AsyncIterator[_pipeline_service_pb2.FollowTriggersResponse]]:
+        """Stream the changes of triggers after a known one, then every further change, without end."""
+
+    @_abc_1.abstractmethod
+    def ReportTriggerEvents(
+        self,
+        request: _pipeline_service_pb2.ReportTriggerEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pipeline_service_pb2.ReportTriggerEventsResponse, _abc.Awaitable[_pipeline_service_pb2.ReportTriggerEventsResponse]]:
+        """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

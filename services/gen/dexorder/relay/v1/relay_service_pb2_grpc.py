@@ -7,6 +7,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_do
 from services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
 from services.gen.dexorder.relay.v1 import realtime_pb2 as dexorder_dot_relay_dot_v1_dot_realtime__pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
+from services.gen.dexorder.relay.v1 import triggers_pb2 as dexorder_dot_relay_dot_v1_dot_triggers__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -127,6 +128,31 @@ class RelayServiceStub:
                 '/dexorder.relay.v1.RelayService/ControlIngestors',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsResponse.FromString,
+                _registered_method=True)
+        self.RegisterTrigger = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/RegisterTrigger',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.RegisterTriggerRequest.SerializeToString,
+                response_deserializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.CEPTriggerAck.FromString,
+                _registered_method=True)
+        self.DeleteTrigger = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/DeleteTrigger',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.DeleteTriggerRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.DeleteTriggerResponse.FromString,
+                _registered_method=True)
+        self.ListTriggers = channel.unary_unary(
+                '/dexorder.relay.v1.RelayService/ListTriggers',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.ListTriggersRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.ListTriggersResponse.FromString,
+                _registered_method=True)
+        self.SubscribeTriggerEvents = channel.unary_stream(
+                '/dexorder.relay.v1.RelayService/SubscribeTriggerEvents',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.SubscribeTriggerEventsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.SubscribeTriggerEventsResponse.FromString,
+                _registered_method=True)
+        self.BacktestTrigger = channel.unary_stream(
+                '/dexorder.relay.v1.RelayService/BacktestTrigger',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.BacktestTriggerRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.BacktestTriggerResponse.FromString,
                 _registered_method=True)
 
 
@@ -289,6 +315,46 @@ class RelayServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RegisterTrigger(self, request, context):
+        """Register a trigger.
+
+        REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
+        ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
+        INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteTrigger(self, request, context):
+        """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTriggers(self, request, context):
+        """List the triggers that were not deleted, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubscribeTriggerEvents(self, request, context):
+        """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BacktestTrigger(self, request, context):
+        """Stream the firings that a trigger would have had over the stored candles or trades of a past range.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RelayServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -381,6 +447,31 @@ def add_RelayServiceServicer_to_server(servicer, server):
                     servicer.ControlIngestors,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsResponse.SerializeToString,
+            ),
+            'RegisterTrigger': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterTrigger,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.RegisterTriggerRequest.FromString,
+                    response_serializer=dexorder_dot_ingest_dot_v1_dot_ingest__pb2.CEPTriggerAck.SerializeToString,
+            ),
+            'DeleteTrigger': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteTrigger,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.DeleteTriggerRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.DeleteTriggerResponse.SerializeToString,
+            ),
+            'ListTriggers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTriggers,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.ListTriggersRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.ListTriggersResponse.SerializeToString,
+            ),
+            'SubscribeTriggerEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.SubscribeTriggerEvents,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.SubscribeTriggerEventsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.SubscribeTriggerEventsResponse.SerializeToString,
+            ),
+            'BacktestTrigger': grpc.unary_stream_rpc_method_handler(
+                    servicer.BacktestTrigger,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.BacktestTriggerRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_triggers__pb2.BacktestTriggerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -870,6 +961,141 @@ class RelayService:
             '/dexorder.relay.v1.RelayService/ControlIngestors',
             dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_control__pb2.ControlIngestorsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterTrigger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/RegisterTrigger',
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.RegisterTriggerRequest.SerializeToString,
+            dexorder_dot_ingest_dot_v1_dot_ingest__pb2.CEPTriggerAck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteTrigger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/DeleteTrigger',
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.DeleteTriggerRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.DeleteTriggerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTriggers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/ListTriggers',
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.ListTriggersRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.ListTriggersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubscribeTriggerEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/SubscribeTriggerEvents',
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.SubscribeTriggerEventsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.SubscribeTriggerEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BacktestTrigger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/BacktestTrigger',
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.BacktestTriggerRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_triggers__pb2.BacktestTriggerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,6 +8,7 @@ from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
 from services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
+from services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc
@@ -111,6 +112,22 @@ class RelayServiceStub:
 
     CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
     """
+    RegisterTrigger: _grpc.UnaryUnaryMultiCallable[_triggers_pb2.RegisterTriggerRequest, _ingest_pb2.CEPTriggerAck]
+    """Register a trigger.
+
+    REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
+    ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
+    INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
+    DeleteTrigger: _grpc.UnaryUnaryMultiCallable[_triggers_pb2.DeleteTriggerRequest, _triggers_pb2.DeleteTriggerResponse]
+    """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
+    ListTriggers: _grpc.UnaryUnaryMultiCallable[_triggers_pb2.ListTriggersRequest, _triggers_pb2.ListTriggersResponse]
+    """List the triggers that were not deleted, in pages."""
+    SubscribeTriggerEvents: _grpc.UnaryStreamMultiCallable[_triggers_pb2.SubscribeTriggerEventsRequest, _triggers_pb2.SubscribeTriggerEventsResponse]
+    """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end."""
+    BacktestTrigger: _grpc.UnaryStreamMultiCallable[_triggers_pb2.BacktestTriggerRequest, _triggers_pb2.BacktestTriggerResponse]
+    """Stream the firings that a trigger would have had over the stored candles or trades of a past range."""
 
 @_typing.type_check_only
 class RelayServiceAsyncStub(RelayServiceStub):
@@ -192,6 +209,22 @@ class RelayServiceAsyncStub(RelayServiceStub):
 
     CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
     """
+    RegisterTrigger: _aio.UnaryUnaryMultiCallable[_triggers_pb2.RegisterTriggerRequest, _ingest_pb2.CEPTriggerAck]  # type: ignore[assignment]
+    """Register a trigger.
+
+    REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
+    ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
+    INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
+    buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+    """
+    DeleteTrigger: _aio.UnaryUnaryMultiCallable[_triggers_pb2.DeleteTriggerRequest, _triggers_pb2.DeleteTriggerResponse]  # type: ignore[assignment]
+    """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
+    ListTriggers: _aio.UnaryUnaryMultiCallable[_triggers_pb2.ListTriggersRequest, _triggers_pb2.ListTriggersResponse]  # type: ignore[assignment]
+    """List the triggers that were not deleted, in pages."""
+    SubscribeTriggerEvents: _aio.UnaryStreamMultiCallable[_triggers_pb2.SubscribeTriggerEventsRequest, _triggers_pb2.SubscribeTriggerEventsResponse]  # type: ignore[assignment]
+    """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end."""
+    BacktestTrigger: _aio.UnaryStreamMultiCallable[_triggers_pb2.BacktestTriggerRequest, _triggers_pb2.BacktestTriggerResponse]  # type: ignore[assignment]
+    """Stream the firings that a trigger would have had over the stored candles or trades of a past range."""
 
 class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Requests for market data: submit, watch, cancel, notifications; coverage of the tables; realtime subscriptions."""
@@ -378,5 +411,51 @@ class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
 
         CANCEL also ends the request, as CancelRequest does. NOT_FOUND for an ingestor that is not connected.
         """
+
+    @_abc_1.abstractmethod
+    def RegisterTrigger(
+        self,
+        request: _triggers_pb2.RegisterTriggerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_ingest_pb2.CEPTriggerAck, _abc.Awaitable[_ingest_pb2.CEPTriggerAck]]:
+        """Register a trigger.
+
+        REGISTERED is answered only after it is on disk. The same id with the same text, markets and parameters is
+        ALREADY_REGISTERED; with others, or with an invalid field, ERROR with the reason. A text that is refused is
+        INVALID_SQL with line, column and reason. The answer is the message of the ingest protocol.
+        buf:lint:ignore RPC_RESPONSE_STANDARD_NAME
+        """
+
+    @_abc_1.abstractmethod
+    def DeleteTrigger(
+        self,
+        request: _triggers_pb2.DeleteTriggerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_triggers_pb2.DeleteTriggerResponse, _abc.Awaitable[_triggers_pb2.DeleteTriggerResponse]]:
+        """Delete a trigger. NOT_FOUND if there is none under this id. Its events are kept."""
+
+    @_abc_1.abstractmethod
+    def ListTriggers(
+        self,
+        request: _triggers_pb2.ListTriggersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_triggers_pb2.ListTriggersResponse, _abc.Awaitable[_triggers_pb2.ListTriggersResponse]]:
+        """List the triggers that were not deleted, in pages."""
+
+    @_abc_1.abstractmethod
+    def SubscribeTriggerEvents(
+        self,
+        request: _triggers_pb2.SubscribeTriggerEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_triggers_pb2.SubscribeTriggerEventsResponse], _abc.AsyncIterator[_triggers_pb2.SubscribeTriggerEventsResponse]]:
+        """Stream the events of a trigger, or of all triggers with a callback, after a cursor, in order, without end."""
+
+    @_abc_1.abstractmethod
+    def BacktestTrigger(
+        self,
+        request: _triggers_pb2.BacktestTriggerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_triggers_pb2.BacktestTriggerResponse], _abc.AsyncIterator[_triggers_pb2.BacktestTriggerResponse]]:
+        """Stream the firings that a trigger would have had over the stored candles or trades of a past range."""
 
 def add_RelayServiceServicer_to_server(servicer: RelayServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,1 @@
+"""Triggers: registration, events, alerts and backtests."""

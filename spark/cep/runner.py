@@ -1,0 +1,239 @@
+"""Loop of the triggers' process. One micro-batch, in crash-safe order:
+
+1. Take the changes of triggers that have arrived, and the records after the last batch.
+2. Evaluate them.
+3. Write the batch to the journal, if it has read, changed or fired anything.
+4. Report its events to the relay until it answers.
+
+A crash before 3 repeats the batch, which has published nothing. A crash after 3 publishes its events again; the relay
+knows them by their ids.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from services.common.clock import Clock, SystemClock
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.trigger_rows import Row, stored_rows
+from services.common.model.errors import Unavailable
+from services.common.model.instrument import Series
+from services.common.model.page import OHLC_TOPIC
+from services.common.model.periods import TRADES_PERIOD
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from spark.cep.evaluator import Changes, Evaluator, series_of
+from spark.cep.journal import Journal, TopicPosition
+from spark.cep.records import Dispatches, Record, rows_of, select
+from spark.cep.relay import Stopped, TriggerRelay
+from spark.config import SparkSettings
+from spark.pipeline.fault import Fault, Moment
+from spark.source.client import SourceBroken, SourceClient
+from spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
+from spark.source.records import Result
+
+log = structlog.get_logger(__name__)
+WARM_ROWS = 1_000
+"""Stored candles with which a series begins."""
+WARM_TRADES_NS = 120 * SECOND_NS
+"""Time of the stored trades with which a series begins."""
+_ADVANCE_SECONDS = 0.5
+_REPORT_SECONDS = 10.0
+_IDLE_SECONDS = 60.0
+"""Time without triggers after which the process ends."""
+
+RecentRows = Callable[[Series], Sequence[Row]]
+
+
+class Runner:
+    """Runs micro-batches until ``stop`` is set, or nothing was registered for a minute."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        relay: TriggerRelay,
+        recent_rows: RecentRows,
+        *,
+        stop: threading.Event,
+        clock: Clock | None = None,
+        fault: Fault | None = None,
+    ) -> None:
+        """Open the journal, which this process must own.
+
+        Args:
+            recent_rows: Returns stored rows of a series that begins to be watched.
+        """
+        self._settings = settings
+        self._relay = relay
+        self._recent_rows = recent_rows
+        self._stop = stop
+        self._clock = clock or SystemClock()
+        self._fault = fault
+        self._journal = Journal(settings.trigger_folder)
+        entry = self._journal.read()
+        self._evaluator = Evaluator(entry)
+        self._unreported = entry.events if entry else ()
+        self._changes: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+        self._dispatches = Dispatches()
+        self._reported_s = 0.0
+        self._advanced_s = 0.0
+
+    def run(self) -> None:
+        """Run until the stop; Stopped and errors of the journal end it early."""
+        with suppress(Stopped):
+            self._report(self._unreported)
+            self._take_first_positions()
+            threading.Thread(target=self._follow, name="changes", daemon=True).start()
+            busy_s = time.monotonic()
+            while not self._stop.is_set():
+                started_s = time.monotonic()
+                worked = self._step()
+                if worked or not self._evaluator.is_empty:
+                    busy_s = started_s
+                if started_s - busy_s > _IDLE_SECONDS:
+                    log.info("no triggers; the process ends until there are some")
+                    return
+                interval_s = self._settings.trigger_batch_seconds if worked else self._settings.poll_ms / 1_000
+                self._stop.wait(max(0.0, started_s + interval_s - time.monotonic()))
+
+    def _take_first_positions(self) -> None:
+        """Store an empty batch before the first one, so that no record is read twice from different places."""
+        if self._evaluator.batch < 0:
+            self._journal.write(self._evaluator.finish({}))
+
+    def _follow(self) -> None:
+        """Pass on changes, each with recent rows of the series that it begins to watch. Runs in a thread of its own,
+        as reading rows takes time."""
+        first, later = self._evaluator.watched, dict[int, tuple[Series, ...]]()
+        for changes in self._relay.follow(self._evaluator.change):
+            if not (changes.changes or changes.reset):
+                continue
+            known = first.union(*later.values())
+            later |= {each.registration: series_of(each) for each in changes.changes}
+            new = set().union(*later.values()) - known
+            self._changes.put(replace(changes, recent_rows={each: self._recent_rows(each) for each in sorted(new)}))
+
+    def _step(self) -> bool:
+        """Run one micro-batch; return whether it had anything to do."""
+        evaluator, now_ns = self._evaluator, self._clock.wall_ns()
+        changed = False
+        with suppress(queue.Empty):
+            while True:
+                evaluator.apply(self._changes.get_nowait(), now_ns=now_ns)
+                changed = True
+        positions, records = self._read()
+        self._ask(records)
+        for each in records:
+            rows = rows_of(each, self._dispatches.issued(each.headers.dispatch_id), now_ns=now_ns)
+            if rows is not None:
+                evaluator.feed(each.series, rows, each.headers.span.end_ns)
+        if time.monotonic() - self._advanced_s >= _ADVANCE_SECONDS:
+            self._advanced_s = time.monotonic()
+            evaluator.advance(now_ns)
+        moved = positions != evaluator.positions
+        if not (changed or records or evaluator.has_events or (moved and self._is_report_due())):
+            if self._is_report_due():
+                self._report(())
+            if moved:
+                evaluator.positions = dict(positions)  # on disk with the next batch: nothing before it counts
+            return False
+        self._pass(Moment.EVALUATED)
+        entry = evaluator.finish(positions)
+        self._journal.write(entry)
+        self._pass(Moment.JOURNALED)
+        if entry.events or changed or self._is_report_due():
+            self._report(entry.events)
+        if entry.events:
+            log.info("trigger batch", batch=entry.batch, records=len(records), events=len(entry.events))
+        return True
+
+    def _is_report_due(self) -> bool:
+        return time.monotonic() - self._reported_s >= _REPORT_SECONDS
+
+    def _report(self, events: Sequence[bytes]) -> None:
+        on_part = partial(self._pass, Moment.PUBLISHING) if events else lambda: None
+        self._relay.report(events, self._evaluator.change, on_part=on_part)
+        self._reported_s = time.monotonic()
+
+    def _read(self) -> tuple[dict[str, TopicPosition], list[Record]]:
+        """Return the places after the next records, and those records that are of watched series.
+
+        A topic that becomes watched is read from its end on: what came before does not fire.
+        """
+        positions, records = {}, []
+        for topic in sorted(self._evaluator.topics):
+            source = SourceClient(address_of(self._settings.source, topic))
+            before = self._evaluator.positions.get(topic)
+            try:
+                state = source.state()
+                start = start_of(before, state, topic)
+                end = cap(start, state.ends, self._settings.max_trade_records_per_batch)
+                for part in plan(start, end):
+                    records += select(self._records(source, part), topic, self._evaluator.watched)
+                positions[topic] = TopicPosition(end, state.topic_id)
+            except (Unavailable, NotImplementedError) as error:
+                log.warning("the source does not answer; triggers wait", error=str(error))
+                if before:
+                    positions[topic] = before
+                self._stop.wait(1.0)
+        return positions, records
+
+    def _records(self, source: SourceClient, part: OffsetRange) -> list[Result]:
+        found: list[Result] = []
+        try:
+            for results in source.read(part, retry_seconds=5.0):
+                found += results
+        except SourceBroken as error:
+            log.error("records can't be read; triggers do not see them", error=str(error), partition=part.partition)
+        return found
+
+    def _ask(self, records: Sequence[Record]) -> None:
+        if unknown := self._dispatches.unknown(records):
+            self._dispatches.learn(unknown, self._relay.describe(unknown))
+
+    def _pass(self, moment: Moment) -> None:
+        if self._fault:
+            self._fault.passed(moment)
+
+
+def address_of(source: str, topic: str) -> str:
+    """Return the source's address of a topic; the candles' is that of plain reads, as for the tables."""
+    return source if topic == OHLC_TOPIC else f"{source}#{topic}"
+
+
+def start_of(before: TopicPosition | None, state: SourceState, topic: str) -> dict[int, int]:
+    """Return where reading continues: behind the last batch, at the end of a new topic, at the start of another log."""
+    if before is None:
+        return dict(state.ends)
+    lost = begun_anew(before.offsets, state, before.topic_id)
+    if lost:
+        log.error("the topic is another log than before; it is read from its start", topic=topic)
+    return resume({p: o for p, o in before.offsets.items() if p not in lost}, replace(state, committed={}))
+
+
+def stored(catalog: CatalogSettings, clock: Clock | None = None) -> RecentRows:
+    """Return a function that reads recent rows from the tables; none if they cannot be read."""
+    clock = clock or SystemClock()
+
+    def read(series: Series) -> Sequence[Row]:
+        now_ns = clock.wall_ns()
+        is_trades = series.period_seconds == TRADES_PERIOD
+        age_ns = WARM_TRADES_NS if is_trades else WARM_ROWS * series.period_seconds * SECOND_NS
+        span = TimeRange(max(0, now_ns - age_ns), now_ns)
+        try:
+            return stored_rows(catalog.load(), series.ticker, series.period_seconds, span)
+        except Exception as error:  # catalog, object store and file system raise errors of their own
+            log.warning(
+                "recent rows can't be read; a trigger begins without them", series=str(series), error=str(error)
+            )
+            return ()
+
+    return read

@@ -1,0 +1,124 @@
+"""From RegisterTrigger to a subscriber and to the gateway: relay, the driver's host and its process, without Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.kafka.page_record import page_value
+from services.common.model.page import Candle, Kind, PageHeaders
+from services.common.model.time_range import TimeRange
+from services.common.model.times import SECOND_NS
+from services.common.rpc.trigger_messages import decode_event
+from services.gen.dexorder.events.v1 import event_service_pb2 as epb
+from services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
+from services.gen.dexorder.events.v1 import user_events_pb2 as user
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from spark.cep.host import TriggerHost
+from tests.fakes.source_server import FakeSource, RunningSource
+from tests.unit.services.relay.harness import TICKER, Suite, suite
+from tests.unit.services.relay.realtime.worker import RawWorker
+
+MINUTE_NS = 60 * SECOND_NS
+SQL = "SELECT ticker, `close` FROM ohlc WHERE `close` > 100"
+
+
+class Gateway(erpc.EventPublisherServiceServicer):
+    """Gateway that takes everything."""
+
+    def __init__(self) -> None:
+        self.events: list[user.UserEvent] = []
+
+    async def Publish(self, request: epb.PublishRequest, context: Any) -> epb.PublishResponse:
+        self.events.append(request.event)
+        return epb.PublishResponse(ack=user.EventAck(event_id=request.event.event_id, status=user.QUEUED))
+
+    def PublishMany(self, request_iterator: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+
+class Markets:
+    """Closed candles of a dispatch that the relay has issued, at the source."""
+
+    def __init__(self, source: FakeSource, dispatch_id: str) -> None:
+        self._source = source
+        self._dispatch_id = dispatch_id
+        self._page = 0
+
+    def close(self, open_ns: int, price: float) -> None:
+        """Produce a candle of a minute."""
+        candle = Candle(open_ns, price, price, price, price, 1.0)
+        span = TimeRange(open_ns, open_ns + MINUTE_NS)
+        headers = PageHeaders(Kind.PAGE, TICKER, 60, self._dispatch_id, self._page, span, open_ns + MINUTE_NS)
+        self._page += 1
+        self._source.add(0, page_value("r", [candle]), TICKER, headers.encode())
+
+
+async def registered(s: Suite, trigger_id: str, **outer: Any) -> None:
+    trigger = ingest.CEPTriggerRequest(
+        trigger_id=trigger_id, sql_pattern=SQL, tickers=[TICKER], parameters={"fire": "level"}
+    )
+    answer = await s.relay.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    assert answer.status == ingest.CEPTriggerAck.REGISTERED, answer
+
+
+async def running(s: Suite) -> None:
+    async with asyncio.timeout(90):
+        while (  # noqa: ASYNC110 - it happens in the relay
+            not (found := (await s.relay.ListTriggers(pb.ListTriggersRequest())).triggers)
+            or found[0].state != pb.TRIGGER_STATE_RUNNING
+        ):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.smoke
+async def test_a_candle_becomes_an_event_and_an_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway, server = Gateway(), grpc.aio.server()
+    erpc.add_EventPublisherServiceServicer_to_server(gateway, server)
+    gateway_address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    source, stop = RunningSource(FakeSource(1)), threading.Event()
+    async with suite(tmp_path, gateway=gateway_address) as s:
+        for name, value in {
+            "SPARK_SOURCE": source.address,
+            "SPARK_RELAY": s.running.address,
+            "SPARK_TRIGGER_FOLDER": str(tmp_path / "triggers"),
+            "CATALOG_URI": f"sqlite:///{tmp_path}/catalog.db",
+            "CATALOG_WAREHOUSE": f"file://{tmp_path}/warehouse",
+        }.items():
+            monkeypatch.setenv(f"DEXORDER_{name}", value)
+        host = threading.Thread(target=TriggerHost(s.running.address, stop).run)
+        host.start()
+        try:
+            await registered(s, "t", alert=pb.TriggerAlert(user_id="alice"))
+            worker = RawWorker(s.context, s.running.broker_address)
+            s.made.append(worker)  # type: ignore[arg-type]  # closed with the others
+            await worker.ready()
+            markets = Markets(source.fake, (await worker.job()).job_id)  # of the trigger's own subscription
+            await running(s)
+            first_ns = (time.time_ns() // MINUTE_NS) * MINUTE_NS
+            markets.close(first_ns, 99.0)
+            markets.close(first_ns + MINUTE_NS, 101.0)
+            call = s.relay.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(trigger_id="t"), timeout=60)
+            answer = await call.read()
+            call.cancel()
+            event = decode_event(answer.event)
+            assert (event.rows, event.time_ns) == (((TICKER, 101.0),), first_ns + 2 * MINUTE_NS)
+            assert event.columns == (("ticker", "STRING"), ("close", "DOUBLE"))
+            async with asyncio.timeout(30):
+                while not gateway.events:  # noqa: ASYNC110 - it happens in the relay
+                    await asyncio.sleep(0.02)
+            (alert,) = gateway.events
+            assert (alert.user_id, alert.event_id, alert.event_type) == ("alice", answer.event_id, user.ALERT_TRIGGERED)
+        finally:
+            stop.set()
+            await asyncio.to_thread(host.join)
+    source.stop()
+    await server.stop(None)

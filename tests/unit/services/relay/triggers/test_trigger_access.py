@@ -1,0 +1,78 @@
+"""Triggers with identity on: whose they are, and how many a client may have."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from tests.unit.services.relay.harness import TICKER
+from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded
+
+CODE = grpc.StatusCode
+
+
+def register(stub: Any, name: str, **outer: Any) -> Any:
+    sql = "SELECT `close` FROM ohlc WHERE `close` > 5"
+    trigger = ingest.CEPTriggerRequest(trigger_id=name, sql_pattern=sql, tickers=[TICKER], callback_id="shared")
+    return stub.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+
+
+async def ids(stub: Any) -> list[tuple[str, str]]:
+    answer = await stub.ListTriggers(pb.ListTriggersRequest())
+    return [(each.trigger.trigger_id, each.client_id) for each in answer.triggers]
+
+
+async def test_triggers_and_their_events_belong_to_their_client(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as suite:
+        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
+        assert (await register(desk, "d")).status == ingest.CEPTriggerAck.REGISTERED
+        assert (await register(other, "o")).status == ingest.CEPTriggerAck.REGISTERED
+        assert (await register(other, "d")).status == ingest.CEPTriggerAck.ERROR
+        refused = await register(other, "x", client_id="desk")
+        assert refused.status == ingest.CEPTriggerAck.ERROR and "is not the caller's" in refused.error_message
+        assert await ids(desk) == [("d", "desk")] and await ids(other) == [("o", "other")]
+        assert await ids(boss) == [("d", "desk"), ("o", "other")]
+        for name in ("o", "never"):
+            code, text = await code_of(desk.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id=name)))
+            assert (code, text) == (CODE.NOT_FOUND, f"trigger_id '{name}' is not known")
+
+        events = [
+            ppb.ReportedTriggerEvent(
+                event_id=f"e{number}",
+                registration=number,
+                kind=pb.TRIGGER_EVENT_KIND_FIRED,
+                ticker=TICKER,
+                event=ingest.CEPTriggerEvent(trigger_id=name, timestamp=1),
+            )
+            for number, name in ((1, "d"), (2, "o"))
+        ]
+        await suite.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied_change=2))
+        for stub, wanted in ((desk, "e1"), (other, "e2")):
+            call = stub.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(callback_id="shared"), timeout=20)
+            assert (await call.read()).event_id == wanted
+            call.cancel()
+        call = other.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(trigger_id="d"), timeout=20)
+        reading = asyncio.ensure_future(call.read())
+        await asyncio.sleep(0.2)
+        assert not reading.done(), "it is another client's event"
+        call.cancel()
+        await asyncio.wait([reading])
+
+
+async def test_triggers_of_a_client_are_limited(tmp_path: Path) -> None:
+    tokens = callers_file(tmp_path / "callers.yaml", desk={"triggers": 2})
+    async with guarded(tmp_path, tokens=tokens) as suite:
+        desk, other = await suite.stub("desk"), await suite.stub("other")
+        for name in ("a", "b"):
+            await register(desk, name)
+        code, text = await code_of(register(desk, "c"))
+        assert code is CODE.RESOURCE_EXHAUSTED
+        assert text == "triggers would be 3, 2 are allowed for client_id 'desk'; delete another one first"
+        assert (await register(desk, "a")).status == ingest.CEPTriggerAck.ALREADY_REGISTERED
+        assert (await register(other, "c")).status == ingest.CEPTriggerAck.REGISTERED

@@ -1,0 +1,237 @@
+"""Triggers through a real relay: registration, the pipeline's changes and reports, events, alerts, backtests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.common.rpc.trigger_messages import decode_value, encode_event
+from services.gen.dexorder.events.v1 import event_service_pb2 as epb
+from services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
+from services.gen.dexorder.events.v1 import user_events_pb2 as user
+from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from services.gen.dexorder.relay.v1 import realtime_pb2
+from services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from tests.unit.services.relay.harness import TICKER, Suite, at, suite
+from tests.unit.services.relay.realtime.worker import listed as listed_realtime
+
+SQL = "SELECT * FROM ohlc WHERE `close` > 5"
+REGISTERED, ALREADY, INVALID_SQL, ERROR = 0, 1, 2, 3
+WAITING, RUNNING, SUSPENDED = pb.TRIGGER_STATE_WAITING, pb.TRIGGER_STATE_RUNNING, pb.TRIGGER_STATE_SUSPENDED
+FIRED = pb.TRIGGER_EVENT_KIND_FIRED
+
+
+async def register(s: Suite, trigger_id: str, sql: str = SQL, **fields: Any) -> ingest.CEPTriggerAck:
+    given = {"tickers": [TICKER], **fields}
+    outer = {name: given.pop(name) for name in ("client_id", "alert") if name in given}
+    trigger = ingest.CEPTriggerRequest(trigger_id=trigger_id, sql_pattern=sql, **given)
+    answer: ingest.CEPTriggerAck = await s.relay.RegisterTrigger(pb.RegisterTriggerRequest(trigger=trigger, **outer))
+    return answer
+
+
+async def listed(s: Suite, **fields: Any) -> list[pb.RegisteredTrigger]:
+    return list((await s.relay.ListTriggers(pb.ListTriggersRequest(**fields))).triggers)
+
+
+async def changes(s: Suite, after: int = 0) -> ppb.FollowTriggersResponse:
+    call = s.pipeline.stub.FollowTriggers(ppb.FollowTriggersRequest(after_change=after), timeout=20)
+    answer: ppb.FollowTriggersResponse = await call.read()
+    call.cancel()
+    return answer
+
+
+def event(name: str, registration: int, trigger_id: str = "t", kind: Any = FIRED, **context: str) -> Any:
+    rows = [(9.5,)] if kind == FIRED else []
+    given = encode_event(trigger_id, at(1), [("close", "DOUBLE")], rows, context)
+    return ppb.ReportedTriggerEvent(event_id=name, registration=registration, kind=kind, ticker=TICKER, event=given)
+
+
+async def report(s: Suite, events: Sequence[Any], applied: int) -> None:
+    await s.pipeline.stub.ReportTriggerEvents(ppb.ReportTriggerEventsRequest(events=events, applied_change=applied))
+
+
+async def take(s: Suite, count: int, **fields: Any) -> list[pb.SubscribeTriggerEventsResponse]:
+    call = s.relay.SubscribeTriggerEvents(pb.SubscribeTriggerEventsRequest(**fields), timeout=20)
+    found = [await call.read() for _ in range(count)]
+    call.cancel()
+    return found
+
+
+async def test_a_trigger_is_registered_once_and_its_id_is_free_after_its_deletion(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        assert (await register(s, "t")).status == REGISTERED
+        assert (await register(s, "t")).status == ALREADY
+        other = await register(s, "t", "SELECT * FROM ohlc WHERE `close` > 6")
+        assert other.status == ERROR and "in use for another trigger" in other.error_message
+        bad = await register(s, "u", "SELECT *\nFROM ohlc WHERE ((")
+        assert bad.status == INVALID_SQL and bad.error_message.startswith("line ")
+        assert (await register(s, "u", tickers=["nonsense"])).status == ERROR
+        assert (await register(s, "u", tickers=[])).status == ERROR
+        assert (await register(s, "x" * 129)).status == ERROR
+        (found,) = await listed(s)
+        assert (found.trigger.trigger_id, found.state, found.registration) == ("t", WAITING, 1)
+    async with suite(tmp_path) as s:  # all of it is on disk
+        assert (await register(s, "t")).status == ALREADY
+        await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+        assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+        assert await listed(s) == []
+        assert (await register(s, "t", "SELECT * FROM ohlc WHERE `close` > 6")).status == REGISTERED
+        assert [each.registration for each in await listed(s)] == [2]
+
+
+async def test_the_pipeline_gets_changes_after_the_last_one_it_has_and_all_if_the_database_is_older(
+    tmp_path: Path,
+) -> None:
+    async with suite(tmp_path) as s:
+        await register(s, "t")
+        await register(s, "u")
+        first = await changes(s)
+        assert [(c.registration, c.trigger.trigger_id) for c in first.changes] == [(1, "t"), (2, "u")]
+        assert not first.reset
+        await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+        second = await changes(s, first.change)
+        assert [(c.registration, c.HasField("trigger")) for c in second.changes] == [(1, False)]
+        assert second.change > first.change
+        reset = await changes(s, second.change + 1)
+        assert reset.reset and [c.trigger.trigger_id for c in reset.changes] == ["u"]
+        await report(s, [], second.change)
+        assert [each.state for each in await listed(s)] == [RUNNING]
+
+
+async def test_a_follower_is_told_of_a_registration_at_once(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        call = s.pipeline.stub.FollowTriggers(ppb.FollowTriggersRequest(), timeout=20)
+        assert not (await call.read()).changes
+        await register(s, "t")
+        assert len((await call.read()).changes) == 1
+        call.cancel()
+
+
+async def test_an_event_is_stored_once_and_streams_resume_by_cursor(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await register(s, "t", callback_id="desk")
+        await report(s, [event("a", 1), event("b", 1)], 1)
+        await report(s, [event("b", 1), event("c", 1), event("lost", 99)], 1)
+        found = await take(s, 3, trigger_id="t")
+        assert [each.event_id for each in found] == ["a", "b", "c"]
+        assert [decode_value(found[0].event.rows[0].values[0])] == [9.5]
+        assert found[0].event.schema.column_types == ["DOUBLE"]
+        after = await take(s, 1, callback_id="desk", after_cursor=found[1].cursor)
+        assert [each.event_id for each in after] == ["c"]
+        (known,) = await listed(s)
+        assert (known.firings, known.last_fired_at) == (3, at(1))
+
+        call = s.relay.SubscribeTriggerEvents(
+            pb.SubscribeTriggerEventsRequest(trigger_id="t", after_cursor=found[-1].cursor), timeout=20
+        )
+        waiting = asyncio.ensure_future(call.read())
+        await asyncio.sleep(0.05)
+        await report(s, [event("end", 1, kind=pb.TRIGGER_EVENT_KIND_SUSPENDED, reason="2,001 partial matches")], 1)
+        assert (await waiting).kind == pb.TRIGGER_EVENT_KIND_SUSPENDED
+        call.cancel()
+        (known,) = await listed(s)
+        assert (known.state, known.reason) == (SUSPENDED, "2,001 partial matches")
+    async with suite(tmp_path) as s:
+        assert [each.event_id for each in await take(s, 4, trigger_id="t")] == ["a", "b", "c", "end"]
+        for wrong in ({}, {"trigger_id": "t", "callback_id": "desk"}):
+            with pytest.raises(grpc.aio.AioRpcError, match="exactly one"):
+                await take(s, 1, **wrong)
+
+
+async def test_a_trigger_brings_its_own_subscription(tmp_path: Path) -> None:
+    async def subscribed(wanted: list[list[int]]) -> None:
+        async with asyncio.timeout(20):
+            while (  # noqa: ASYNC110 - it happens in the relay
+                sorted(
+                    list(each.subscription.params.ohlc_period_seconds)
+                    for each in (await listed_realtime(s)).subscriptions
+                )
+                != wanted
+            ):
+                await asyncio.sleep(0.02)
+
+    async with suite(tmp_path) as s:
+        await register(s, "t")
+        await subscribed([[60]])
+        (own,) = (await listed_realtime(s)).subscriptions
+        with pytest.raises(grpc.aio.AioRpcError, match="while a trigger watches"):
+            request = realtime_pb2.StopRealtimeRequest(subscription_id=own.subscription.subscription_id)
+            await s.relay.StopRealtime(request)
+        await register(s, "u")
+        await s.relay.DeleteTrigger(pb.DeleteTriggerRequest(trigger_id="t"))
+        await subscribed([[60]])
+        await report(s, [event("end", 2, kind=pb.TRIGGER_EVENT_KIND_ENDED, reason="it fires once")], 3)
+        await subscribed([])
+
+
+class Gateway(erpc.EventPublisherServiceServicer):
+    """Gateway that fails first."""
+
+    def __init__(self) -> None:
+        self.failures = 1
+        self.events: list[user.UserEvent] = []
+
+    async def Publish(self, request: epb.PublishRequest, context: Any) -> epb.PublishResponse:
+        self.events.append(request.event)
+        if self.failures:
+            self.failures -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "as the test says")
+        return epb.PublishResponse(ack=user.EventAck(event_id=request.event.event_id, status=user.QUEUED))
+
+    def PublishMany(self, request_iterator: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+
+async def test_a_firing_is_handed_to_the_gateway_until_it_is_taken_and_never_again(tmp_path: Path) -> None:
+    gateway, server = Gateway(), grpc.aio.server()
+    erpc.add_EventPublisherServiceServicer_to_server(gateway, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    delivery = user.DeliverySpec(priority=user.CRITICAL, channels=[user.ChannelPreference(channel=user.TELEGRAM)])
+    async with suite(tmp_path, gateway=address) as s:
+        await register(s, "t", alert=pb.TriggerAlert(user_id="alice", delivery=delivery))
+        await report(s, [event("a", 1)], 1)
+        async with asyncio.timeout(20):
+            while len(gateway.events) < 2:  # noqa: ASYNC110 - it happens in the relay
+                await asyncio.sleep(0.02)
+        first, second = gateway.events
+        assert first == second
+        assert (first.user_id, first.event_id, first.delivery) == ("alice", "a", delivery)
+        assert first.event_type == user.ALERT_TRIGGERED
+        assert json.loads(first.payload) == {
+            "alert_id": "t",
+            "symbol": TICKER,
+            "condition": SQL,
+            "triggered_price": "9.5",
+            "timestamp": at(1) // 1_000_000,
+        }
+        await report(s, [event("a", 1)], 1)
+        await report(s, [event("b", 1)], 1)
+        async with asyncio.timeout(20):
+            while len(gateway.events) < 3:  # noqa: ASYNC110 - it happens in the relay
+                await asyncio.sleep(0.02)
+        assert [each.event_id for each in gateway.events] == ["a", "a", "b"]
+    await server.stop(None)
+
+
+async def test_a_backtest_finds_the_stored_candles_at_which_a_trigger_fires(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        s.pipeline.write(range(10))  # a candle closes at its minute + 1
+        trigger = ingest.CEPTriggerRequest(sql_pattern=SQL, tickers=[TICKER], parameters={"fire": "level"})
+        request = pb.BacktestTriggerRequest(trigger=trigger, start_time=at(0), end_time=at(8))
+        answers = [each async for each in s.relay.BacktestTrigger(request, timeout=60)]
+        assert [each.event.timestamp for answer in answers for each in answer.events] == [at(6), at(7), at(8)]
+        (market,) = answers[-1].markets
+        assert (market.ticker, market.rows, market.firings, answers[-1].period_seconds) == (TICKER, 8, 3, 60)
+        request.trigger.sql_pattern = "nonsense"
+        with pytest.raises(grpc.aio.AioRpcError, match="sql_pattern: line 1"):
+            [each async for each in s.relay.BacktestTrigger(request, timeout=60)]
