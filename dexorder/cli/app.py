@@ -15,6 +15,7 @@ from dexorder.cli import Json, JsonLines, Relay, Ticker
 from dexorder.cli.events_app import events_app
 from dexorder.cli.realtime_app import realtime_app, split_periods
 from dexorder.cli.trigger_app import trigger_app
+from dexorder.cli.udf_app import udf_app
 from dexorder.errors import DexorderError, QuotaReached, RequestRefused
 from dexorder.setup.config import SetupError
 
@@ -51,6 +52,7 @@ app.add_typer(requests_app, name="requests")
 app.add_typer(realtime_app, name="realtime")
 app.add_typer(trigger_app, name="trigger")
 app.add_typer(events_app, name="events")
+app.add_typer(udf_app, name="udf")
 
 
 def _show_version(wanted: bool) -> None:

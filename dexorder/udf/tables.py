@@ -1,0 +1,194 @@
+"""Rows of a file or of stdin as points for a UDF, and points as rows to print."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from dexorder.errors import DexorderError
+from services.common.model.errors import InvalidRequest
+from services.common.model.periods import PERIODS
+from services.common.model.times import iso, parse_time
+from services.common.udf.points import Batch, Point, Value
+
+TIME_COLUMNS = ("open_time", "time", "time_ns", "timestamp", "date")
+GROUP_COLUMNS = ("ticker", "symbol", "exchange", "period", "period_seconds")
+"""Columns whose values are tags and dimensions, where a file has them and nothing else is asked for."""
+_ROWS = 5_000
+_LINES = 500
+
+
+class TableError(DexorderError):
+    """The input can't be read, or has no rows that can be points."""
+
+
+def read_rows(source: str, stdin: IO[str]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of a Parquet, CSV or JSON lines file, or of JSON lines on stdin for ``-``, some at a time.
+
+    Times of Arrow types are nanoseconds since 1970.
+
+    Raises:
+        TableError: It can't be read.
+    """
+    try:
+        if source == "-":
+            yield from _json_lines(stdin, "stdin")
+        elif source.endswith(".parquet"):
+            with pq.ParquetFile(source) as file:
+                yield from map(_arrow_rows, file.iter_batches(_ROWS))
+        elif source.endswith(".csv"):
+            yield from map(_arrow_rows, pyarrow.csv.open_csv(source))
+        elif source.endswith((".jsonl", ".ndjson")):
+            with Path(source).open() as lines:
+                yield from _json_lines(lines, source)
+        else:
+            raise TableError(f"--input {source}: use .parquet, .csv, .jsonl, .ndjson, or - for JSON lines on stdin")
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(f"--input {source}: {error}") from None
+
+
+@dataclass
+class PointMaker:
+    """Rule that makes points of rows.
+
+    Attributes:
+        time: Column of the time; empty takes the first of TIME_COLUMNS.
+        by: Columns that become tags and dimensions; empty takes those of GROUP_COLUMNS. All others become fields.
+        name: Name of the points.
+    """
+
+    time: str = ""
+    by: Sequence[str] = ()
+    name: str = ""
+
+    def point(self, row: Mapping[str, Any]) -> Point:
+        """Return a row as a point; a value that is null becomes no field.
+
+        Raises:
+            TableError: The row has no time, or a value that no point can carry.
+        """
+        time = self.time or next((each for each in TIME_COLUMNS if each in row), "")
+        if row.get(time) is None:
+            raise TableError(
+                f"no column {time or ' or '.join(TIME_COLUMNS)} with a time in a row; its columns: {', '.join(row)}"
+            )
+        by = [each for each in (self.by or GROUP_COLUMNS) if row.get(each) is not None]
+        tags: dict[str, str] = {}
+        for each in by:
+            seconds = row[each] if each == "period_seconds" else None
+            if seconds in PERIODS:
+                tags["period"] = PERIODS[seconds]
+            else:
+                tags[each] = str(row[each])
+        fields = {key: _value(key, value) for key, value in row.items() if value is not None and key not in (time, *by)}
+        return Point(_time_ns(time, row[time]), tags, fields, self.name, tuple(tags))
+
+
+@dataclass
+class Windows:
+    """Batches of the points of each group: one for each window of ``window_ns``, in the order in which they close."""
+
+    window_ns: int
+    open: dict[str, Batch] = field(default_factory=dict)
+
+    def take(self, points: Iterable[Point]) -> list[Batch]:
+        """Return the windows that points of later ones close."""
+        closed: list[Batch] = []
+        for point in points:
+            group = point.group
+            end_ns = point.time_ns - point.time_ns % self.window_ns + self.window_ns
+            batch = self.open.get(group)
+            if batch is None or batch.tmax_ns != end_ns:
+                if batch is not None:
+                    closed.append(batch)
+                batch = self.open[group] = Batch([], point.name, point.group_tags, end_ns, point.by_name)
+            assert isinstance(batch.points, list)
+            batch.points.append(point)
+        return closed
+
+    def rest(self) -> list[Batch]:
+        """Return the windows that are open at the end."""
+        rest, self.open = list(self.open.values()), {}
+        return rest
+
+
+def json_row(output: Point | Batch) -> dict[str, Any]:
+    """Return an output as a JSON object; numbers that JSON lacks are text, as protobuf writes them."""
+    if isinstance(output, Batch):
+        points = [{"time": iso(each.time_ns), "tags": each.tags, "fields": _plain(each)} for each in output.points]
+        return {"name": output.name, "tags": output.tags, "tmax": iso(output.tmax_ns), "points": points}
+    row = {"time": iso(output.time_ns), "name": output.name, "group": output.group}
+    return row | {"tags": output.tags, "fields": _plain(output)}
+
+
+def _plain(point: Point) -> dict[str, Value]:
+    return {
+        key: value if not isinstance(value, float) or math.isfinite(value) else _NOT_FINITE[str(value)]
+        for key, value in point.fields.items()
+    }
+
+
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _json_lines(lines: Iterable[str], name: str) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise TableError(f"{name}, line {number}: {error}") from None
+        if not isinstance(row, dict):
+            raise TableError(f"{name}, line {number}: not a JSON object")
+        rows.append(row)
+        if len(rows) >= _LINES:
+            yield rows
+            rows = []
+    yield rows
+
+
+def _arrow_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    columns = []
+    for column in batch.columns:
+        kind = column.type
+        if pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
+        elif pa.types.is_date(kind):
+            column = column.cast(pa.timestamp("ns")).cast(pa.int64())
+        columns.append(column.to_pylist())
+    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _time_ns(column: str, value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        # seconds, milliseconds, microseconds or nanoseconds since 1970, by their size
+        for limit, unit_ns in ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3)):
+            if abs(value) < limit:
+                return value * unit_ns
+        return value
+    if isinstance(value, dt.datetime | dt.date):
+        value = value.isoformat()
+    try:
+        return parse_time(str(value), column)
+    except InvalidRequest as error:
+        raise TableError(f"column {error}") from None
+
+
+def _value(column: str, value: Any) -> Value:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TableError(f"column {column}: {value!r:.80} is not a number, text or bool")
