@@ -29,10 +29,14 @@ _POLL_SECONDS = 0.01
 
 
 class Connection(Protocol):
-    """Open connection. ``read_fd`` and ``write_fd`` do not block; they are the same for a socket."""
+    """Open connection. ``read_fd`` and ``write_fd`` do not block; they are the same for a socket.
+
+    ``pid`` is the id of the process, if it is our child.
+    """
 
     read_fd: int
     write_fd: int
+    pid: int | None
 
     def half_close(self) -> None:
         """Tell the UDF that the input has ended; its output can still be read."""
@@ -81,6 +85,7 @@ class ProcessConnection:
         except (OSError, ValueError) as error:
             raise UdfError(spec.name, f"{spec.prog} can't be started: {error}") from None
         assert self._process.stdin and self._process.stdout and self._process.stderr
+        self.pid: int | None = self._process.pid
         self._on_log = on_log
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.write_fd = self._process.stdin.fileno()
@@ -91,11 +96,6 @@ class ProcessConnection:
                 fcntl.fcntl(each, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._stderr = threading.Thread(target=self._read_stderr, name=f"stderr of UDF {spec.name}", daemon=True)
         self._stderr.start()
-
-    @property
-    def pid(self) -> int:
-        """Return the process id."""
-        return self._process.pid
 
     def half_close(self) -> None:
         """Close stdin."""
@@ -160,6 +160,8 @@ class ProcessConnection:
 
 class SocketConnection:
     """A connection to a unix socket. While nothing listens, connecting is tried again, at growing intervals."""
+
+    pid: int | None = None
 
     def __init__(self, spec: UdfSpec) -> None:
         assert spec.socket

@@ -26,6 +26,8 @@ _BUFFER_BYTES = 1024 * 1024
 class GrpcConnection:
     """A call of ``UdfService.Run``. TLS, certificate and token are those of ``DEXORDER_CHANNEL_<NAME>``."""
 
+    pid: int | None = None
+
     def __init__(self, spec: UdfSpec) -> None:
         assert spec.grpc_target
         limit = ("grpc.max_receive_message_length", spec.frame_limit_bytes + 64)

@@ -35,15 +35,20 @@ _CHUNK_BYTES = 128 * 1024
 class UdfHost:
     """A UDF under our control: ``start``, then ``process`` and ``checkpoint`` in any order, then ``close``."""
 
-    def __init__(self, spec: UdfSpec, on_log: Log | None = None) -> None:
+    def __init__(
+        self, spec: UdfSpec, on_log: Log | None = None, on_start: Callable[[int | None], None] | None = None
+    ) -> None:
         """Take the declaration.
 
         Args:
             spec: The UDF and its limits.
             on_log: Gets each line that the UDF writes to stderr, from another thread, and a line for each restart.
                 None logs them.
+            on_start: Called when the UDF is ready for data, at first and after each restart, with the id of its
+                process; None if it has none.
         """
         self.spec = spec
+        self._on_start = on_start or (lambda pid: None)
         self.restarts = 0
         self._on_log = on_log or (lambda line: log.info("udf", udf=spec.name, line=line))
         self._info: UdfInfo | None = None
@@ -195,6 +200,7 @@ class UdfHost:
         if self._snapshot:
             self._link.restore(self._snapshot)
         self._snapshot_at = time.monotonic()
+        self._on_start(connection.pid)
 
     def _pause_before_restart(self, error: UdfGone) -> None:
         self._end()

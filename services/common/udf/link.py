@@ -177,9 +177,17 @@ class Link:
         if not data:
             return False
         self._alive_at = time.monotonic()
+        self.take(data)
+        return True
+
+    def take(self, data: bytes) -> None:
+        """Take bytes that the UDF sent.
+
+        Raises:
+            UdfError: It reports an error or breaks the protocol.
+        """
         self._checked(lambda: self._take(self._splitter.feed(data)))
         self._checked(self._splitter.check)
-        return True
 
     def _take(self, bodies: Sequence[bytes]) -> None:
         for body in bodies:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from services.common.udf import link
-from services.common.udf.connections import ProcessConnection
 from services.common.udf.errors import UdfError, UdfOptionError
 from services.common.udf.host import UdfHost
 from services.common.udf.options import ValueType
@@ -49,7 +48,7 @@ def numbered(first: int, last: int, group: str = "a") -> list[Point]:
 
 
 def kill(host: UdfHost) -> None:
-    assert host._link is not None and isinstance(host._link._connection, ProcessConnection)
+    assert host._link is not None and host._link._connection.pid
     os.kill(host._link._connection.pid, signal.SIGKILL)
 
 
@@ -231,11 +230,12 @@ def test_time_in_which_the_caller_does_not_read_is_not_the_udfs_silence(monkeypa
 
 
 def test_no_process_is_left() -> None:
-    host = UdfHost(spec("mirror"), on_log=lambda line: None)
+    pids: list[int | None] = []
+    host = UdfHost(spec("mirror"), on_log=lambda line: None, on_start=pids.append)
     host.start()
-    assert host._link is not None and isinstance(host._link._connection, ProcessConnection)
-    pid = host._link._connection.pid
     host.close()
+    (pid,) = pids
+    assert pid is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(pid, 0)
     with suppress(ChildProcessError):
