@@ -29,14 +29,14 @@ def heading(title: str) -> str:
 def table(title: str, rows: Iterable[Row]) -> str:
     """Return a heading and the table of a benchmark."""
     columns = ("what", "ours", "limit, same run", "ratio", "aim")
-    return f"## {title}\n\n" + _markdown(columns, rows)
+    return f"## {title}\n\n" + markdown(columns, rows)
 
 
 def print_campaign(title: str, header: Sequence[str], *rows: Sequence[object], since_s: float) -> None:
     """Print the table of a campaign with the commit it ran on and its duration."""
     minutes, seconds = divmod(round(time.monotonic() - since_s), 60)
     print(f"\n## {title}\n\nCommit {_commit()}, {os.cpu_count()} cores, {minutes} min {seconds} s.\n")
-    print(_markdown(header, rows), end="", flush=True)
+    print(markdown(header, rows), end="", flush=True)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -55,7 +55,8 @@ def median_and_worst(seconds: Sequence[float]) -> str:
     return f"median {statistics.median(seconds):.1f} s, worst {max(seconds):.1f} s"
 
 
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table."""
     lines = (header, ["---"] * len(header), *rows)
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
