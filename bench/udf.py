@@ -2,8 +2,9 @@
 
     python -m bench.udf [--points 200000] [--rounds 3]
 
-The points are candles: 5 doubles, 1 int, 2 tags. ``moving_average`` answers each point with one, ``mirror`` with itself.
-``batch_outliers`` reads batches of 1,000 and returns the few that are far. CPU is that of the process, user and system.
+The points are candles: 5 doubles, 1 int, 2 tags. ``moving_average`` answers each point with one, ``mirror`` with
+itself. ``batch_outliers`` reads batches of 1,000 and returns the few that are far. CPU is that of the process, user
+and system.
 """
 
 from __future__ import annotations
