@@ -134,6 +134,19 @@ def test_alerts_and_dashboard_use_existing_metrics() -> None:
     assert set().union(*map(asked, expressions)) - counted() == set()
 
 
+def test_the_tests_of_alerts_expect_todays_rules() -> None:
+    """promtool, which runs them, is not a part of the gate: names, severities and summaries are compared here."""
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    by_name = {rule["alert"]: rule for rule in rules}
+    tests = yaml.safe_load((DEPLOY / "prometheus" / "alerts_test.yaml").read_text())["tests"]
+    for case in (case for test in tests for case in test["alert_rule_test"]):
+        rule = by_name[case["alertname"]]
+        template = ".+".join(map(re.escape, re.split(r"\{\{.*?\}\}", rule["annotations"]["summary"])))
+        for expected in case["exp_alerts"]:
+            assert expected["exp_labels"]["severity"] == rule["labels"]["severity"]
+            assert re.fullmatch(template, expected["exp_annotations"]["summary"]), case["alertname"]
+
+
 def test_operations_page_describes_every_alert() -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
     page = (DEPLOY.parent / "docs" / "operations.md").read_text()
