@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from dexorder import errors, reading
+from dexorder import connection, errors, reading
 from dexorder.aio_realtime import RealtimeCalls
 from dexorder.connection import Connection, relay_address
 from dexorder.ended import Ended, history_error
@@ -70,7 +70,7 @@ class AsyncClient(RealtimeCalls):
         relay: str | None = None,
         catalog: tuple[str, Mapping[str, str]] | None = None,
         *,
-        patience_seconds: float = 30.0,
+        patience_seconds: float | None = None,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
         """Create a client; it connects at the first call.
@@ -79,11 +79,14 @@ class AsyncClient(RealtimeCalls):
             relay: host:port; default ``DEXORDER_RELAY``, else 127.0.0.1:50051.
             catalog: Name and pyiceberg properties; default those that the relay announces, overridden by
                 ``DEXORDER_CATALOG_<NAME>`` in the environment.
-            patience_seconds: Longest time without an answer of the relay before RelayUnreachable is raised.
+            patience_seconds: Longest time without an answer of the relay before RelayUnreachable is raised; default
+                ``DEXORDER_PATIENCE_SECONDS``, else 30 for a relay that has answered before, while a first call fails at
+                once if nothing listens at the address, or something else.
             on_note: Called with a sentence on an event that is not an error: the relay can't be reached and the call is
                 retried, or a snapshot has expired and a later one was read.
         """
-        self._connection = Connection(relay_address(relay), patience_seconds, on_note or (lambda _: None))
+        patience = connection.patience_seconds(patience_seconds)
+        self._connection = Connection(relay_address(relay), patience, on_note or (lambda _: None))
         self._call = self._connection.call
         self._stub = self._connection.stub
         self._catalog = catalog
@@ -147,10 +150,34 @@ class AsyncClient(RealtimeCalls):
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
         name = request_id or new_request_id()
-        await self.submit(
-            make_request(name, ticker, period, since, until, limit=limit, client_id=client_id, refresh=refresh)
-        )
-        return await self.read(await self.wait(name, on_progress=on_progress, timeout=timeout))
+        request = make_request(name, ticker, period, since, until, limit=limit, client_id=client_id, refresh=refresh)
+        return await self.read(await self.fetch(request, on_progress=on_progress, timeout=timeout))
+
+    async def fetch(
+        self,
+        request: HistoryRequest,
+        *,
+        on_progress: OnProgress | None = None,
+        on_accepted: Callable[[], None] = lambda: None,
+        timeout: float | None = None,
+    ) -> Ended:
+        """Submit a request and wait for its end; the errors of ``submit`` and ``wait``.
+
+        Args:
+            on_accepted: Called once the request is on the relay's disk.
+            timeout: Longest time for both, in seconds.
+        """
+        request_id, is_accepted = request.request_id, False
+        try:
+            async with asyncio.timeout(timeout):
+                await self.submit(request)
+                is_accepted = True
+                on_accepted()
+                return await self.wait(request_id, on_progress=on_progress)
+        except TimeoutError:
+            if is_accepted:
+                raise _not_ended(request_id, timeout) from None
+            raise errors.WaitEnded(f"the relay did not accept request {request_id} within {timeout:g} s") from None
 
     async def submit(self, request: HistoryRequest) -> str:
         """Submit a request. Return the topic on which its end is announced.
@@ -184,9 +211,7 @@ class AsyncClient(RealtimeCalls):
             async with asyncio.timeout(timeout):
                 notification = await self._notified(request_id, report)
         except TimeoutError:
-            raise errors.WaitEnded(
-                f"request {request_id} did not end within {timeout:g} s; it continues under this id"
-            ) from None
+            raise _not_ended(request_id, timeout) from None
         record = await self.get_request(request_id)
         report(record.progress)  # the stream may be behind the notification
         return Ended(record, notification or _notification_of(record))
@@ -412,3 +437,7 @@ def _notification_of(record: RequestRecord) -> Notification:
             f"request {record.request_id} was announced as ended, but its record is not finished"
         )
     return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC.name)
+
+
+def _not_ended(request_id: str, timeout: float | None) -> errors.WaitEnded:
+    return errors.WaitEnded(f"request {request_id} did not end within {timeout:g} s; it continues under this id")

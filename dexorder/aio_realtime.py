@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from dexorder.connection import Connection
 from dexorder.ended import Ended, history_error
-from dexorder.errors import RequestRefused
+from dexorder.errors import RequestRefused, WaitEnded
 from dexorder.live import LiveUpdate, Realtime
 from dexorder.live_messages import decode_update
 from dexorder.moments import Moment, moment_ns
@@ -175,11 +175,17 @@ class RealtimeCalls(ABC):
         """
         name = request_id or f"tickers-{uuid.uuid4().hex}"
         request = pb.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
-        answer = await self._connection.call(self._connection.stub.SnapshotTickers, request)
-        if answer.status not in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
-            status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
-            raise RequestRefused(f"the relay answered {status}: {answer.error_message}")
-        ended = await self.wait(name, timeout=timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await self._connection.call(self._connection.stub.SnapshotTickers, request)
+                if answer.status not in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
+                    status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
+                    raise RequestRefused(f"the relay answered {status}: {answer.error_message}")
+                ended = await self.wait(name)
+        except TimeoutError:
+            raise WaitEnded(
+                f"no snapshot of {venue} within {timeout:g} s; if the relay has accepted request {name}, it continues"
+            ) from None
         if ended.record.status is not RequestStatus.OK:
             raise history_error(ended.record)
         since_ns = max(0, ended.record.submitted_ns - CLOCK_MARGIN_NS)

@@ -45,7 +45,7 @@ class Client:
         relay: str | None = None,
         catalog: tuple[str, Mapping[str, str]] | None = None,
         *,
-        patience_seconds: float = 30.0,
+        patience_seconds: float | None = None,
         on_note: Callable[[str], None] | None = None,
     ) -> None:
         """See AsyncClient."""
@@ -85,6 +85,7 @@ class Client:
         return Triggers(self._client.triggers, self._run, self._iterate)
 
     history = _blocking(AsyncClient.history)
+    fetch = _blocking(AsyncClient.fetch)
     submit = _blocking(AsyncClient.submit)
     wait = _blocking(AsyncClient.wait)
     read = _blocking(AsyncClient.read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
@@ -12,12 +13,15 @@ import grpc
 import tenacity
 
 from dexorder import errors
+from dexorder.unreachable import cause_of
 from services.common.model.errors import Code
 from services.common.rpc.channel import open_channel
 from services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 
 DEFAULT_RELAY = "127.0.0.1:50051"
+PATIENCE_SECONDS = 30.0
+"""Longest time without an answer of a relay that has answered before."""
 CALL_SECONDS = 10.0
 """Timeout of one attempt of a call."""
 REOPEN_SECONDS = 0.2
@@ -32,14 +36,34 @@ def relay_address(given: str | None) -> str:
     return given or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
 
 
-class Connection:
-    """Channel to a relay; belongs to the event loop that created it. ``on_note`` receives notes that are not errors."""
+def patience_seconds(given: float | None) -> float | None:
+    """Return the given patience, else that of ``DEXORDER_PATIENCE_SECONDS``, else None; DexorderError if it is none."""
+    text = os.environ.get("DEXORDER_PATIENCE_SECONDS")
+    if given is not None or not text:
+        return given
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise errors.DexorderError(f"DEXORDER_PATIENCE_SECONDS: {text!r} is not a number of seconds")
+    return seconds
 
-    def __init__(self, address: str, timeout_seconds: float, on_note: Callable[[str], None]) -> None:
+
+class Connection:
+    """Channel to a relay; belongs to the event loop that created it. ``on_note`` receives notes that are not errors.
+
+    Without a ``patience``, a first call that can't connect fails at once if the cause is known; after an answer of the
+    relay, calls wait for it for PATIENCE_SECONDS. With a ``patience`` in seconds, the first call waits as well.
+    """
+
+    def __init__(self, address: str, patience: float | None, on_note: Callable[[str], None]) -> None:
         """Open a channel, which connects at the first call; DexorderError if its settings are invalid."""
         self.address = address
         self.on_note = on_note
-        self._timeout_seconds = timeout_seconds
+        self._waits_to_connect = patience is not None
+        self._has_answered = False
+        self._timeout_seconds = PATIENCE_SECONDS if patience is None else patience
         try:
             self._channel = open_channel(address)
         except (ValueError, OSError) as error:
@@ -54,25 +78,39 @@ class Connection:
         """Make a unary call and repeat it while the relay does not answer.
 
         Raises:
-            RelayUnreachable: The relay did not answer within the connection's timeout.
+            RelayUnreachable: The relay can't be reached, or did not answer within the connection's patience.
             DexorderError: The relay answered with an error.
         """
         retrying = tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(lambda error: is_failure(error, Failure.UNANSWERED)),
+            retry=tenacity.retry_if_exception(self._is_passing),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
             stop=tenacity.stop_after_delay(self._timeout_seconds),
             before_sleep=self._note,
             reraise=True,
         )
         try:
-            return await retrying(_once, method, request, min(self._timeout_seconds, CALL_SECONDS))
+            result: T = await retrying(_once, method, request, min(self._timeout_seconds, CALL_SECONDS))
         except grpc.aio.AioRpcError as error:
+            if cause := self._cause(error):
+                raise errors.RelayUnreachable(cause) from None
             if is_failure(error, Failure.UNANSWERED) and not answered(error):
                 raise errors.RelayUnreachable(
                     f"the relay at {self.address} does not answer; is the suite running (`dexorder up`), "
                     "or elsewhere (--relay or DEXORDER_RELAY)?"
                 ) from None
+            self._has_answered = True
             raise _translated(error) from None
+        self._has_answered = True
+        return result
+
+    def _cause(self, error: BaseException) -> str | None:
+        return None if answered(error) else cause_of(code_of(error), details_of(error), self.address)
+
+    def _is_passing(self, error: BaseException) -> bool:
+        """Return whether to repeat a call: a relay that has answered is expected to come back."""
+        if not is_failure(error, Failure.UNANSWERED):
+            return False
+        return self._waits_to_connect or self._has_answered or self._cause(error) is None
 
     def _note(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

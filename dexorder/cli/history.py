@@ -130,9 +130,9 @@ class OneFollower:
         on_note = progress.ignore if self._quiet else without_repeats(self._err.print)
         async with AsyncClient(self._run.relay, on_note=on_note) as client:
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
-                await client.submit(self._request)
-                self._accepted = True
-                ended = await client.wait(self._request.request_id, on_progress=on_progress, timeout=self._timeout)
+                ended = await client.fetch(
+                    self._request, on_progress=on_progress, on_accepted=self._note_accepted, timeout=self._timeout
+                )
             record, options = ended.record, self._run.output
             failed = record.status is not RequestStatus.OK
             if not failed or (options.partial and record.row_count):
@@ -146,6 +146,9 @@ class OneFollower:
             if failed:
                 raise history_error(record)
         return 0
+
+    def _note_accepted(self) -> None:
+        self._accepted = True
 
     def stop_message(self) -> str:
         """Return whether the relay has accepted the request."""

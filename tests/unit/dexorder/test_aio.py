@@ -105,12 +105,6 @@ async def test_stream_over_the_quota_is_retried(fake: FakeRelay, monkeypatch: py
     assert not fake.crowded
 
 
-async def test_unreachable_relay_is_one_sentence() -> None:
-    async with AsyncClient("127.0.0.1:1", patience_seconds=0.5) as client:
-        with pytest.raises(errors.RelayUnreachable, match=r"127\.0\.0\.1:1 does not answer"):
-            await client.history(*ASKED)
-
-
 async def test_missing_notification_is_replaced_by_the_record(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aio, "GRACE_SECONDS", 0.05)
     fake.silent = True
