@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.common.cep import syntax
-from services.common.cep.binder import bind, bind_condition
+from services.common.cep.binder import bind_condition
 from services.common.cep.code import Function, row_predicate, row_values
 from services.common.cep.match_query import compile_match
 from services.common.cep.matcher import MatchPlan
 from services.common.cep.outcomes import ResultColumn
-from services.common.cep.parameters import Parameters, check_parameters
+from services.common.cep.parameters import Fire, Parameters, check_parameters
 from services.common.cep.parser import parse
 from services.common.cep.refusals import InvalidSql, Position, refuse
+from services.common.cep.relations import Query, Relation, compile_query, compile_relation, project
 from services.common.cep.row_scope import RowScope
-from services.common.cep.tables import Source, TableSource, find_table
-from services.common.cep.typed import TRUE, Apply, Column, Constant, Typed
+from services.common.cep.stages import Step
+from services.common.cep.tables import Source
+from services.common.cep.typed import Apply, Column, Constant, Typed
 from services.common.cep.types import BOOLEAN, DOUBLE
 
 
@@ -36,15 +38,20 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class PlainPlan:
-    """Plain condition on single rows.
+    """Condition on single rows, or on windows.
 
     Attributes:
+        steps: From the table's rows to those of the condition.
         condition: ``f(row, ticker)``.
         rearmed: ``f(row, ticker)``: whether the value is far enough behind the threshold; None without ``rearm``.
+        filtered: Whether a row that the last step drops is one that does not fit.
+        projection: Columns of the events.
     """
 
+    steps: tuple[Step, ...]
     condition: Function
     rearmed: Function | None
+    filtered: bool
     projection: Projection
 
 
@@ -52,6 +59,7 @@ class PlainPlan:
 class PatternPlan:
     """MATCH_RECOGNIZE with the SELECT around it; ``keeps`` is its WHERE."""
 
+    steps: tuple[Step, ...]
     match: MatchPlan
     order: tuple[tuple[int, bool], ...]
     keeps: Function | None
@@ -103,49 +111,47 @@ def compile_trigger(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
 
 
 def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> CompiledTrigger:
-    if select.group or select.having is not None:
-        at = select.having.at if select.having is not None else select.group[0].at
-        raise refuse(
-            at, "GROUP BY and HAVING need a window: FROM TABLE(TUMBLE(TABLE ohlc, DESCRIPTOR(ts), INTERVAL ...))"
-        )
-    if isinstance(select.source, syntax.Match):
-        table = _base(select.source.table)
-        parameters = check_parameters(given, table.source, table.period_seconds, "edge")
-        plan: Plan = _pattern(select, select.source, table)
-    else:
-        table = _base(select.source)
-        parameters = check_parameters(given, table.source, table.period_seconds, "edge")
-        plan = _plain(select, table, parameters)
+    match select.source:
+        case syntax.Match():
+            relation = compile_relation(select.source.table, None)
+            parameters = check_parameters(given, relation.table.source, relation.table.period_seconds, "edge")
+            plan: Plan = _pattern(select, select.source, relation)
+        case _:
+            query = compile_query(select)
+            relation = query.relation
+            fire: Fire = "level" if relation.windowed else "edge"
+            parameters = check_parameters(given, relation.table.source, relation.table.period_seconds, fire)
+            plan = _plain(select, query, parameters)
     columns = tuple(ResultColumn(each.name, each.type.flink_name()) for each in plan.projection.columns)
-    return CompiledTrigger(sql, dict(given), table.source, parameters.period_seconds, columns, parameters, plan)
+    source = relation.table.source
+    return CompiledTrigger(sql, dict(given), source, parameters.period_seconds, columns, parameters, plan)
 
 
-def _base(relation: syntax.Relation) -> TableSource:
-    if isinstance(relation, syntax.Table):
-        return find_table(relation)
-    raise refuse(relation.at, "a derived table or window is not supported yet")
-
-
-def _pattern(select: syntax.Select, match: syntax.Match, table: TableSource) -> PatternPlan:
-    query = compile_match(match, table.columns)
+def _pattern(select: syntax.Select, match: syntax.Match, relation: Relation) -> PatternPlan:
+    query = compile_match(match, relation.columns)
+    if query.order and relation.steps:
+        raise refuse(match.at, "ORDER BY of further columns is supported directly on a table only")
+    if select.group or select.having is not None:
+        raise refuse(select.at, "GROUP BY and HAVING are not supported after MATCH_RECOGNIZE")
     scope = RowScope(query.columns, select.alias)
     keeps = None
     if select.where is not None:
         condition = bind_condition(select.where, scope, "the condition of WHERE")
         keeps = row_predicate(condition, select.where.at)
-    return PatternPlan(query.plan, query.order, keeps, project(select, scope))
+    projection = _projection(project(select, scope), select.at)
+    return PatternPlan(relation.steps, query.plan, query.order, keeps, projection)
 
 
-def _plain(select: syntax.Select, table: TableSource, parameters: Parameters) -> PlainPlan:
-    names = (select.alias, select.source.name) if isinstance(select.source, syntax.Table) else (select.alias,)
-    scope = RowScope(table.columns, *names)
-    condition: Typed = TRUE
-    at = select.at
-    if select.where is not None:
-        condition = bind_condition(select.where, scope, "the condition of WHERE")
-        at = select.where.at
-    rearmed = _rearmed(condition, parameters.rearm_percent, at) if parameters.rearm_percent else None
-    return PlainPlan(row_predicate(condition, at), rearmed, project(select, scope))
+def _plain(select: syntax.Select, query: Query, parameters: Parameters) -> PlainPlan:
+    rearmed = _rearmed(query.condition, parameters.rearm_percent, query.at) if parameters.rearm_percent else None
+    condition = row_predicate(query.condition, query.at)
+    projection = _projection(query.projected, select.at)
+    return PlainPlan(query.relation.steps, condition, rearmed, query.filtered, projection)
+
+
+def _projection(projected: tuple[tuple[str, Typed], ...], at: Position) -> Projection:
+    columns = tuple(Column(name, value.type, slot) for slot, (name, value) in enumerate(projected))
+    return Projection(columns, row_values([value for _, value in projected], at))
 
 
 def _rearmed(condition: Typed, percent: float, at: Position) -> Function:
@@ -168,33 +174,6 @@ def _rearmed(condition: Typed, percent: float, at: Position) -> Function:
     limit = Apply("-" if above else "+", (Apply("CAST", (threshold,), kind), distance), kind)
     test = Apply("<=" if above else ">=", (Apply("CAST", (value,), kind), limit), BOOLEAN.or_null())
     return row_predicate(test, at)
-
-
-def project(select: syntax.Select, scope: RowScope) -> Projection:
-    """Return the SELECT list of a query over rows; columns without a name are ``EXPR$n``, as Flink names them."""
-    columns: list[Column] = []
-    values: list[Typed] = []
-    taken: set[str] = set()
-
-    def add(name: str, value: Typed) -> None:
-        unique, number = name, 0
-        while unique in taken:
-            unique, number = f"{name}{number}", number + 1
-        taken.add(unique)
-        columns.append(Column(unique, value.type, len(columns)))
-        values.append(value)
-
-    for index, item in enumerate(select.items):
-        if item.expression is None:
-            for column in scope.columns:
-                add(column.name, scope.value(column))
-            continue
-        value = bind(item.expression, scope)
-        default = item.expression.parts[-1] if isinstance(item.expression, syntax.Name) else f"EXPR${index}"
-        if value.type.base == "NULL":
-            raise refuse(item.at, "a column of NULL has no type; write CAST(NULL AS DOUBLE)")
-        add(item.alias or default, value)
-    return Projection(tuple(columns), row_values(values, select.at))
 
 
 def plain_value(value: Any) -> Any:

@@ -57,6 +57,8 @@ def deliver(registration: Registration, stream: Stream, result: Result, period_n
     time_ns = result.time_ns + (period_ns if result.emitted_by == "row" else 0)
     if parameters.expires_ns is not None and time_ns >= parameters.expires_ns:
         return [Ended(registration.trigger_id, registration.number, time_ns, "expired")]
+    if time_ns <= registration.at_ns:
+        return []
     state = registration.delivered.setdefault(stream.ticker, Delivered())
     if result.kind == "resolved":
         if not state.open:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from services.common.cep.arithmetic import TriggerFailed
@@ -20,7 +21,7 @@ from services.common.cep.compiled import CompiledTrigger, compile_trigger
 from services.common.cep.delivery import Delivered, Registration, deliver
 from services.common.cep.outcomes import Ended, Outcome, Suspension
 from services.common.cep.parameters import MAX_WARMUP_ROWS
-from services.common.cep.runs import MatchRun, PlainRun, Result, start_run
+from services.common.cep.runs import DerivedRun, MatchRun, PlainRun, Result, start_run
 from services.common.cep.stream import MILLISECOND_NS, Row, Stream
 from services.common.model.errors import InvalidRequest
 
@@ -30,7 +31,9 @@ RING_ROWS = MAX_WARMUP_ROWS + 1_000
 IDLE_GRACE_SECONDS = 30
 """Time by which a closed candle or a trade may reach the engine after its event time, when no newer row has come."""
 _SECOND_NS = 1_000_000_000
+_DECIMAL_KEY = "$decimal"
 
+Run = PlainRun | MatchRun | DerivedRun
 Variant = tuple[int, tuple[tuple[int, bool], ...]]
 """Delay in milliseconds and order of rows of one time: what tells the streams of a ticker apart."""
 
@@ -41,15 +44,22 @@ class _Lane:
 
     stream: Stream
     plain: dict[str, PlainRun] = field(default_factory=dict)
-    others: dict[str, MatchRun] = field(default_factory=dict)
+    others: dict[str, MatchRun | DerivedRun] = field(default_factory=dict)
+    timed: dict[str, Run] = field(default_factory=dict)
 
-    def add(self, trigger_id: str, run: PlainRun | MatchRun) -> None:
+    def add(self, trigger_id: str, run: Run) -> None:
         if isinstance(run, PlainRun):
             self.plain[trigger_id] = run
         else:
             self.others[trigger_id] = run
+        if run.timed:
+            self.timed[trigger_id] = run
 
-    def runs(self) -> Iterator[tuple[str, PlainRun | MatchRun]]:
+    def remove(self, trigger_id: str) -> None:
+        for runs in (self.plain, self.others, self.timed):
+            runs.pop(trigger_id, None)
+
+    def runs(self) -> Iterator[tuple[str, Run]]:
         yield from self.plain.items()
         yield from self.others.items()
 
@@ -113,8 +123,7 @@ class Engine:
         if self._registrations.pop(trigger_id, None) is not None:
             for series in self._series.values():
                 for lane in series.lanes.values():
-                    lane.plain.pop(trigger_id, None)
-                    lane.others.pop(trigger_id, None)
+                    lane.remove(trigger_id)
 
     def feed_candles(self, ticker: str, period_seconds: int, rows: Iterable[Sequence[Any]]) -> list[Outcome]:
         """Take closed candles of a series.
@@ -214,7 +223,7 @@ class Engine:
         """Start a trigger on a ticker: examine the newest rows without firing."""
         parameters = registration.compiled.parameters
         lane = self._lane(series, (parameters.delay_ms, registration.compiled.order))
-        run = start_run(registration.compiled)
+        run = start_run(registration.compiled, series.ticker)
         lane.add(registration.trigger_id, run)
         stream = lane.stream
         count = min(parameters.warmup, len(stream.rows))
@@ -257,7 +266,7 @@ class Engine:
         series: _Series,
         stream: Stream,
         trigger_id: str,
-        run: PlainRun | MatchRun,
+        run: Run,
         n: int,
         row: Row,
         known_ns: int,
@@ -274,20 +283,22 @@ class Engine:
     def _time(self, series: _Series, lane: _Lane) -> list[Outcome]:
         found: list[Outcome] = []
         stream = lane.stream
-        for trigger_id, run in list(lane.others.items()):
+        for trigger_id, run in list(lane.timed.items()):
             registration = self._registrations.get(trigger_id)
             if registration is None:
                 continue
             try:
-                result = run.on_time(stream, stream.watermark_ns)
+                results = run.on_time(stream, stream.watermark_ns, registration.at_ns)
             except Exception as error:
                 found += self._suspend(registration, stream, error)
                 continue
-            if result is not None:
+            for result in results:
                 found += self._deliver(registration, series, stream, result)
         return found
 
     def _deliver(self, registration: Registration, series: _Series, stream: Stream, result: Result) -> list[Outcome]:
+        if registration.trigger_id not in self._registrations:
+            return []
         found = deliver(registration, stream, result, series.period_seconds * _SECOND_NS)
         if found and isinstance(found[-1], Ended):
             self.remove(registration.trigger_id)
@@ -325,7 +336,7 @@ class Engine:
             for each in self._series.values()
         ]
         state = {"version": STATE_VERSION, "triggers": triggers, "series": series}
-        return json.dumps(state, separators=(",", ":")).encode()
+        return json.dumps(state, separators=(",", ":"), default=_encode).encode()
 
     @classmethod
     def load(cls, state: bytes, *, idle_grace_seconds: int = IDLE_GRACE_SECONDS) -> Engine:
@@ -334,7 +345,7 @@ class Engine:
         Raises:
             InvalidRequest: The state has another version.
         """
-        found = json.loads(state)
+        found = json.loads(state, object_hook=_decode)
         if found.get("version") != STATE_VERSION:
             raise InvalidRequest(f"state of triggers has version {found.get('version')!r}; this is {STATE_VERSION}")
         engine = cls(idle_grace_seconds=idle_grace_seconds)
@@ -352,7 +363,7 @@ class Engine:
                 lane = engine._lane(series, (delay_ms, tuple((slot, descending) for slot, descending in order)))
                 lane.stream.restore(stream)
                 for trigger_id, kept in runs.items():
-                    run = start_run(engine._registrations[trigger_id].compiled)
+                    run = start_run(engine._registrations[trigger_id].compiled, ticker)
                     if kept is not None:
                         run.restore(kept)
                     lane.add(trigger_id, run)
@@ -361,3 +372,14 @@ class Engine:
 
 def _default_delay(period_seconds: int) -> int:
     return 0 if period_seconds else 1
+
+
+def _encode(value: Any) -> dict[str, str]:
+    """Return JSON for a DECIMAL, the only value that has none."""
+    if not isinstance(value, Decimal):
+        raise TypeError(f"{type(value).__name__} in the state of triggers")
+    return {_DECIMAL_KEY: str(value)}
+
+
+def _decode(value: dict[str, Any]) -> Any:
+    return Decimal(value[_DECIMAL_KEY]) if len(value) == 1 and _DECIMAL_KEY in value else value

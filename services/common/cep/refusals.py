@@ -23,6 +23,10 @@ MAX_SPAN_ROWS = 100_000
 """Largest number of rows from the first row of an unfinished match to the newest row."""
 MAX_WORK_PER_ROW = 400_000
 """Largest number of evaluated nodes and aggregated rows of a trigger for one row of one ticker."""
+MAX_STEPS = 8
+"""Largest number of nested derived tables."""
+MAX_SLICES = 1_440
+"""Largest ratio of a window's size to its slide or step."""
 MAX_OFFSET = 1_000
 """Largest offset of PREV, LAG, FIRST and LAST, and largest number of rows of OVER."""
 

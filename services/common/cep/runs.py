@@ -1,5 +1,9 @@
 """A trigger on one ticker: what it remembers between rows, and when it has a result. Pure.
 
+Every run has ``on_row`` for the newest row of a stream (``silent`` for rows before the registration, which must not
+fire), ``on_time`` for a watermark if it is ``timed`` (``at_ns`` is the time of the registration), ``oldest``, the
+sequence number of the oldest row that it needs, and ``dump`` and ``restore`` of its state as JSON values.
+
 A run knows nothing of delivery (cooldown, limits of an event, end of the trigger): see
 ``services.common.cep.delivery``.
 """
@@ -11,7 +15,20 @@ from typing import Any, NamedTuple, Protocol
 
 from services.common.cep.compiled import CompiledTrigger, PatternPlan, PlainPlan
 from services.common.cep.matcher import START, Matcher
-from services.common.cep.stream import Row, Stream
+from services.common.cep.refusals import MAX_OFFSET
+from services.common.cep.stages import WindowStep, start_stage
+from services.common.cep.stream import Row
+
+TRIM_ROWS = 2 * MAX_OFFSET
+"""Derived rows that are kept before the oldest ones are looked at."""
+
+
+class RowsOfTicker(Protocol):
+    """Rows of a ticker, and the sequence number of the first of them."""
+
+    rows: list[Row]
+    base: int
+    ticker: str
 
 
 class Result(NamedTuple):
@@ -34,26 +51,6 @@ class Result(NamedTuple):
     emitted_by: str
 
 
-class Run(Protocol):
-    """A trigger on one ticker."""
-
-    def on_row(self, stream: Stream, n: int, row: Row, silent: bool) -> Result | None:
-        """Take the newest row of the stream; ``silent`` for rows before the registration, which must not fire."""
-
-    def on_time(self, stream: Stream, time_ns: int) -> Result | None:
-        """Take a watermark."""
-
-    @property
-    def oldest(self) -> int:
-        """Sequence number of the oldest row that is needed."""
-
-    def dump(self) -> Any:
-        """Return the state as JSON values; None if there is nothing to keep."""
-
-    def restore(self, state: Any) -> None:
-        """Take over a state that ``dump`` returned."""
-
-
 class PlainRun:
     """Plain condition: fires when it becomes true (edge, once) or for every row (level).
 
@@ -62,12 +59,13 @@ class PlainRun:
     differs.
     """
 
-    __slots__ = ("_arms", "_plan", "_resolve", "_sticky", "latch", "test")
+    __slots__ = ("_arms", "_plan", "_resolve", "_sticky", "latch", "test", "timed")
 
     def __init__(self, trigger: CompiledTrigger) -> None:
         assert isinstance(trigger.plan, PlainPlan)
         self._plan = trigger.plan
         self.test = trigger.plan.condition
+        self.timed = False
         self._sticky = trigger.parameters.fire != "level"
         self._resolve = trigger.parameters.resolve
         self._arms = self._sticky and trigger.parameters.initial == "arm"
@@ -78,7 +76,7 @@ class PlainRun:
         """No row is needed."""
         return START
 
-    def on_row(self, stream: Stream, n: int, row: Row, silent: bool) -> Result | None:
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
         """Take a row."""
         fits = self.test(row, stream.ticker)
         if fits is self.latch:
@@ -89,7 +87,7 @@ class PlainRun:
             return None
         return self.changed(stream, row, fits)
 
-    def changed(self, stream: Stream, row: Row, fits: bool) -> Result | None:
+    def changed(self, stream: RowsOfTicker, row: Row, fits: bool) -> Result | None:
         """Take a row for which the condition is not what the latch says."""
         known = self.latch
         if fits:
@@ -101,13 +99,22 @@ class PlainRun:
         self.latch = False
         return self._result("resolved", stream, row) if known and self._resolve else None
 
-    def _result(self, kind: str, stream: Stream, row: Row) -> Result:
+    def _result(self, kind: str, stream: RowsOfTicker, row: Row) -> Result:
         values = self._plan.projection.values(row, stream.ticker)
         return Result(kind, row, row, row[0], (values,), "row")
 
-    def on_time(self, stream: Stream, time_ns: int) -> Result | None:
+    def missed(self, stream: RowsOfTicker, row: Row, silent: bool) -> Result | None:
+        """Take a row that does not fit, as a step before has dropped it."""
+        if self.latch is False:
+            return None
+        if silent:
+            self.latch = False
+            return None
+        return self.changed(stream, row, fits=False)
+
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
         """Do nothing: a condition depends on rows only."""
-        return None
+        return []
 
     def dump(self) -> Any:
         """Return the latch."""
@@ -121,29 +128,31 @@ class PlainRun:
 class MatchRun:
     """MATCH_RECOGNIZE."""
 
-    __slots__ = ("_matcher", "_plan")
+    __slots__ = ("_matcher", "_plan", "timed")
 
     def __init__(self, trigger: CompiledTrigger) -> None:
         assert isinstance(trigger.plan, PatternPlan)
         self._plan = trigger.plan
         self._matcher = Matcher(trigger.plan.match)
+        self.timed = trigger.plan.match.within_ns > 0
 
     @property
     def oldest(self) -> int:
         """First row of the oldest match, and rows before it for PREV."""
         return self._matcher.oldest - self._plan.match.reach if self._matcher.oldest != START else START
 
-    def on_row(self, stream: Stream, n: int, row: Row, silent: bool) -> Result | None:
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
         """Take a row."""
         found = self._matcher.on_row(stream, n, row)
         return self._result(stream, found, "row") if found and not silent else None
 
-    def on_time(self, stream: Stream, time_ns: int) -> Result | None:
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
         """Take a watermark."""
         found = self._matcher.on_time(stream, time_ns)
-        return self._result(stream, found, "watermark") if found else None
+        result = self._result(stream, found, "watermark") if found else None
+        return [result] if result is not None else []
 
-    def _result(self, stream: Stream, found: Iterable[Any], emitted_by: str) -> Result | None:
+    def _result(self, stream: RowsOfTicker, found: Iterable[Any], emitted_by: str) -> Result | None:
         ticker, plan = stream.ticker, self._plan
         kept = [match for match in found if plan.keeps is None or plan.keeps(match.values, ticker)]
         if not kept:
@@ -167,6 +176,92 @@ class MatchRun:
         self._matcher.completed = [(first, after, tuple(bounds)) for first, after, bounds in completed]
 
 
-def start_run(trigger: CompiledTrigger) -> PlainRun | MatchRun:
+class DerivedRows:
+    """Rows that the steps of one trigger make of a ticker's rows; the pattern's rows."""
+
+    __slots__ = ("base", "rows", "ticker")
+
+    def __init__(self, ticker: str) -> None:
+        self.rows: list[Row] = []
+        self.base = 0
+        self.ticker = ticker
+
+
+class DerivedRun:
+    """Condition or pattern on derived rows: stages, and a run on what they give."""
+
+    __slots__ = ("_filtered", "_inner", "_rows", "_stages", "timed")
+
+    def __init__(self, trigger: CompiledTrigger, ticker: str) -> None:
+        self._stages = [start_stage(step) for step in trigger.plan.steps]
+        self._inner = PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger)
+        self._filtered = isinstance(trigger.plan, PlainPlan) and trigger.plan.filtered
+        self._rows = DerivedRows(ticker)
+        self.timed = self._inner.timed or any(isinstance(step, WindowStep) for step in trigger.plan.steps)
+
+    @property
+    def oldest(self) -> int:
+        """No row of the table is needed: the stages keep what they need."""
+        return START
+
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
+        """Take a row of the table."""
+        derived = self._derive(row, 0)
+        if derived is not None:
+            return self._step(derived, silent)
+        if self._filtered and isinstance(self._inner, PlainRun):
+            return self._inner.missed(self._rows, row, silent)
+        return None
+
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
+        """Take a watermark: windows end, WITHIN ends matches."""
+        found: list[Result] = []
+        for number, stage in enumerate(self._stages):
+            for window in stage.close(time_ns):
+                derived = self._derive(window, number + 1)
+                if derived is None:
+                    continue
+                result = self._step(derived, derived[0] <= at_ns)
+                if result is not None:
+                    found.append(result._replace(emitted_by="watermark"))
+        return found + self._inner.on_time(self._rows, time_ns, at_ns)
+
+    def _derive(self, row: Row, first: int) -> Row | None:
+        for stage in self._stages[first:]:
+            derived = stage.push(row, self._rows.ticker)
+            if derived is None:
+                return None
+            row = derived
+        return row
+
+    def _step(self, row: Row, silent: bool) -> Result | None:
+        rows = self._rows
+        n = rows.base + len(rows.rows)
+        rows.rows.append(row)
+        result = self._inner.on_row(rows, n, row, silent)
+        if len(rows.rows) > TRIM_ROWS:
+            cut = min(len(rows.rows) - 1, self._inner.oldest - rows.base)
+            if cut > TRIM_ROWS // 2:
+                del rows.rows[:cut]
+                rows.base += cut
+        return result
+
+    def dump(self) -> Any:
+        """Return the state of the stages and of the run."""
+        return [[stage.dump() for stage in self._stages], self._inner.dump(), self._rows.base, self._rows.rows]
+
+    def restore(self, state: Any) -> None:
+        """Take over a state."""
+        stages, inner, self._rows.base, rows = state
+        for stage, kept in zip(self._stages, stages, strict=True):
+            stage.restore(kept)
+        if inner is not None:
+            self._inner.restore(inner)
+        self._rows.rows = [tuple(row) for row in rows]
+
+
+def start_run(trigger: CompiledTrigger, ticker: str) -> PlainRun | MatchRun | DerivedRun:
     """Return a run without any row."""
+    if trigger.plan.steps:
+        return DerivedRun(trigger, ticker)
     return PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger)
