@@ -2,9 +2,9 @@
 
     .venv/bin/python -m bench.cep [--triggers 1000 10000] [--tickers 20]
 
-Ten kinds of triggers in equal numbers, each with thresholds of its own. After 60 candles of every ticker one more is fed,
-five times, and the CPU time of the process is measured; a pair is a trigger and a ticker. The limit in the same run: the
-same number of calls of a Python function that compares one value.
+Ten kinds of triggers in equal numbers, each with thresholds of its own. After 60 candles of every ticker one more is
+fed, five times, and the CPU time of the process is measured; a pair is a trigger and a ticker. The limit in the same
+run: the same number of calls of a Python function that compares one value.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def main() -> None:
         rows.append(
             report.Row(
                 f"{triggers:,} triggers of {len(KINDS)} kinds, {arguments.tickers} tickers, one candle",
-                f"{median:.3f} s, worst {worst:.3f} s: {median / pairs * 1e6:.1f} us a pair; {events} events in {ROUNDS}",
+                f"{median:.3f} s, worst {worst:.3f} s: {median / pairs * 1e6:.1f} us a pair; {events} events",
                 f"{alone:.4f} s",
                 f"{median / alone:.0f}",
                 f"at most {0.3 * pairs / PAIRS_AIM:.1f} s",

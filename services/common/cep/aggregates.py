@@ -5,7 +5,9 @@ An accumulator is a list of JSON values (and Decimal), so that it can be part of
 
 from __future__ import annotations
 
+import operator
 from decimal import Decimal
+from functools import reduce
 from typing import Any, NamedTuple
 
 from services.common.cep.arithmetic import divide_decimals, divide_doubles, divide_integers, fit, power, wrap32, wrap64
@@ -110,7 +112,17 @@ def _variance(count: int, total: float, squares: float, sample: bool, root: bool
 
 def of_values(aggregate: WindowAggregate, values: list[Any]) -> Any:
     """Return the aggregate of values in order."""
+    present = [value for value in values if value is not None]
+    function = aggregate.function
+    if function == "COUNT":
+        return len(present)
+    if not present:
+        return None
+    if function in ("MIN", "MAX"):
+        return min(present) if function == "MIN" else max(present)
+    if function in ("SUM", "AVG"):
+        return result(aggregate, [len(present), reduce(operator.add, present)])
     state = empty(aggregate)
-    for value in values:
+    for value in present:
         add(aggregate, state, value)
     return result(aggregate, state)

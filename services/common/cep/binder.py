@@ -14,7 +14,6 @@ from services.common.cep.types import (
     DOUBLE,
     INTERVAL,
     NULL,
-    STRING,
     SqlType,
     arithmetic_type,
     common_type,
@@ -135,7 +134,8 @@ def _operation(node: syntax.Operation, scope: Scope) -> Typed:
     if operator == "||":
         for each in operands:
             _require(each.type.is_text, node.at, "'||' takes strings", each)
-        return Apply("||", operands, STRING.or_null(_any_null(operands)))
+        kind = SIGNATURES["CONCAT"].result([each.type for each in operands])
+        return Apply("||", operands, kind.or_null(_any_null(operands)))
     if operator == "NEGATE":
         return _negated(operands[0], node.at)
     if operator == "CASE":

@@ -191,6 +191,9 @@ class Engine:
         lanes = list(series.lanes.values())
         for row in rows:
             for lane in lanes:
+                if row[0] <= lane.stream.watermark_ns:
+                    self._late(series, lane, row)
+                    continue
                 released = lane.stream.offer(row)
                 if released:
                     found += self._process(series, lane, released)
@@ -199,6 +202,14 @@ class Engine:
             runs = lane.others.values()
             lane.stream.trim(RING_ROWS, lambda runs=runs: min((run.oldest for run in runs), default=2**62))  # type: ignore[misc]
         return found
+
+    def _late(self, series: _Series, lane: _Lane, row: Row) -> None:
+        """Count a late row. Windows take a late trade while they are open; a late candle was known before."""
+        lane.stream.late += 1
+        if not series.period_seconds:
+            for run in lane.timed.values():
+                if isinstance(run, DerivedRun):
+                    run.on_late(row)
 
     def _open(self, ticker: str, period_seconds: int) -> _Series:
         series = _Series(ticker, period_seconds)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from services.common.cep.types import BIGINT, DOUBLE, INT, STRING, SqlType, as_decimal, common_type
@@ -77,8 +78,20 @@ def _rounds(kinds: Kinds) -> bool:
     return _numbers(kinds[:1]) and all(kind.base == "INT" for kind in kinds[1:])
 
 
+def _part(kinds: Kinds) -> SqlType:
+    """Return the type of a part of a string."""
+    return replace(kinds[0], varying=True) if kinds[0].base == "CHAR" else STRING
+
+
+def _joined(kinds: Kinds) -> SqlType:
+    if all(kind.base == "CHAR" for kind in kinds):
+        length = sum(kind.precision for kind in kinds)
+        return SqlType("CHAR", False, length, varying=any(kind.varying for kind in kinds))
+    return STRING
+
+
 _MANY = 100
-_TEXT = Signature(1, 1, "a string", _texts, lambda _: None, lambda _: STRING)
+_TEXT = Signature(1, 1, "a string", _texts, lambda _: None, lambda kinds: kinds[0])
 _LARGEST = Signature(
     1, _MANY, "values of one type", _alike, lambda kinds: [_common(kinds)] * len(kinds), lambda kinds: _common(kinds)
 )
@@ -104,11 +117,11 @@ SIGNATURES: Mapping[str, Signature] = {
     "NULLIF": _LARGEST._replace(least=2, most=2),
     "UPPER": _TEXT,
     "LOWER": _TEXT,
-    "TRIM": _TEXT,
+    "TRIM": _TEXT._replace(result=_part),
     "CHAR_LENGTH": _TEXT._replace(result=lambda _: INT),
     "CHARACTER_LENGTH": _TEXT._replace(result=lambda _: INT),
     "SUBSTRING": Signature(2, 3, "a string, a start and a length", _text_and_numbers, lambda _: None, lambda _: STRING),
-    "CONCAT": Signature(1, _MANY, "strings", _texts, lambda _: None, lambda _: STRING),
+    "CONCAT": Signature(1, _MANY, "strings", _texts, lambda _: None, _joined),
     "YEAR": _TIME_PART,
     "MONTH": _TIME_PART,
     "DAYOFMONTH": _TIME_PART,

@@ -59,6 +59,7 @@ def compile_match(match: Match, columns: tuple[Column, ...]) -> MatchQuery:
         automaton=automaton,
         steps=_steps(automaton, contexts, conditions, least, match.at),
         measures=_measure_functions(automaton, contexts, [tree for _, tree, _ in measures], least, match.at),
+        moves=tuple({} for _ in automaton.states),
         within_ns=match.within.milliseconds * 1_000_000 if match.within else 0,
         skip=match.skip.mode,
         skip_variable=skip_variable,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from services.common.cep.arithmetic import TriggerFailed
 from services.common.cep.automaton import Automaton
@@ -29,6 +29,10 @@ START = sys.maxsize
 """First row of the partial match that has none yet; Flink orders it last."""
 
 
+Move: TypeAlias = tuple[int, int | None, bool]
+"""Number of bounds after a row, next state (None after the last row), and whether the match is complete."""
+
+
 class MatchPlan(NamedTuple):
     """Compiled MATCH_RECOGNIZE.
 
@@ -38,6 +42,7 @@ class MatchPlan(NamedTuple):
         steps: For each state, by number of bounds: a function that returns a bit set of the edges that take the row
             (bit ``2 i``) and of those that complete the match besides (bit ``2 i + 1``).
         measures: By number of bounds: a function that returns the measures.
+        moves: For each state, by bit set: what it means; filled as bit sets occur.
         within_ns: Time in which a match must end; 0 for any.
         skip: How the search continues after a match.
         skip_variable: Variable to which it skips.
@@ -50,6 +55,7 @@ class MatchPlan(NamedTuple):
     automaton: Automaton
     steps: tuple[Mapping[int, Function], ...]
     measures: Mapping[int, Function]
+    moves: tuple[dict[int, tuple[Move, ...]], ...]
     within_ns: int
     skip: Literal["next", "past", "first", "last"]
     skip_variable: int
@@ -111,25 +117,19 @@ class Matcher:
             self._check_limits(n)
         new: Heap = []
         potential: Heap = []
-        steps, states = self._plan.steps, self._plan.automaton.states
+        steps, moves = self._plan.steps, self._plan.moves
         for partial in partials:
             first, state, bounds = partial
             known = len(bounds)
             mask = steps[state][known](rows, base, n, row, bounds, ticker, None)
             if mask:
                 begin = n if first == START else first
-                for take in states[state]:
-                    if mask & 1:
-                        longer = bounds + (n,) * (take.variable + 1 - known)
-                        if take.target is None:
-                            push(potential, (begin, n + 1, longer))
-                        else:
-                            push(new, (begin, take.target, longer))
-                            if mask & 2:
-                                push(potential, (begin, n + 1, longer))
-                    mask >>= 2
-                    if not mask:
-                        break
+                for many, target, completes in moves[state].get(mask) or self._moves(state, mask):
+                    longer = bounds if many == known else bounds + (n,) * (many - known)
+                    if target is not None:
+                        push(new, (begin, target, longer))
+                    if completes:
+                        push(potential, (begin, n + 1, longer))
             if first == START:
                 push(new, partial)
         self.partials = new
@@ -138,6 +138,16 @@ class Matcher:
                 push(self.completed, element)
         if self.completed:
             found += self._emit(stream, row[0])
+        return found
+
+    def _moves(self, state: int, mask: int) -> tuple[Move, ...]:
+        """Return what a bit set of a state's step means."""
+        found = tuple(
+            (take.variable + 1, take.target, take.target is None or bool(mask >> 2 * index & 2))
+            for index, take in enumerate(self._plan.automaton.states[state])
+            if mask >> 2 * index & 1
+        )
+        self._plan.moves[state][mask] = found
         return found
 
     def on_time(self, stream: Rows, time_ns: int) -> list[Found]:

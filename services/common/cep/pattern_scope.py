@@ -9,6 +9,7 @@ from services.common.cep import syntax
 from services.common.cep.binder import bind
 from services.common.cep.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
 from services.common.cep.refusals import MAX_OFFSET, refuse
+from services.common.cep.tables import TIME_SLOT
 from services.common.cep.typed import (
     Aggregate,
     Apply,
@@ -21,7 +22,7 @@ from services.common.cep.typed import (
     Typed,
     walk,
 )
-from services.common.cep.types import BIGINT, ROWTIME
+from services.common.cep.types import BIGINT, ROWTIME, WINDOW_TIME
 
 
 class PatternScope:
@@ -63,16 +64,23 @@ class PatternScope:
         if call.name == "PREV":
             return self._previous(call)
         if call.name == "MATCH_ROWTIME":
-            if call.arguments or call.star:
-                raise refuse(call.at, "MATCH_ROWTIME takes no argument here")
-            if self._candidate is not None:
-                raise refuse(call.at, "MATCH_ROWTIME is accepted in MEASURES only")
-            return MatchRowtime(ROWTIME)
+            return self._rowtime(call)
         if call.name in AGGREGATES:
             return self._aggregate(call)
         if call.name in MORE_AGGREGATES:
             raise refuse(call.at, f"{call.name} is not supported in MATCH_RECOGNIZE")
         return None
+
+    def _rowtime(self, call: syntax.Call) -> Typed:
+        """Return the time of the match: TIMESTAMP, or with the time column as argument its own type."""
+        if self._candidate is not None:
+            raise refuse(call.at, "MATCH_ROWTIME is accepted in MEASURES only")
+        if not call.arguments and not call.star:
+            return MatchRowtime(WINDOW_TIME)
+        column = call.arguments[0] if len(call.arguments) == 1 else None
+        if not isinstance(column, syntax.Name) or self._find(column)[1].slot != TIME_SLOT:
+            raise refuse(call.at, "MATCH_ROWTIME takes no argument or the time column ts")
+        return MatchRowtime(ROWTIME)
 
     def _offset(self, call: syntax.Call, default: int) -> int:
         if not 1 <= len(call.arguments) <= 2 or call.star or call.distinct:

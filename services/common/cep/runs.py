@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from services.common.cep.compiled import CompiledTrigger, PatternPlan, PlainPlan
 from services.common.cep.matcher import START, Matcher
 from services.common.cep.refusals import MAX_OFFSET
-from services.common.cep.stages import WindowStep, start_stage
+from services.common.cep.stages import WindowStage, WindowStep, start_stage
 from services.common.cep.stream import Row
 
 TRIM_ROWS = 2 * MAX_OFFSET
@@ -212,6 +212,12 @@ class DerivedRun:
         if self._filtered and isinstance(self._inner, PlainRun):
             return self._inner.missed(self._rows, row, silent)
         return None
+
+    def on_late(self, row: Row) -> None:
+        """Take a row that is late: windows that it belongs to and that have not ended count it, as in Flink."""
+        first = self._stages[0]
+        if isinstance(first, WindowStage):
+            first.push(row, self._rows.ticker)
 
     def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
         """Take a watermark: windows end, WITHIN ends matches."""

@@ -119,6 +119,8 @@ class WindowStage:
         if step.keeps is not None and not step.keeps(row, ticker):
             return
         start = row[0] - row[0] % step.slice_ns
+        if self._last_end(start) <= self._closed_ns:
+            return  # a late row whose windows have ended
         accumulators = self._slices.get(start)
         if accumulators is None:
             accumulators = self._slices[start] = [empty(each) for each in step.aggregates]

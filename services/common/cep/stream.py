@@ -66,11 +66,12 @@ class Stream:
         return self.base + len(self.rows)
 
     def offer(self, row: Row) -> list[Row]:
-        """Take a row; return the rows that the watermark releases, in order. The caller appends each to ``rows``."""
+        """Take a row that is not late; return the rows that the watermark releases, in order.
+
+        The caller appends each to ``rows``. It compares a row's time with ``watermark_ns`` before, and counts late
+        rows.
+        """
         time = row[0]
-        if time <= self.watermark_ns:
-            self.late += 1
-            return []
         if time > self.newest_ns:
             self.newest_ns = time
             self.watermark_ns = max(self.watermark_ns, time + self._lead_ns)

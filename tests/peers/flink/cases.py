@@ -10,6 +10,8 @@ import random
 from typing import Any, NamedTuple
 
 MINUTE_MS = 60_000
+BASE_MS = 10 * MINUTE_MS
+"""Time of the first row: OVER of Flink drops a row at 0 as late."""
 Row = tuple[str, int, float, float, float, float, float, float | None, int | None]
 """Ticker, time in ms, open, high, low, close, volume, quote volume, number of trades."""
 
@@ -37,7 +39,7 @@ def candle(ticker: str, time_ms: int, close: float, rng: random.Random) -> Row:
     return ticker, time_ms, close, close + rng.randint(0, 3), close - rng.randint(0, 3), close, volume, quote, trades
 
 
-def walk(seed: int, count: int, ticker: str = "X", start_ms: int = 0, step_ms: int = MINUTE_MS) -> list[Row]:
+def walk(seed: int, count: int, ticker: str = "X", start_ms: int = BASE_MS, step_ms: int = MINUTE_MS) -> list[Row]:
     """Return candles whose closes walk between 1 and 20 in steps of halves."""
     rng = random.Random(seed)
     close, found = 10.0, []
@@ -52,16 +54,16 @@ def all_rows() -> dict[str, Rows]:
     rng = random.Random(25)
     bob = [12, 17, 13, 16, 25, 2, 4, 10, 15, 25, 25, 20, 19, 21, 22, 25, 19, 18, 17, 14, 13, 12, 10, 9, 10, 15, 11]
     small = random.Random(7)
-    dense = [candle("X", n * MINUTE_MS, float(small.randint(1, 4)), small) for n in range(80)]
+    dense = [candle("X", BASE_MS + n * MINUTE_MS, float(small.randint(1, 4)), small) for n in range(80)]
     late = walk(4, 60)
     for n in range(3, 57, 3):
         late.insert(n, late.pop(n + rng.randint(0, 4)))
-    pairs = [candle("X", (n // 3) * MINUTE_MS, float(rng.randint(1, 6)), rng) for n in range(60)]
-    two = sorted(walk(5, 50) + walk(6, 50, "Y", MINUTE_MS // 2), key=lambda row: row[1])
+    pairs = [candle("X", BASE_MS + (n // 3) * MINUTE_MS, float(rng.randint(1, 6)), rng) for n in range(60)]
+    two = sorted(walk(5, 50) + walk(6, 50, "Y", BASE_MS + MINUTE_MS // 2), key=lambda row: row[1])
     gaps = [row for row in walk(8, 140) if row[1] // MINUTE_MS % 17 < 13]
     return {
         "walk": Rows(walk(1, 120), 0),
-        "bob": Rows([candle("ACME", n * 3_600_000, float(price), rng) for n, price in enumerate(bob)], 0),
+        "bob": Rows([candle("ACME", BASE_MS + n * 3_600_000, float(price), rng) for n, price in enumerate(bob)], 0),
         "dense": Rows(dense, 0),
         "late": Rows(late, 2 * MINUTE_MS),
         "equal": Rows(pairs, 1_000),
@@ -114,7 +116,7 @@ def accepted() -> list[Case]:
     """Return queries that Flink should accept."""
     abc = "A.ts AS s, A.`close` AS a, LAST(B.`close`) AS b, COUNT(B.`close`) AS n, C.ts AS e"
     ac = "A.ts AS s, COUNT(*) AS n, C.ts AS e"
-    cases = [
+    return [
         Case("default_skip", match("A B+ C", DIP, DIP_MEASURES)),
         Case("skip_next_row", match("A B+ C", DIP, DIP_MEASURES, skip="TO NEXT ROW")),
         Case("skip_past_last", match("A B+ C", DIP, DIP_MEASURES, skip="PAST LAST ROW")),
@@ -213,6 +215,23 @@ def accepted() -> list[Case]:
         ),
         Case("bob_dip", match("A B+ C", DIP, DIP_MEASURES, skip="TO LAST C"), "bob"),
         Case("match_rowtime", match("A B+ C", DIP, DIP_MEASURES + ", MATCH_ROWTIME() AS t")),
+        Case("match_rowtime_of_column", match("A B+ C", DIP, DIP_MEASURES + ", MATCH_ROWTIME(ts) AS t")),
+        Case(
+            "subset_without_use",
+            match("A B", "B AS B.`close` > A.`close`", "A.ts AS s").replace("DEFINE", "SUBSET S = (A, B) DEFINE"),
+        ),
+        Case("rowtime_in_define", match("A B C", "B AS MATCH_ROWTIME() > B.ts", "A.ts AS s")),
+        Case(
+            "match_over_windows",
+            match(
+                "A B",
+                "B AS B.av > A.av",
+                "A.av AS a, B.av AS b, B.wt AS t",
+                order="ORDER BY wt",
+                source=f"(SELECT ticker, window_time AS wt, AVG(`close`) AS av FROM {WIN} {KEYS}, window_time)",
+            ),
+        ),
+        Case("not_equal", match("A B", "B AS B.`close` != A.`close`", "A.ts AS s")),
         Case("late", match("A B+ C", DIP, DIP_MEASURES + ", MATCH_ROWTIME() AS t"), "late"),
         Case(
             "late_within",
@@ -396,7 +415,7 @@ def accepted() -> list[Case]:
         Case("plain_like", "SELECT ts FROM ohlc WHERE ticker LIKE '_' AND ticker NOT LIKE 'Y%' AND volume < 4"),
         Case(
             "plain_time",
-            "SELECT ts FROM ohlc WHERE ts >= TIMESTAMP '1970-01-01 00:10:00' AND ts < TIMESTAMP '1970-01-01 00:13:30'",
+            "SELECT ts FROM ohlc WHERE ts >= TIMESTAMP '1970-01-01 00:20:00' AND ts < TIMESTAMP '1970-01-01 00:23:30'",
         ),
         Case(
             "plain_inner",
@@ -476,7 +495,6 @@ def accepted() -> list[Case]:
             "gaps",
         ),
     ]
-    return cases
 
 
 def refused() -> list[Case]:
@@ -512,7 +530,7 @@ def refused() -> list[Case]:
         "running": match(abc, define, "RUNNING LAST(A.ts) AS s"),
         "distinct": match(abc, define, "COUNT(DISTINCT A.`close`) AS s"),
         "two_variables": match(abc, define, "SUM(A.`close` + B.`close`) AS s"),
-        "subset": match("A B", "B AS B.`close` > 1", measures).replace("DEFINE", "SUBSET S = (A, B) DEFINE"),
+        "subset": match("A B", "B AS B.`close` > 1", "S.ts AS s").replace("DEFINE", "SUBSET S = (A, B) DEFINE"),
         "order_down": match(abc, define, measures, order="ORDER BY ts DESC"),
         "order_other": match(abc, define, measures, order="ORDER BY `close`"),
         "order_none": match(abc, define, measures, order=""),
@@ -534,7 +552,6 @@ def refused() -> list[Case]:
         "defined_twice": match(abc, "B AS B.`close` > 1, B AS B.`close` > 2", measures),
         "measure_twice": match(abc, define, "A.ts AS s, B.ts AS s"),
         "compare_text_number": match(abc, "B AS B.ticker > B.`close`", measures),
-        "rowtime_in_define": match(abc, "B AS MATCH_ROWTIME() > B.ts", measures),
         "last_of_two": match(abc, define, "LAST(A.`close` + B.`close`, 1) AS s"),
         "negative_offset": match(abc, define, "LAST(A.`close`, -1) AS s"),
         "offset_column": match(abc, define, "LAST(A.`close`, A.trades) AS s"),

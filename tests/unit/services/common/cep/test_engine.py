@@ -52,7 +52,7 @@ def test_pattern_fires_at_the_row_that_ends_it() -> None:
     (firing,) = engine.feed_candles("X", 60, candles(8.5, start=3))
     assert isinstance(firing, Firing)
     assert firing.rows == (("X", 10.0, 8.0, 8.5, 3 * MINUTE_NS),)
-    assert [column.type for column in firing.columns] == ["STRING", "DOUBLE", "DOUBLE", "DOUBLE", "TIMESTAMP_LTZ(3)"]
+    assert [column.type for column in firing.columns] == ["STRING", "DOUBLE", "DOUBLE", "DOUBLE", "TIMESTAMP(3)"]
     assert firing.time_ns == 4 * MINUTE_NS, "the close of the candle"
     assert firing.event_id == f"t:7:X:match:0:{3 * MINUTE_NS}"
     assert firing.context["match_start"] == "0"

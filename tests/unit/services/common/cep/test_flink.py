@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -26,10 +27,16 @@ EXTENSIONS: dict[str, str] = {
     "refused_reserved_close": "close and open need no back quotes",
 }
 """Queries that Flink refuses and we accept on purpose."""
-NOT_SUPPORTED: dict[str, str] = {}
+NOT_SUPPORTED: dict[str, str] = {
+    "subset_without_use": "SUBSET",
+    "refused_subset": "SUBSET, which Flink 2.2.1 reads and takes for the last row",
+    "rowtime_in_define": "MATCH_ROWTIME in DEFINE has no meaning before the match ends",
+}
 """Queries that Flink accepts and we refuse."""
 DIFFERENT: dict[str, str] = {}
 """Queries with other rows than Flink's."""
+EARLIER = {"refused_compare_text_number", "refused_negative_offset"}
+"""Queries that fail in Flink as soon as a row comes, and that we refuse."""
 
 
 def milliseconds(value: Any, kind: str) -> Any:
@@ -39,7 +46,7 @@ def milliseconds(value: Any, kind: str) -> Any:
 
 
 def run(trigger: CompiledTrigger, name: str) -> list[list[Any]]:
-    """Feed the rows of a set as Flink does: one watermark for all tickers after each row, the largest one at the end."""
+    """Feed rows as Flink does: one watermark for all tickers after each row, and the largest one at the end."""
     found: list[list[Any]] = []
     rows, delay_ms = RECORDED["rows"][name]["rows"], RECORDED["rows"][name]["delay_ms"]
     lanes: dict[str, tuple[Stream, Any]] = {}
@@ -64,6 +71,8 @@ def run(trigger: CompiledTrigger, name: str) -> list[list[Any]]:
             # The stream's own watermark is held back: this test releases rows.
             lanes[ticker] = Stream(ticker, -END_NS, trigger.order), start_run(trigger, ticker)
         time_ns = time_ms * MILLISECOND_NS
+        if time_ns <= watermark and hasattr(lanes[ticker][1], "on_late"):
+            lanes[ticker][1].on_late((time_ns, *values))
         if time_ns > watermark:
             lanes[ticker][0].offer((time_ns, *values))
             watermark = max(watermark, time_ns - delay_ms * MILLISECOND_NS)
@@ -76,7 +85,9 @@ def fired(name: str) -> dict[str, str]:
     return {"fire": "level"} if not CASES[name]["sql"].startswith("MATCH") else {}
 
 
-def same(ours: Any, flinks: Any) -> bool:
+def same(ours: Any, flinks: Any, kind: str) -> bool:
+    if kind.startswith("DECIMAL") and None not in (ours, flinks):  # Flink's CSV has no zeros at the end
+        return Decimal(ours) == Decimal(flinks)
     if isinstance(ours, float) and isinstance(flinks, float):
         return ours == flinks or math.isclose(ours, flinks, rel_tol=1e-12) or (ours != ours and flinks != flinks)
     return type(ours) is type(flinks) and ours == flinks
@@ -104,7 +115,9 @@ def test_rows_are_flinks_in_flinks_order(name: str) -> None:
     if case["reads"] == "two":  # Flink gives no order between tickers
         ours, flinks = (sorted(each, key=lambda row: row[0]) for each in (ours, flinks))
     equal = len(ours) == len(flinks) and all(
-        same(a, b) for x, y in zip(ours, flinks, strict=True) for a, b in zip(x, y, strict=True)
+        same(a, b, column.type)
+        for x, y in zip(ours, flinks, strict=True)
+        for a, b, column in zip(x, y, trigger.columns, strict=True)
     )
     assert equal is (name not in DIFFERENT), f"ours {ours[:5]}... ({len(ours)}), Flink {flinks[:5]}... ({len(flinks)})"
 
@@ -125,6 +138,10 @@ def test_what_flink_refuses_is_refused_with_line_and_column(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAILED)
 def test_what_fails_flinks_job_suspends_the_trigger(name: str) -> None:
+    if name in EARLIER:
+        with pytest.raises(InvalidSql):
+            compile_trigger(CASES[name]["sql"], {})
+        return
     trigger = compile_trigger(CASES[name]["sql"], {})
     with pytest.raises(TriggerFailed):
         run(trigger, CASES[name]["reads"])
