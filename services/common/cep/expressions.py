@@ -68,7 +68,9 @@ def _test(reader: TokenReader, left: Expression) -> Expression | None:
     at = reader.at
     if reader.token.kind == "symbol" and reader.token.text in _COMPARISONS:
         operator = reader.take().text
-        return Operation("<>" if operator == "!=" else operator, (left, _sum(reader)), at)
+        if operator == "!=":
+            raise refuse(at, "'!=' is not accepted by Flink SQL; write '<>'")
+        return Operation(operator, (left, _sum(reader)), at)
     if reader.accept("IS"):
         return _is(reader, left, at)
     if reader.token.word in _RANGES:

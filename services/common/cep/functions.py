@@ -120,7 +120,7 @@ SIGNATURES: Mapping[str, Signature] = {
     "TRIM": _TEXT._replace(result=_part),
     "CHAR_LENGTH": _TEXT._replace(result=lambda _: INT),
     "CHARACTER_LENGTH": _TEXT._replace(result=lambda _: INT),
-    "SUBSTRING": Signature(2, 3, "a string, a start and a length", _text_and_numbers, lambda _: None, lambda _: STRING),
+    "SUBSTRING": Signature(2, 3, "a string, a start and a length", _text_and_numbers, lambda _: None, _part),
     "CONCAT": Signature(1, _MANY, "strings", _texts, lambda _: None, _joined),
     "YEAR": _TIME_PART,
     "MONTH": _TIME_PART,

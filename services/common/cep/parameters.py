@@ -43,7 +43,7 @@ class Parameters:
     Attributes:
         fire: Which rows that fit a condition are sent: the first of a series, each, or the first of all, which ends the
             trigger.
-        on: For candles: at their close, at every trade, or at the first trade of a candle that fits.
+        on: ``bar_close`` for candles, ``tick`` for trades.
         period_seconds: Period of the candles; 0 for trades.
         cooldown_ns: Event time after an event in which further ones are counted, not sent.
         rearm_percent: How far a value must go back behind its threshold before the condition can become true again.
@@ -87,8 +87,9 @@ def check_parameters(
     period = _period(given.get("period"), source, table_period)
     resting = "tick" if source == "ticks" else "bar_close"
     on = _word(given, "on", ("bar_close", "tick", "bar"), cast(On, resting))
-    if source == "ticks" and on != "tick":
-        raise InvalidSql(0, 0, f"on: {on!r} is for ohlc; a trigger on ticks is evaluated at every trade")
+    if on != resting:
+        instead = "use FROM ticks" if source == "ohlc" else "a trigger on ticks is evaluated at every trade"
+        raise InvalidSql(0, 0, f"on: {on!r} is not supported for {source}; {instead}")
     return Parameters(
         fire=_word(given, "fire", ("edge", "level", "once"), default_fire),
         on=on,

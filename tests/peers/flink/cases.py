@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a query is easier to read in one line
 """Cases for real Flink and for our engine: rows made from a seed, and queries.
 
 A query whose name begins with ``refused_`` is expected to be refused by Flink; what Flink really does is in

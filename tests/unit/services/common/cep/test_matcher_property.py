@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from services.common.cep import InvalidSql, compile_trigger
@@ -90,7 +90,6 @@ rows = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max
 skips = st.sampled_from(["NEXT ROW", "PAST LAST ROW", "FIRST", "LAST"])
 
 
-@settings(max_examples=150)
 @given(variables, rows, skips, st.sampled_from([None, 4, 7]))
 def test_matches_are_those_of_the_naive_matcher(
     chosen: list[tuple[tuple[str, int, int | None], Rule]],

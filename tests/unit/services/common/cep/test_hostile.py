@@ -1,0 +1,152 @@
+"""Texts that try to run code or to exhaust parser or engine: refused, or one trigger is suspended and no other."""
+
+from __future__ import annotations
+
+import builtins
+import tracemalloc
+
+import pytest
+
+from services.common.cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
+from services.common.cep import matcher as matcher_module
+from services.common.cep.arithmetic import like
+from services.common.cep.code import PATTERN, Emitter, generate
+from services.common.cep.refusals import MAX_TEXT_BYTES, Position
+
+MINUTE_NS = 60_000_000_000
+PLAIN = "SELECT * FROM ohlc WHERE {}"
+
+
+def pattern(text: str, define: str, within: str = "") -> str:
+    return (
+        "SELECT * FROM ohlc MATCH_RECOGNIZE (PARTITION BY ticker ORDER BY ts MEASURES LAST(A.close) AS a "
+        f"PATTERN ({text}) {within} DEFINE {define})"
+    )
+
+
+REFUSED = {
+    "python call": PLAIN.format("__import__('os').system('id') > 1"),
+    "dunder attribute": PLAIN.format("close.__class__ = 1"),
+    "builtin as function": PLAIN.format("eval('1') > 0"),
+    "open as function": PLAIN.format("open('/etc/passwd') > 0"),
+    "exec as function": PLAIN.format("EXEC('1') = 1"),
+    "code as quoted column": PLAIN.format('`__import__("os")` > 1'),
+    "our names": PLAIN.format("r > 1 AND T = 'X' AND k0 = 1"),
+    "our helper": PLAIN.format("divide_doubles(1, 0) > 1"),
+    "file function": PLAIN.format("PG_READ_FILE('/etc/passwd') = 'x'"),
+    "network function": PLAIN.format("HTTP_GET('http://127.0.0.1') = 'x'"),
+    "table function": "SELECT * FROM read_csv('/etc/passwd') WHERE a > 1",
+    "other catalog": "SELECT * FROM `/etc/passwd` WHERE close > 1",
+    "second statement": PLAIN.format("close > 1; DROP TABLE ohlc"),
+    "comment that hides an end": PLAIN.format("close > 1 /* "),
+    "values": "SELECT * FROM (VALUES (1)) WHERE close > 1",
+    "brackets": "(" * MAX_TEXT_BYTES,
+    "brackets in a condition": PLAIN.format("(" * 8_000 + "1" + ")" * 8_000),
+    "open brackets of a list": PLAIN.format("close IN " + "(1 IN " * 2_500),
+    "not": PLAIN.format("NOT " * 4_000 + "TRUE"),
+    "minus": PLAIN.format("- " * 5_000 + "1 > 1"),
+    "or": PLAIN.format(" OR ".join(["close > 1"] * 1_200)),
+    "plus": PLAIN.format("+".join(["close"] * 2_500) + " > 1"),
+    "comparisons": PLAIN.format("close" + " IS TRUE" * 1_500),
+    "case": PLAIN.format("CASE WHEN " * 1_000 + "TRUE"),
+    "calls": PLAIN.format("ABS(" * 3_000 + "1"),
+    "selects": "SELECT * FROM (" * 900 + "SELECT * FROM ohlc" + ")" * 900,
+    "too long": PLAIN.format("close > " + "1" * MAX_TEXT_BYTES),
+    "long number": PLAIN.format("close > " + "9" * 5_000),
+    "long decimal": PLAIN.format("close > 0." + "9" * 5_000),
+    "long string unclosed": PLAIN.format("ticker = '" + "x" * 9_000),
+    "states": pattern("A{1,1000000} B", "A AS A.close > 1"),
+    "many states": pattern("A{1,600}? B{1,600}? C", "A AS A.close > 1"),
+    "variables": pattern(" ".join(f"V{n}?" for n in range(500)) + " A", "A AS A.close > 1"),
+    "offset": pattern("A B", "B AS B.close > PREV(B.close, 100000)"),
+    "over": "SELECT SUM(close) OVER (PARTITION BY ticker ORDER BY ts ROWS 999999 PRECEDING) AS s FROM ohlc",
+    "window of a million slices": "SELECT window_end FROM TABLE(HOP(TABLE ohlc, DESCRIPTOR(ts), INTERVAL '1' SECOND, "
+    "INTERVAL '20' DAY)) GROUP BY ticker, window_start, window_end",
+    "quotes": PLAIN.format('ticker = \'"""\' || "x"'),
+    "no text": "",
+    "zero byte": PLAIN.format("close\x00 > 1"),
+    "lone surrogate": PLAIN.format("ticker = '\ud800' AND"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_hostile_text_is_refused_with_little_memory_and_no_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for builtin in ("open", "__import__", "exec"):
+        monkeypatch.setattr(builtins, builtin, _noted(builtin, called, getattr(builtins, builtin)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidSql) as refusal:
+            compile_trigger(REFUSED[name], {})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert refusal.value.line >= 1
+    assert len(str(refusal.value)) < 1_000, "an error does not repeat a long text"
+    assert peak < 16 * 2**20
+    assert "open" not in called
+    assert "exec" not in called
+
+
+def _noted(name: str, called: list[str], real: object) -> object:
+    def call(*arguments: object, **named: object) -> object:
+        called.append(name)
+        assert callable(real)
+        return real(*arguments, **named)
+
+    return call
+
+
+def test_code_in_a_string_is_a_string() -> None:
+    text = "__import__(\"os\"); {0} %s \\ ''' k0"
+    trigger = compile_trigger(f"SELECT '{text.replace(chr(39), chr(39) * 2)}' AS s FROM ohlc", {"fire": "level"})
+    engine = Engine()
+    engine.add("t", 1, trigger, 0)
+    (firing,) = engine.feed_candles("X", 60, [(0, 1.0, 1.0, 1.0, 1.0, 1.0, None, None)])
+    assert isinstance(firing, Firing)
+    assert firing.rows == ((text,),)
+
+
+@pytest.mark.parametrize("code", ["r.__class__", "open('x')", "'text'", "unknown", "[x for x in R]", "1.5"])
+def test_generated_code_that_is_not_allowed_is_never_compiled(code: str) -> None:
+    with pytest.raises(AssertionError, match="generated code"):
+        generate(code, PATTERN, Emitter(), Position(1, 1))
+
+
+LIMITS = {
+    "three reluctant loops": (pattern("A B*? C*? D*? E", "A AS A.close > 0, E AS E.close > 1000"), "unfinished"),
+    "open loop": (pattern("A B* C", "C AS C.close > 1000"), "unfinished"),
+    "aggregates over all rows": (
+        pattern("A B* C", "B AS SUM(B.close) + AVG(B.close) + MAX(B.close) > 0, C AS C.close > 1000"),
+        "costs more",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_pattern_that_grows_without_end_is_suspended_and_others_are_on_time(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matcher_module, "MAX_PARTIAL_MATCHES", 200)
+    monkeypatch.setattr(matcher_module, "MAX_WORK_PER_ROW", 60_000)
+    sql, reason = LIMITS[name]
+    engine = Engine()
+    engine.add("hostile", 1, compile_trigger(sql, {}), 0)
+    engine.add("other", 1, compile_trigger("SELECT close FROM ohlc", {"fire": "level"}), 0)
+    suspended: list[Suspension] = []
+    for n in range(260):
+        found = engine.feed_candles("X", 60, [(n * MINUTE_NS, 1.0, 1.0, 1.0, 1.0, 1.0, None, None)])
+        suspended += [each for each in found if isinstance(each, Suspension)]
+        assert [each.trigger_id for each in found if isinstance(each, Firing)] == ["other"]
+    (suspension,) = suspended
+    assert suspension.trigger_id == "hostile"
+    assert reason in suspension.reason
+    assert list(engine.registrations) == ["other"]
+
+
+def test_like_takes_steps_in_proportion_to_text_times_pattern() -> None:
+    """A matcher that backtracks into every ``%`` would not end within the time of a test."""
+    assert not like("a" * 2_000, "%a" * 2_000 + "b")
+    assert like("a" * 500 + "b", "%a" * 200 + "%b")
+    assert like("50%_x", r"50\%\__")
+    assert not like("50x_x", r"50\%\__")
