@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from dexorder import connection, errors, reading
 from dexorder.aio_realtime import RealtimeCalls
+from dexorder.aio_udf import UdfCalls
 from dexorder.connection import Connection, relay_address
 from dexorder.ended import Ended, history_error
 from dexorder.moments import Moment
@@ -62,7 +63,7 @@ T = TypeVar("T")
 OnProgress = Callable[[Progress], None]
 
 
-class AsyncClient(RealtimeCalls):
+class AsyncClient(RealtimeCalls, UdfCalls):
     """Connection to one relay. Use it as an async context manager, in the event loop that created it."""
 
     def __init__(

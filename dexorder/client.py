@@ -103,6 +103,10 @@ class Client:
     list_realtime = _blocking(AsyncClient.list_realtime)
     trades = _blocking(AsyncClient.trades)
     snapshot_tickers = _blocking(AsyncClient.snapshot_tickers)
+    start_udf = _blocking(AsyncClient.start_udf)
+    stop_udf = _blocking(AsyncClient.stop_udf)
+    list_udfs = _blocking(AsyncClient.list_udfs)
+    udf_logs = _blocking(AsyncClient.udf_logs)
 
     def live(
         self,

@@ -18,6 +18,7 @@ from services.common.model.errors import Code
 from services.common.rpc.channel import open_channel
 from services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from services.gen.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 
 DEFAULT_RELAY = "127.0.0.1:50051"
 PATIENCE_SECONDS = 30.0
@@ -69,6 +70,7 @@ class Connection:
         except (ValueError, OSError) as error:
             raise errors.DexorderError(f"can't connect to {address}: {error}") from None
         self.stub: Any = RelayServiceStub(self._channel)
+        self.udfs: Any = UdfRegistryServiceStub(self._channel)
 
     async def close(self) -> None:
         """Close the channel; running calls fail."""

@@ -105,6 +105,14 @@ class SparkSettings(ServiceSettings):
     report_attempts: int = Field(default=10, ge=1)
     """Failed attempts of one report (about one per second) after which health is NOT_SERVING; the attempts
     continue."""
+    udfs: Path | None = None
+    """YAML file of the users' functions (UDFs) on the stream (docs/udf.md). Calls may start those that it declares."""
+    udf_any_command: bool = False
+    """Let calls of the relay run any command on this host as a UDF, not only those that the file declares."""
+    udf_frame_limit_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+    """Largest message of a UDF, and largest state of its stage, in bytes."""
+    gateway: str = "127.0.0.1:50053"
+    """host:port of the gateway, for UDFs whose output also goes to a topic or a user."""
     fault: str = Field(default="", pattern=FAULT_PATTERN)
     """For crash tests only: the point at which the driver kills itself (spark/pipeline/fault.py)."""
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from dexorder.cli import Json, JsonLines
+from dexorder.cli import Json, JsonLines, Relay
 
-udf_app = typer.Typer(no_args_is_help=True, help="Users' functions (UDFs): run them over a file, serve shipped ones.")
+udf_app = typer.Typer(
+    no_args_is_help=True, help="Users' functions (UDFs): on the stream, over a file, and the shipped ones."
+)
 
 Socket = Annotated[str, typer.Option(help="Path of a unix socket")]
+Many = list[str] | None
 
 
 @udf_app.command()
@@ -65,3 +69,83 @@ def functions(as_json: Json = False) -> None:
     from dexorder.cli import udf as command
 
     command.functions(as_json)
+
+
+@udf_app.command("list")
+def list_udfs(as_json: Json = False, relay: Relay = None) -> None:
+    """List the UDFs on the stream, with their states."""
+    from dexorder.cli import udf_registry as command
+
+    command.list_udfs(as_json, relay)
+
+
+@udf_app.command()
+def start(
+    name: Annotated[str, typer.Argument(help="Name; its output is the table trading.udf_NAME")],
+    program: Annotated[str, typer.Option(help="Entry of the Spark host's file to run; default: NAME")] = "",
+    option: Annotated[Many, typer.Option(help="NAME=VALUE of the UDF; may be repeated")] = None,
+    table: Annotated[str, typer.Option(help="ohlc or ticks; default ohlc")] = "",
+    ticker: Annotated[Many, typer.Option(help="Only this market; may be repeated; default: all")] = None,
+    period: Annotated[str, typer.Option(help="Only candles of these periods, separated by commas: 1m,5m")] = "",
+    since: Annotated[str, typer.Option(help="now, earliest, -1h, 2024-01-31, ISO 8601; default now")] = "",
+    history: Annotated[bool, typer.Option("--history", help="Also candles that requests for history bring")] = False,
+    window: Annotated[str, typer.Option(help="Length of the windows of a UDF that wants batches: 90s, 5m, 1h")] = "",
+    topic: Annotated[str, typer.Option(help="Kafka topic that gets the output too")] = "",
+    user: Annotated[str, typer.Option(help="User who gets an event for each point of the output")] = "",
+    title: Annotated[str, typer.Option(help="First line of these events")] = "",
+    file: Annotated[Path | None, typer.Option(help="YAML file with an entry of this name under udfs")] = None,
+    anew: Annotated[bool, typer.Option("--anew", help="Forget state and position of earlier runs")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Longest wait until it runs, in seconds")] = 30.0,
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """Start a UDF on the stream, which runs until it is stopped. With only its name: the one that is known under it."""
+    from dexorder.cli import udf_registry as command
+    from dexorder.cli.realtime_app import split_periods
+
+    options: dict[str, list[str]] = {}
+    for each in option or ():
+        key, equals, value = each.partition("=")
+        options.setdefault(key, []).extend([value] if equals else [])
+    given: dict[str, Any] = {
+        "program": program,
+        "options": options,
+        "input": _set(
+            table=table,
+            tickers=ticker,
+            periods=split_periods(period),
+            since=command.since_text(since),
+            history=history,
+            window=window,
+        ),
+        "output": _set(topic=topic, user_id=user, title=title),
+    }
+    code = command.start(name, _set(**given), file, anew=anew, timeout=timeout, as_json=as_json, relay=relay)
+    raise typer.Exit(code)
+
+
+@udf_app.command()
+def stop(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)], relay: Relay = None
+) -> None:
+    """Stop UDFs. Their rows, states and positions stay."""
+    from dexorder.cli import udf_registry as command
+
+    command.stop(names, relay)
+
+
+@udf_app.command()
+def logs(
+    name: str,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing lines until Ctrl-C")] = False,
+    relay: Relay = None,
+) -> None:
+    """Print the last lines that a UDF has written to stderr."""
+    from dexorder.cli import udf_registry as command
+
+    command.logs(name, follow, relay)
+
+
+def _set(**values: Any) -> dict[str, Any]:
+    """Return the values that are given."""
+    return {name: value for name, value in values.items() if value}

@@ -214,7 +214,7 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
             own = {"LISTEN": at("udsource"), "KAFKA": options.bootstrap}
         case "spark":
             own = {"LISTEN": at("spark"), "SOURCE": at("udsource"), "RELAY": at("relay")}
-            own |= {"TRIGGER_FOLDER": str(directory / "triggers")}
+            own |= {"GATEWAY": at("gateway"), "TRIGGER_FOLDER": str(directory / "triggers")}
         case "sim":
             return {"LISTEN": at("sim"), "RECORDED": json.dumps(list(options.recorded))}
         case _:

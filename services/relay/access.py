@@ -23,6 +23,7 @@ ROLES = {
     "dexorder.relay.v1.RelayService": (Role.CLIENT, Role.ADMIN),
     "dexorder.relay.v1.IngestorService": (Role.INGESTOR,),
     "dexorder.relay.v1.PipelineService": (Role.PIPELINE,),
+    "dexorder.udf.v1.UdfRegistryService": (Role.CLIENT, Role.ADMIN),
 }
 """Roles that may call each service, with identity on."""
 MINUTE_NS = 60 * SECOND_NS
@@ -45,15 +46,20 @@ def signed(caller: Caller | None, request: T) -> T:
     return dataclasses.replace(request, client_id=caller.client_id)
 
 
+def is_admin(caller: Caller | None) -> bool:
+    """Return whether the caller is an admin, or identity is off."""
+    return caller is None or caller.role is Role.ADMIN
+
+
 def check_admin(caller: Caller | None, action: str) -> None:
     """Raise NotAllowed unless the caller is an admin, or identity is off."""
-    if caller is not None and caller.role is not Role.ADMIN:
+    if caller is not None and not is_admin(caller):
         raise NotAllowed(f"client_id {caller.client_id!r} may not {action}: its role is {caller.role.value}, not admin")
 
 
 def owns(caller: Caller | None, client_id: str) -> bool:
     """Return whether the caller may see and change what belongs to a client."""
-    return caller is None or caller.role is Role.ADMIN or client_id == caller.client_id
+    return caller is None or is_admin(caller) or client_id == caller.client_id
 
 
 def sees(caller: Caller | None, request: HistoryRequest) -> bool:

@@ -49,6 +49,7 @@ from services.relay.service import RelayService, register
 from services.relay.store.database import Store, open_store
 from services.relay.store.schema import Batch
 from services.relay.triggers.backtest import Backtests
+from services.relay.udf_service import UdfRegistryService
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
@@ -107,6 +108,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             instruments,
             CoverageQueries(state, reader),
             Verifier(engine, state, reader, TableMender(tables), values, settings),
+            await UdfRegistryService.load(store, clock),
             metrics,
             catalog,
             Backtests(

@@ -31,6 +31,7 @@ from services.gen.dexorder.relay.v1 import (
 )
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1.realtime_pb2 import SnapshotTickersRequest
+from services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc
 from services.relay import access
 from services.relay.history.engine import Engine
 from services.relay.history.fetch_ohlc import Answers
@@ -43,6 +44,7 @@ from services.relay.paging import page_size, read_token
 from services.relay.realtime_service import RealtimeCalls, RealtimeReports
 from services.relay.trigger_service import TriggerCalls, TriggerReports
 from services.relay.triggers.backtest import Backtests
+from services.relay.udf_service import UDFS, UdfRegistryService
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -62,6 +64,7 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
     instruments: Instruments
     coverage: CoverageQueries
     verifier: Verifier
+    udfs: UdfRegistryService
     metrics: RelayMetrics
     catalog: CatalogSettings
     backtests: Backtests
@@ -246,8 +249,9 @@ class IngestorService(RealtimeReports, ingestor_service_pb2_grpc.IngestorService
 class PipelineService(TriggerReports, pipeline_service_pb2_grpc.PipelineServiceServicer):
     """RPCs for Spark."""
 
-    def __init__(self, engine: Engine, metrics: RelayMetrics) -> None:
+    def __init__(self, engine: Engine, udfs: UdfRegistryService, metrics: RelayMetrics) -> None:
         self._engine = engine
+        self._udfs = udfs
         self._metrics = metrics
 
     async def ReportJobs(  # noqa: N802
@@ -277,6 +281,12 @@ class PipelineService(TriggerReports, pipeline_service_pb2_grpc.PipelineServiceS
         snapshots = [pipeline_service_pb2.NamedSnapshot(snapshot_id=each, named_at=named) for each, named in found]
         return pipeline_service_pb2.ListNamedSnapshotsResponse(snapshots=snapshots)
 
+    async def SyncUdfs(  # noqa: N802
+        self, request: pipeline_service_pb2.SyncUdfsRequest, context: Context
+    ) -> pipeline_service_pb2.SyncUdfsResponse:
+        """Take what the driver says of its UDFs, and return which are to run."""
+        return self._udfs.sync(request)
+
     def _valid(self, kind: str, decode: Callable[[M], V], parts: Iterable[M]) -> list[V]:
         decoded = []
         for part in parts:
@@ -290,8 +300,10 @@ class PipelineService(TriggerReports, pipeline_service_pb2_grpc.PipelineServiceS
 
 def register(server: grpc.aio.Server, relay: RelayService) -> Sequence[str]:
     """Add the service for clients and those for ingestors and Spark, which share its parts; return their names."""
-    ingestor, pipeline = IngestorService(relay.engine, relay.instruments), PipelineService(relay.engine, relay.metrics)
+    ingestor = IngestorService(relay.engine, relay.instruments)
+    pipeline = PipelineService(relay.engine, relay.udfs, relay.metrics)
     relay_service_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
     ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(ingestor, server)
     pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(pipeline, server)
-    return [f"dexorder.relay.v1.{name}" for name in ("RelayService", "IngestorService", "PipelineService")]
+    udf_registry_service_pb2_grpc.add_UdfRegistryServiceServicer_to_server(relay.udfs, server)
+    return [UDFS, *(f"dexorder.relay.v1.{name}" for name in ("RelayService", "IngestorService", "PipelineService"))]

@@ -21,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
 from services.common.lake.claims import collect_claims, renew_marks
-from services.common.lake.tables import COVERAGE, OHLC, TICKERS
+from services.common.lake.tables import COVERAGE, OHLC, TICKERS, udf_tables
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
@@ -125,12 +125,20 @@ class MaintenanceRunner:
         """
         candles = self._locks.of(OHLC.name)
         while self._settings.interval_seconds and not stop.wait(self._settings.interval_seconds):
-            self.run_due([name for name in _NAMES if name != OHLC.name])
+            self.run_due([name for name in self._names() if name != OHLC.name])
             deadline = time.monotonic() + self._settings.max_wait_seconds
             while candles.idle_ns() < self._settings.quiet_seconds * 1e9 and time.monotonic() < deadline:
                 if stop.wait(_POLL_S):
                     return
             self.run_due([OHLC.name])
+
+    def _names(self) -> tuple[str, ...]:
+        """Return all tables: those of the suite, and those of the UDFs."""
+        try:
+            return (*_NAMES, *(each.name for each in udf_tables(self._catalog)))
+        except Exception as error:
+            log.warning("tables of UDFs are not maintained", error=f"{type(error).__name__}: {error}"[:500])
+            return _NAMES
 
     def run_due(self, names: Sequence[str] = _NAMES) -> None:
         """Run the due steps of some tables. A failure is logged and counted, and the steps stay due."""
@@ -161,9 +169,10 @@ class MaintenanceRunner:
             Unavailable: No session is attached, or ``cancelled`` was set.
             MaintenanceFailed: A step failed; the following tables are not reached.
         """
+        known = self._names()
         for name in tables:
-            if name not in _NAMES:
-                raise InvalidRequest(f"tables: {name!r} is not one of {', '.join(_NAMES)}")
+            if name not in known:
+                raise InvalidRequest(f"tables: {name!r} is not one of {', '.join(known)}")
         self._attached()
         if not self._requested.acquire(blocking=False):
             raise Conflict("another call maintains the tables; repeat the call when it has ended")
@@ -171,7 +180,7 @@ class MaintenanceRunner:
             with self._running:
                 if not dry_run:
                     self._collect(before_ns=self._clock.wall_ns())
-                for name in tables or _NAMES:
+                for name in tables or known:
                     yield self._maintain(name, eager=True, dry_run=dry_run, cancelled=cancelled)
         finally:
             self._requested.release()
@@ -258,7 +267,7 @@ class MaintenanceRunner:
 
     def _remove_orphans(self) -> None:
         before_ns = self._clock.wall_ns() - round(self._settings.orphan_days * 24 * 3_600) * 1_000_000_000
-        for name in _NAMES:
+        for name in self._names():
             try:
                 removed = procedures.remove_orphans(self._attached(), self._catalog, name, before_ns)
             except Exception as error:

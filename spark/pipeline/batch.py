@@ -41,10 +41,11 @@ from spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
 from spark.pipeline.decoded import Decoded
 from spark.pipeline.fault import Fault, Moment
 from spark.pipeline.files import Layout, Stage
+from spark.pipeline.position import lost_partitions
 from spark.pipeline.quarantine import isolate
 from spark.pipeline.reporter import Reporter
 from spark.source.client import SourceBroken, SourceClient
-from spark.source.offsets import OffsetRange, Offsets, SourceState, begun_anew, resume, to_compare
+from spark.source.offsets import OffsetRange, Offsets, SourceState, resume
 from spark.source.records import RAW, RAW_DDL, to_batch
 from spark.source.udsource import read_ranges
 from spark.tables.table import PageTable
@@ -119,17 +120,8 @@ class Pipeline:
         If the table has read another log, which was deleted since, the log is read from its start.
         """
         state = state_of(self._catalog.load_table(self._table.name).metadata)
-        kept, topic_id = state.offsets.get(self._source, {}), state.topics.get(self._source, "")
         self._topic_id = log_state.topic_id
-        lost = begun_anew(kept, log_state, topic_id)
-        for part in to_compare(kept, state.epochs.get(self._source, {}), log_state):
-            if part.partition not in lost and (reason := SourceClient(self._source).compare(part)):
-                log.error("a partition lost records that the table has read", partition=part.partition, reason=reason)
-                lost.add(part.partition)
-        self._begun_anew = lost
-        if self._begun_anew:
-            partitions = sorted(self._begun_anew)
-            log.error("the table has read another log; this one is read from its start", partitions=partitions)
+        self._begun_anew = lost_partitions(state, SourceClient(self._source), log_state)
         self.position = resume(state.without(self._source, self._begun_anew).position(self._source), log_state)
         return self.position
 

@@ -26,6 +26,8 @@ from spark.pipeline.table_driver import TableDriver
 from spark.runtime.locks import WriterLocks
 from spark.runtime.session import another_session, build_session, jvm_pid
 from spark.tables.table import PageTable, ensure_tables
+from spark.udf.programs import declared_udfs
+from spark.udf.stages import UdfStages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +38,7 @@ OnReady = Callable[[str, bool], None]
 
 
 class Driver:
-    """Runner of all queries until ``stop`` is set."""
+    """Runner of all queries, and of the users' functions beside them, until ``stop`` is set."""
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Driver:
         self._metrics = Metrics(registry)
         self._locks = locks
         self._maintenance = maintenance
+        self._udfs = UdfStages(settings, catalog, declared_udfs(settings), locks, stop)
 
     def run(self) -> None:
         """Build the session and run the queries until ``stop``; the error of the first one that gives up is raised."""
@@ -87,10 +90,13 @@ class Driver:
         )
         hosting = threading.Thread(target=triggers.run, name="triggers")
         hosting.start()
+        udfs = threading.Thread(target=self._udfs.run, name="udfs", daemon=True)
+        udfs.start()
         with ThreadPoolExecutor(len(self._tables), "query") as threads:
             running = [threads.submit(self._drive_table, session, table, fault) for table in self._tables]
             self._stop_when_one_ends(running)
         hosting.join()
+        udfs.join()
         for each in running:
             each.result()
 

@@ -82,7 +82,7 @@ class SourceClient:
     """
 
     def __init__(self, address: str, group: str = "") -> None:
-        self._address = address
+        self.address = address
         server, _, self._topic = address.partition("#")
         self._of_topic = (("x-topic", self._topic),) if self._topic else ()
         self._metadata = (("x-replay", "1"), *([("x-group", group)] if group else []), *self._of_topic)
@@ -101,16 +101,16 @@ class SourceClient:
             answer, call = self._stub.PendingFn.with_call(Empty(), metadata=self._metadata, timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             kind = SourceRefuses if is_final(error) else Unavailable
-            raise kind(f"source {self._address}: {error_text(error)}") from error
+            raise kind(f"source {self.address}: {error_text(error)}") from error
         metadata = {name: str(value) for name, value in call.initial_metadata() or ()}
         if "x-ends" not in metadata and answer.result.count < 0:
-            raise PendingUnknown(f"source {self._address}: it does not know its offsets yet")
+            raise PendingUnknown(f"source {self.address}: it does not know its offsets yet")
         if "x-ends" not in metadata:
             raise NotImplementedError(
-                f"source {self._address} sends no x-ends metadata on PendingFn, so it cannot replay a range"
+                f"source {self.address} sends no x-ends metadata on PendingFn, so it cannot replay a range"
             )
         if metadata.get("x-topic", "") != self._topic:
-            raise NotImplementedError(f"source {self._address} has only one topic: it does not answer with x-topic")
+            raise NotImplementedError(f"source {self.address} has only one topic: it does not answer with x-topic")
         starts, ends, committed = (
             parse_pairs(metadata.get(f"x-{name}", "")) for name in ("starts", "ends", "committed")
         )
@@ -143,7 +143,7 @@ class SourceClient:
                     backoff.reset()
             except (grpc.RpcError, Unavailable) as error:
                 where = f"partition {part.partition} at offset {position} of [{part.start}, {part.end})"
-                backoff.wait(f"source {self._address}, {where}", error)
+                backoff.wait(f"source {self.address}, {where}", error)
                 continue
             if position == before:
                 return
@@ -159,7 +159,7 @@ class SourceClient:
         except SourceBroken as error:
             return str(error) if error.__cause__ is None else error_text(error.__cause__)
         except grpc.RpcError as error:
-            raise Unavailable(f"source {self._address}: {error_text(error)}") from error
+            raise Unavailable(f"source {self.address}: {error_text(error)}") from error
         return ""
 
     def _stream(self, part: OffsetRange, limit: int) -> Iterator[list[Result]]:
@@ -176,7 +176,7 @@ class SourceClient:
         results: list[Result] = []
 
         def where() -> str:
-            return f"source {self._address}, partition {part.partition}, at offset {position} or later"
+            return f"source {self.address}, partition {part.partition}, at offset {position} or later"
 
         try:
             for response in call:
@@ -223,9 +223,9 @@ class SourceClient:
         try:
             answers = list(self._stub.AckFn(iter(requests), metadata=self._metadata, timeout=_CALL_TIMEOUT_S))
         except grpc.RpcError as error:
-            raise Unavailable(f"source {self._address}: {error_text(error)}") from error
+            raise Unavailable(f"source {self.address}: {error_text(error)}") from error
         if not any(answer.HasField("result") for answer in answers):
-            raise Unavailable(f"source {self._address}: the ack of {dict(offsets)} was not confirmed")
+            raise Unavailable(f"source {self.address}: the ack of {dict(offsets)} was not confirmed")
 
 
 class _Backoff:

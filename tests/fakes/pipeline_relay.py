@@ -11,7 +11,9 @@ from typing import Any
 import grpc
 
 from dexorder.testing.dispatches import issued
+from services.common.model.udf import UdfRegistration
 from services.common.rpc.history_messages import encode_issued_dispatch
+from services.common.rpc.udf_messages import encode_registration
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 
@@ -24,12 +26,18 @@ class PipelineRelay(rpc.PipelineServiceServicer):
     Attributes:
         reports: Reports that were answered with OK.
         waiting: Set once a report waits for its answer.
+        udfs: What SyncUdfs answers.
+        synced: The last request of SyncUdfs.
+        udf_lines: Lines of all requests of SyncUdfs by UDF.
     """
 
     def __init__(self) -> None:
         self.refusal: grpc.StatusCode | None = None
         self.reports: list[pb.ReportJobsRequest] = []
         self.waiting = threading.Event()
+        self.udfs: list[UdfRegistration] = []
+        self.synced = pb.SyncUdfsRequest()
+        self.udf_lines: dict[str, list[str]] = {}
         self._free = threading.Event()
         self._free.set()
 
@@ -65,6 +73,12 @@ class PipelineRelay(rpc.PipelineServiceServicer):
         self, request: pb.ReportTriggerEventsRequest, context: Any
     ) -> pb.ReportTriggerEventsResponse:
         return pb.ReportTriggerEventsResponse()
+
+    def SyncUdfs(self, request: pb.SyncUdfsRequest, context: Any) -> pb.SyncUdfsResponse:
+        self.synced = request
+        for each in request.logs:
+            self.udf_lines.setdefault(each.name, []).extend(line.text for line in each.lines)
+        return pb.SyncUdfsResponse(registrations=map(encode_registration, self.udfs))
 
 
 @contextmanager

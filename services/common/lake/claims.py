@@ -24,7 +24,7 @@ from pyiceberg.table.snapshots import Snapshot
 from services.common.lake.commit import CommitLost, append_rows, commit_files
 from services.common.lake.commit_state import CommitState, ancestors, summary_of
 from services.common.lake.coverage import CoverageRow, decode_coverage, encode_coverage
-from services.common.lake.tables import COVERAGE, OHLC, TICKERS, TICKS, IcebergTable, present_columns
+from services.common.lake.tables import COVERAGE, OHLC, TICKERS, TICKS, IcebergTable, present_columns, udf_tables
 from services.common.model.errors import Unavailable
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
@@ -161,7 +161,8 @@ def needed_snapshots(catalog: Catalog) -> set[int]:
     """Return the snapshots of all tables that must not expire: those with the state, and with claims to collect."""
     tables, collected = _load(catalog)
     needed = {snapshot.snapshot_id for each in tables for snapshot, _ in each.newer(collected)}
-    for table in (*(each.table for each in tables), *filter(None, [TICKERS.load(catalog)])):
+    others = (each.load(catalog) for each in (TICKERS, *udf_tables(catalog)))
+    for table in (*(each.table for each in tables), *filter(None, others)):
         stateful = (each for each in ancestors(table.metadata) if CommitState.decode(summary_of(each)))
         needed |= {each.snapshot_id for each in islice(stateful, 1)}
     if collected is not None:
@@ -181,7 +182,8 @@ def renew_marks(catalog: Catalog, *, before_ns: int) -> None:
     Raises:
         CommitLost: Another writer was faster.
     """
-    for declared, marks in (*((each, _state_alone) for each in (*CLAIMING, TICKERS)), (COVERAGE, collected_mark)):
+    stateful = (*CLAIMING, TICKERS, *udf_tables(catalog))
+    for declared, marks in (*((each, _state_alone) for each in stateful), (COVERAGE, collected_mark)):
         table = declared.load(catalog)
         current = table.current_snapshot() if table is not None else None
         if table is None or current is None or current.timestamp_ms * 1_000_000 >= before_ns:

@@ -17,13 +17,14 @@ from pyiceberg.table.snapshots import Snapshot
 Offsets = Mapping[int, int]
 """Next offset to read, by partition."""
 
-_OFFSETS, _RESUME, _TOPICS, _EPOCHS, _DISPATCH, _CLAIMS = (
+_OFFSETS, _RESUME, _TOPICS, _EPOCHS, _DISPATCH, _CLAIMS, _UDF_STATE = (
     "dexorder.offsets",
     "dexorder.resume",
     "dexorder.topics",
     "dexorder.epochs",
     "dexorder.dispatch",
     "dexorder.claims",
+    "dexorder.udf-state",
 )
 
 
@@ -39,6 +40,7 @@ class CommitState:
             batch is reported of which only the commit succeeded.
         topics: By address of a source, the id of the topic to which its offsets belong.
         epochs: By address of a source, the epochs of the partitions' leaders who had the records before its offsets.
+        udf_state: Path of the file with the state of the UDF whose output the table is; empty for other tables.
     """
 
     offsets: Mapping[str, Offsets] = field(default_factory=dict)
@@ -47,6 +49,7 @@ class CommitState:
     resume: Mapping[str, Offsets] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
     epochs: Mapping[str, Offsets] = field(default_factory=dict)
+    udf_state: str = ""
 
     def encode(self) -> dict[str, str]:
         """Return the properties of a snapshot's summary."""
@@ -55,7 +58,8 @@ class CommitState:
             found[_TOPICS] = json.dumps(self.topics, separators=(",", ":"), sort_keys=True)
         if any(self.epochs.values()):
             found[_EPOCHS] = _encode({source: epochs for source, epochs in self.epochs.items() if epochs})
-        return found | {_CLAIMS: self.claims} if self.claims else found
+        files = {_CLAIMS: self.claims, _UDF_STATE: self.udf_state}
+        return found | {name: path for name, path in files.items() if path}
 
     @classmethod
     def decode(cls, summary: Mapping[str, str]) -> Self | None:
@@ -64,7 +68,8 @@ class CommitState:
             offsets, resume = _decode(summary[_OFFSETS]), _decode(summary.get(_RESUME, "{}"))
             topics = {str(source): str(topic) for source, topic in json.loads(summary.get(_TOPICS, "{}")).items()}
             epochs = _decode(summary.get(_EPOCHS, "{}"))
-            return cls(offsets, int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), resume, topics, epochs)
+            dispatch, claims, udf_state = int(summary[_DISPATCH]), summary.get(_CLAIMS, ""), summary.get(_UDF_STATE, "")
+            return cls(offsets, dispatch, claims, resume, topics, epochs, udf_state)
         except (KeyError, ValueError, AttributeError, TypeError):
             return None
 
@@ -83,6 +88,7 @@ class CommitState:
         claims: str = "",
         topic_id: str = "",
         epochs: Offsets | None = None,
+        udf_state: str = "",
     ) -> Self:
         """Return the state after a commit of a batch of ``source``; no offset and no number moves back."""
         done = dict(self.offsets.get(source, {}))
@@ -92,7 +98,10 @@ class CommitState:
         topics = {**self.topics, source: topic_id} if topic_id else self.topics
         known = {p: epoch for p, epoch in self.epochs.get(source, {}).items() if p not in ends} | dict(epochs or {})
         leaders = {**self.epochs, source: known} if known or source in self.epochs else self.epochs
-        return type(self)({**self.offsets, source: done}, max(dispatch, self.dispatch), claims, starts, topics, leaders)
+        offsets = {**self.offsets, source: done}
+        return type(self)(
+            offsets, max(dispatch, self.dispatch), claims, starts, topics, leaders, udf_state or self.udf_state
+        )
 
     def without(self, source: str, partitions: Collection[int]) -> Self:
         """Return the state without the offsets of partitions whose log has begun anew."""

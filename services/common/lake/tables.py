@@ -23,6 +23,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
     DoubleType,
     IcebergType,
     IntegerType,
@@ -38,6 +39,7 @@ from pyiceberg.types import (
 from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso_microseconds
+from services.common.model.udf import UDF_PREFIX
 
 NAMESPACE = "trading"
 MICROSECONDS = pa.timestamp("us", tz="UTC")
@@ -174,6 +176,7 @@ def _within(column: str, span: TimeRange) -> tuple[BooleanExpression, BooleanExp
 _ARROW_TYPES: dict[type[IcebergType], pa.DataType] = {
     StringType: pa.string(),
     BinaryType: pa.binary(),
+    BooleanType: pa.bool_(),
     IntegerType: pa.int32(),
     LongType: pa.int64(),
     DoubleType: pa.float64(),
@@ -182,6 +185,7 @@ _ARROW_TYPES: dict[type[IcebergType], pa.DataType] = {
 _DDL_TYPES = {
     pa.string(): "string",
     pa.binary(): "binary",
+    pa.bool_(): "boolean",
     pa.int32(): "int",
     pa.int64(): "bigint",
     pa.float64(): "double",
@@ -381,3 +385,46 @@ DEAD_LETTERS = IcebergTable(
     key=("source", "partition", "offset"),
 )
 """Records that could not be used, unchanged."""
+
+
+def _values(number: int, name: str, kind: IcebergType, doc: str) -> NestedField:
+    value = MapType(number + 10, StringType(), number + 11, kind, value_required=True)
+    return _required(number, name, value, doc)
+
+
+_UDF_SCHEMA = Schema(
+    _required(1, "sequence", LongType(), "number of the row in this table, from 0, in the order of the output"),
+    _required(2, "time", TimestamptzType(), "time of the point"),
+    _optional(3, "ticker", StringType(), "tag ticker, where the point has it"),
+    _optional(4, "period", StringType(), "tag period, where the point has it"),
+    _required(5, "name", StringType(), "name of the point or of its batch"),
+    _required(6, "group", StringType(), "group of the point: its dimensions, k=v,k2=v2"),
+    _optional(7, "batch_time", TimestamptzType(), "end of the batch in which the point came; null outside a batch"),
+    _values(8, "tags", StringType(), "all tags"),
+    _values(9, "doubles", DoubleType(), "fields that are double"),
+    _values(10, "ints", LongType(), "fields that are integers"),
+    _values(11, "strings", StringType(), "fields that are text"),
+    _values(12, "bools", BooleanType(), "fields that are true or false"),
+    identifier_field_ids=[1],
+)
+
+
+def udf_table(name: str) -> IcebergTable:
+    """Return the table with the output of a UDF. Fields are in a map for each type, so a new field changes nothing."""
+    return IcebergTable(
+        f"{NAMESPACE}.{UDF_PREFIX}{name}",
+        _UDF_SCHEMA,
+        key=("sequence",),
+        partitions=PartitionSpec(PartitionField(2, 1000, MonthTransform(), "time_month")),
+        order=SortOrder(*(SortField(number, IdentityTransform()) for number in (3, 4, 2, 1))),
+        properties=_COMMON | _NO_SHUFFLE,
+    )
+
+
+def udf_tables(catalog: Catalog) -> list[IcebergTable]:
+    """Return the tables of all UDFs that the catalog has, also of those that no longer run."""
+    try:
+        found = sorted(str(name[-1]) for name in catalog.list_tables(NAMESPACE))
+    except NoSuchNamespaceError:
+        return []
+    return [udf_table(name.removeprefix(UDF_PREFIX)) for name in found if name.startswith(UDF_PREFIX)]

@@ -148,6 +148,10 @@ CREATE INDEX trigger_events_by_callback ON trigger_events (callback_id, cursor) 
 CREATE INDEX trigger_events_by_registration ON trigger_events (registration);
 CREATE INDEX trigger_events_with_alert ON trigger_events (cursor) WHERE alert = 1;
 """,
+    # 8: users' functions (UDFs), each as its message UdfRegistration
+    """
+CREATE TABLE udfs (name TEXT PRIMARY KEY, registration BLOB NOT NULL) WITHOUT ROWID;
+""",
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (

@@ -28,6 +28,8 @@ from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as upb
+from services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc as urpc
 from services.relay.access import ROLES
 from services.relay.history import rechecker
 from services.relay.server import RunningRelay, relay
@@ -160,13 +162,18 @@ MATRIX = {
     "PipelineService/ListNamedSnapshots": PIPELINES,
     "PipelineService/FollowTriggers": PIPELINES,
     "PipelineService/ReportTriggerEvents": PIPELINES,
+    "PipelineService/SyncUdfs": PIPELINES,
+    "UdfRegistryService/StartUdf": CLIENTS,
+    "UdfRegistryService/StopUdf": CLIENTS,
+    "UdfRegistryService/ListUdfs": CLIENTS,
+    "UdfRegistryService/UdfLogs": CLIENTS,
 }
 
 
 async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
     methods = {
-        f"{service.name}/{method.name}": method
-        for module in (rpb, ipb, ppb)
+        f"{service.name}/{method.name}": (f"/{service.full_name}/{method.name}", method)
+        for module in (rpb, ipb, ppb, upb)
         for service in module.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
@@ -176,11 +183,11 @@ async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
     async with guarded(tmp_path) as suite:
         for caller in ("desk", "boss", "fetcher", "spark", None):
             channel: Any = await suite.channel(caller)
-            for name, method in methods.items():
+            for name, (path, method) in methods.items():
                 sent, answered = (
                     "stream" if s else "unary" for s in (method.client_streaming, method.server_streaming)
                 )
-                call = getattr(channel, f"{sent}_{answered}")(f"/dexorder.relay.v1.{name}")
+                call = getattr(channel, f"{sent}_{answered}")(path)
                 code, _ = await code_of(call([b""] if method.client_streaming else b"", timeout=30))
                 if code in (CODE.UNAUTHENTICATED, CODE.PERMISSION_DENIED):
                     refused[name, caller] = code
@@ -191,6 +198,35 @@ async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
         if caller not in allowed
     }
     assert refused == expected
+
+
+# ---- UDFs ----------------------------------------------------------------------------------------------------------
+
+
+async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as suite:
+        spark = prpc.PipelineServiceStub(await suite.channel("spark"))
+        desk, other, boss = [
+            urpc.UdfRegistryServiceStub(await suite.channel(each)) for each in ("desk", "other", "boss")
+        ]
+        declared = upb.Udf(name="average", command=upb.UdfCommand(prog="average", env={"KEY": "secret"}))
+        await spark.SyncUdfs(ppb.SyncUdfsRequest(declared=[declared]), timeout=30)
+        await desk.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="mine", program="average")), timeout=30)
+        own = upb.Udf(name="shell", command=upb.UdfCommand(prog="sh"))
+        code, text = await code_of(desk.StartUdf(upb.StartUdfRequest(udf=own), timeout=30))
+        assert code is CODE.PERMISSION_DENIED and "command of its own" in text
+        await boss.StartUdf(upb.StartUdfRequest(udf=own), timeout=30)
+        for call in (
+            other.StopUdf(upb.StopUdfRequest(name="mine"), timeout=30),
+            other.UdfLogs(upb.UdfLogsRequest(name="mine"), timeout=30),
+            other.StartUdf(upb.StartUdfRequest(udf=upb.Udf(name="mine")), timeout=30),
+        ):
+            assert (await code_of(call))[0] is CODE.NOT_FOUND
+        listed = {each.udf.name: each for each in (await other.ListUdfs(upb.ListUdfsRequest(), timeout=30)).udfs}
+        assert [*listed] == ["average", "mine", "shell"] and not listed["average"].udf.command.env
+        seen = {each.udf.name: each for each in (await boss.ListUdfs(upb.ListUdfsRequest(), timeout=30)).udfs}
+        assert seen["average"].udf.command.env == {"KEY": "secret"} and seen["mine"].client_id == "desk"
+        await boss.StopUdf(upb.StopUdfRequest(name="mine"), timeout=30)
 
 
 # ---- whose request it is -------------------------------------------------------------------------------------------

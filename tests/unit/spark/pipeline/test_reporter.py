@@ -77,6 +77,9 @@ class Relay(rpc.PipelineServiceServicer):
     ) -> pb.ReportTriggerEventsResponse:
         raise NotImplementedError
 
+    def SyncUdfs(self, request: pb.SyncUdfsRequest, context: Any) -> pb.SyncUdfsResponse:
+        raise NotImplementedError
+
 
 @pytest.fixture
 def relay() -> Iterator[tuple[Relay, str]]:

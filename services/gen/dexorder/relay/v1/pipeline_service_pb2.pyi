@@ -7,6 +7,7 @@ from collections import abc as _abc
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
 from services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
+from services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as _udf_registry_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -517,3 +518,91 @@ class ReportTriggerEventsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportTriggerEventsResponse: _TypeAlias = ReportTriggerEventsResponse  # noqa: Y015
+
+@_typing.final
+class SyncUdfsRequest(_message.Message):
+    """UDFs of a driver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECLARED_FIELD_NUMBER: _builtins.int
+    STATUSES_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def declared(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.Udf]:
+        """Definitions of its file, of which StartUdf may name the programs."""
+
+    @_builtins.property
+    def statuses(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.UdfStatus]:
+        """All that it runs, has stopped, or that have failed."""
+
+    @_builtins.property
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___UdfLogs]:
+        """Lines since the last answered call."""
+
+    def __init__(
+        self,
+        *,
+        declared: _abc.Iterable[_udf_registry_service_pb2.Udf] | None = ...,
+        statuses: _abc.Iterable[_udf_registry_service_pb2.UdfStatus] | None = ...,
+        logs: _abc.Iterable[Global___UdfLogs] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["declared", b"declared", "logs", b"logs", "statuses", b"statuses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncUdfsRequest: _TypeAlias = SyncUdfsRequest  # noqa: Y015
+
+@_typing.final
+class UdfLogs(_message.Message):
+    """Lines of one UDF."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name."""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.UdfLogLine]:
+        """Oldest first. Their numbers are not set; the relay gives them."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        lines: _abc.Iterable[_udf_registry_service_pb2.UdfLogLine] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UdfLogs: _TypeAlias = UdfLogs  # noqa: Y015
+
+@_typing.final
+class SyncUdfsResponse(_message.Message):
+    """What is to run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGISTRATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def registrations(self) -> _containers.RepeatedCompositeFieldContainer[_udf_registry_service_pb2.UdfRegistration]:
+        """One for each UDF that was started or stopped by a call. Those of the file that are missing run as the file says."""
+
+    def __init__(
+        self,
+        *,
+        registrations: _abc.Iterable[_udf_registry_service_pb2.UdfRegistration] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["registrations", b"registrations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncUdfsResponse: _TypeAlias = SyncUdfsResponse  # noqa: Y015

@@ -60,6 +60,11 @@ class PipelineServiceStub:
                 request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsResponse.FromString,
                 _registered_method=True)
+        self.SyncUdfs = channel.unary_unary(
+                '/dexorder.relay.v1.PipelineService/SyncUdfs',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.SyncUdfsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.SyncUdfsResponse.FromString,
+                _registered_method=True)
 
 
 class PipelineServiceServicer:
@@ -101,6 +106,13 @@ class PipelineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SyncUdfs(self, request, context):
+        """Report the UDFs that the driver runs, and return what is to run. Called once a second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PipelineServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +140,11 @@ def add_PipelineServiceServicer_to_server(servicer, server):
                     servicer.ReportTriggerEvents,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsResponse.SerializeToString,
+            ),
+            'SyncUdfs': grpc.unary_unary_rpc_method_handler(
+                    servicer.SyncUdfs,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.SyncUdfsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.SyncUdfsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +283,33 @@ class PipelineService:
             '/dexorder.relay.v1.PipelineService/ReportTriggerEvents',
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.ReportTriggerEventsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SyncUdfs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dexorder.relay.v1.PipelineService/SyncUdfs',
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.SyncUdfsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_pipeline__service__pb2.SyncUdfsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class PipelineServiceStub:
     """Stream the changes of triggers after a known one, then every further change, without end."""
     ReportTriggerEvents: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
+    SyncUdfs: _grpc.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]
+    """Report the UDFs that the driver runs, and return what is to run. Called once a second."""
 
 @_typing.type_check_only
 class PipelineServiceAsyncStub(PipelineServiceStub):
@@ -59,6 +61,8 @@ class PipelineServiceAsyncStub(PipelineServiceStub):
     """Stream the changes of triggers after a known one, then every further change, without end."""
     ReportTriggerEvents: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.ReportTriggerEventsRequest, _pipeline_service_pb2.ReportTriggerEventsResponse]  # type: ignore[assignment]
     """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
+    SyncUdfs: _aio.UnaryUnaryMultiCallable[_pipeline_service_pb2.SyncUdfsRequest, _pipeline_service_pb2.SyncUdfsResponse]  # type: ignore[assignment]
+    """Report the UDFs that the driver runs, and return what is to run. Called once a second."""
 
 class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
     """Results of jobs, after their rows are committed."""
@@ -102,5 +106,13 @@ class PipelineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_pipeline_service_pb2.ReportTriggerEventsResponse, _abc.Awaitable[_pipeline_service_pb2.ReportTriggerEventsResponse]]:
         """Report events of triggers. Stored by the relay before it answers; an event_id that it knows changes nothing."""
+
+    @_abc_1.abstractmethod
+    def SyncUdfs(
+        self,
+        request: _pipeline_service_pb2.SyncUdfsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_pipeline_service_pb2.SyncUdfsResponse, _abc.Awaitable[_pipeline_service_pb2.SyncUdfsResponse]]:
+        """Report the UDFs that the driver runs, and return what is to run. Called once a second."""
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,289 @@
+"""A stage with real agents as processes: every point once in the table, whatever is killed; and its failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from services.common.lake.catalog import CatalogSettings
+from services.common.lake.commit import commit_files
+from services.common.lake.commit_state import state_of
+from services.common.lake.tables import udf_table
+from services.common.model.udf import TICKS, UdfInput, UdfState
+from tests.fakes.pages import TICKER, control, page
+from tests.fakes.pipeline import wait_until
+from tests.fakes.source_server import FakeSource, RunningSource
+from tests.fakes.trades import MadeTrade, second, trade, trades_head, trades_record
+from tests.paths import ROOT
+from tests.unit.spark.udf.rig import definition, running, table_rows
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def source() -> Iterator[RunningSource]:
+    server = RunningSource(FakeSource(partitions=1))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> CatalogSettings:
+    return CatalogSettings.local(tmp_path)
+
+
+def send(source: RunningSource, first: int, end: int, *late: MadeTrade, job: int = 1) -> None:
+    """Send a record with the trades from ``first`` to ``end``, and late ones, of a realtime dispatch."""
+    value, headers = trades_record(
+        trades_head(first, end, job=job, page=first), [*late, *map(trade, range(first, end))]
+    )
+    source.fake.add(0, value, TICKER, headers)
+
+
+def oracle(count: int) -> list[tuple[int, int, int, float]]:
+    """Return sequence, time, count and sum of the rows that the agent ``sum`` makes of the first trades."""
+    rows, total = [], 0.0
+    for number in range(count):
+        total += trade(number).price
+        rows.append((number, trade(number).time_ns // 1_000, number + 1, total))
+    return rows
+
+
+def found(catalog: CatalogSettings) -> list[tuple[int, int, int, float]]:
+    rows = table_rows(catalog)
+    return [(row["sequence"], row["time"], row["fields"]["count"], row["fields"]["sum"]) for row in rows]
+
+
+def test_rows_are_those_of_the_oracle_over_restarts(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(5)
+        send(source, 5, 9)
+        rig.wait_for(9)
+        assert "field is price" in rig.lines
+    send(source, 9, 12)
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(12)
+    assert found(catalog) == oracle(12)
+    (row, *_) = table_rows(catalog)
+    assert (row["name"], row["ticker"], row["group"]) == ("sum", TICKER, f"ticker={TICKER}")
+
+
+def test_trades_that_come_twice_or_late_are_not_fed_again(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    send(source, 0, 5)
+    send(source, 3, 8, job=2)  # another dispatch repeats two
+    send(source, 8, 10, MadeTrade(77, second(2)))  # a trade that comes after later ones
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(10)
+        assert rig.stage.status.late == 8
+    assert found(catalog) == oracle(10)
+
+
+def test_a_new_udf_begins_now_and_stays_there_over_a_restart(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    udf = definition(input=UdfInput(TICKS))
+    with running(catalog, source, udf) as rig:
+        rig.wait_for(0)
+    send(source, 5, 8)  # while it does not run
+    with running(catalog, source, udf) as rig:
+        rig.wait_for(3)
+    assert [row["fields"]["count"] for row in table_rows(catalog)] == [1, 2, 3]
+
+
+def test_a_killed_udf_is_restored_and_its_output_is_complete(
+    catalog: CatalogSettings, source: RunningSource, tmp_path: Path
+) -> None:
+    fuse = tmp_path / "fuse"
+    fuse.touch()
+    for first in range(0, 40, 4):
+        send(source, first, first + 4)
+    with running(catalog, source, definition("sum", "--die-at", "18", "--fuse", str(fuse)), max_records=3) as rig:
+        rig.wait_for(40)
+        assert rig.stage.status.restarts == 1
+    assert not fuse.exists()
+    assert found(catalog) == oracle(40)
+
+
+def test_a_udf_that_refuses_a_point_fails_with_its_own_words(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    with running(catalog, source, definition("sum", "--refuse", "three is too many")) as rig:
+        assert "three is too many" in rig.wait_state(UdfState.FAILED)
+    assert found(catalog) == []
+    with running(catalog, source, definition()) as rig:  # started again, it has lost nothing
+        rig.wait_for(5)
+    assert found(catalog) == oracle(5)
+
+
+def test_an_option_that_the_udf_does_not_have_is_named(catalog: CatalogSettings, source: RunningSource) -> None:
+    with running(catalog, source, definition(options={"feld": ("price",)})) as rig:
+        assert '"feld"' in rig.wait_state(UdfState.FAILED)
+
+
+def test_a_udf_for_batches_gets_whole_windows(catalog: CatalogSettings, source: RunningSource) -> None:
+    udf = definition("range", input=UdfInput(TICKS, since_ns=0, window_seconds=10))
+    send(source, 0, 15)
+    with running(catalog, source, udf) as rig:
+        rig.wait_for(1)
+    send(source, 15, 35)  # the open window is a part of the state
+    with running(catalog, source, udf) as rig:
+        rig.wait_for(3)
+    rows = table_rows(catalog)
+    assert [row["fields"]["count"] for row in rows] == [10, 10, 10]
+    assert [row["fields"]["first"] for row in rows] == [trade(number).time_ns for number in (0, 10, 20)]
+    assert [row["time"] * 1_000 for row in rows] == [second(10), second(20), second(30)]
+
+
+def test_a_udf_for_batches_needs_a_window(catalog: CatalogSettings, source: RunningSource) -> None:
+    with running(catalog, source, definition("range")) as rig:
+        assert "input.window is not set" in rig.wait_state(UdfState.FAILED)
+
+
+def test_history_is_fed_only_if_it_is_asked_for(catalog: CatalogSettings, source: RunningSource) -> None:
+    for first in (0, 10):
+        value, headers = page(control(first, 10))
+        source.fake.add(0, value, TICKER, headers)
+    options = {"field": ("close",)}
+    with running(catalog, source, definition(options=options, input=UdfInput(since_ns=0))) as rig:
+        rig.wait_for(0)
+        assert rig.stage.status.fed == 0
+    udf = definition(options=options, input=UdfInput(since_ns=0, history=True), name="other")
+    with running(catalog, source, udf) as rig:
+        rig.wait_for(20)
+    rows = table_rows(catalog, "other")
+    assert rows[-1]["fields"] == {"count": 20, "sum": 20 * 101.0}
+    assert (rows[0]["ticker"], rows[0]["period"]) == (TICKER, "1m")
+
+
+def test_it_waits_for_a_source_that_is_away(catalog: CatalogSettings, source: RunningSource) -> None:
+    source.stop()
+    with running(catalog, source, definition()) as rig:
+        assert source.address in rig.wait_state(UdfState.WAITING)
+        source.start()
+        send(source, 0, 5)
+        rig.wait_for(5)
+    assert found(catalog) == oracle(5)
+
+
+def test_a_foreign_commit_makes_it_look_again(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(5)
+        table = catalog.load().load_table("trading.udf_test")
+        commit_files(table, properties=state_of(table.metadata).encode())
+        send(source, 5, 9)
+        rig.wait_for(9)
+    assert found(catalog) == oracle(9)
+
+
+def test_rows_that_were_not_sent_on_are_sent_at_the_next_start(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    with running(catalog, source, definition()) as rig:
+        rig.sinks.failures = [OSError("the gateway is away")]
+        wait_until(lambda: len(rig.sinks.rows) == 5, 30)
+        rig.wait_for(5)
+    assert [row["sequence"] for row in rig.sinks.rows] == [0, 1, 2, 3, 4]
+    assert found(catalog) == oracle(5)
+
+
+def test_a_start_anew_forgets_state_and_position_but_no_row(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 3)
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(3)
+    with running(catalog, source, definition(), since_generation=7) as rig:
+        rig.wait_for(6)
+    with running(catalog, source, definition(), since_generation=7) as rig:  # the same start again is not anew
+        send(source, 3, 4)
+        rig.wait_for(7)
+    counts = [(row["sequence"], row["fields"]["count"]) for row in table_rows(catalog)]
+    assert counts == [(0, 1), (1, 2), (2, 3), (3, 1), (4, 2), (5, 3), (6, 4)]
+
+
+def test_a_lost_state_is_an_error_that_names_the_way_out(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 3)
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(3)
+    table = catalog.load().load_table("trading.udf_test")
+    table.io.delete(state_of(table.metadata).udf_state)
+    with running(catalog, source, definition()) as rig:
+        assert "--anew" in rig.wait_state(UdfState.FAILED)
+    with running(catalog, source, definition(), since_generation=1) as rig:
+        rig.wait_for(6)
+    assert [row["sequence"] for row in table_rows(catalog)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_state_that_is_too_large_is_an_error(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    with running(catalog, source, definition(), max_state_bytes=150) as rig:
+        assert "at most 150 are allowed" in rig.wait_state(UdfState.FAILED)
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_start(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 2)
+    send(source, 2, 5)
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(5)
+    source.fake.create_again()
+    send(source, 3, 8)
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(8)
+    assert found(catalog) == oracle(8)
+
+
+def test_files_of_states_do_not_pile_up(catalog: CatalogSettings, source: RunningSource, tmp_path: Path) -> None:
+    with running(catalog, source, definition()) as rig:
+        for first in range(0, 12, 3):
+            send(source, first, first + 3)
+            rig.wait_for(first + 3)
+    table = catalog.load().load_table(udf_table("test").name)
+    states = list(tmp_path.rglob("*.state"))
+    assert [str(path) for path in states] == [state_of(table.metadata).udf_state.removeprefix("file://")]
+    assert not any(path.is_relative_to(table.location().removeprefix("file://")) for path in states)
+
+
+DRIVER = """
+import json, sys, threading
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.udf import TICKS, UdfInput
+from tests.unit.spark.udf.rig import definition, make
+from pathlib import Path
+given = json.loads(sys.argv[1])
+class Source: address = given["address"]
+rig = make(CatalogSettings.local(Path(given["folder"])), Source(), definition(), threading.Event(), max_records=2)
+rig.stage.run()
+"""
+
+
+def test_kill_9_of_the_process_neither_loses_nor_doubles_a_row(
+    catalog: CatalogSettings, source: RunningSource, tmp_path: Path
+) -> None:
+    """The process that runs the stage is killed twice while it works; the agents end with it."""
+    given: dict[str, Any] = {"address": source.address, "folder": str(tmp_path)}
+    for first in range(0, 60, 2):
+        send(source, first, first + 2)
+    tables = catalog.load()
+    for rows in (4, 24):
+        process = subprocess.Popen([sys.executable, "-c", DRIVER, json.dumps(given)], cwd=ROOT)
+        try:
+            wait_until(lambda rows=rows: _count(tables) >= rows, 60)  # type: ignore[misc]
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+    with running(catalog, source, definition()) as rig:
+        rig.wait_for(60)
+    assert found(catalog) == oracle(60)
+
+
+def _count(tables: Catalog) -> int:
+    table = udf_table("test").load(tables)
+    snapshot = table.current_snapshot() if table else None
+    return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0

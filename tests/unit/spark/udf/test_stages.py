@@ -1,0 +1,107 @@
+"""All UDFs of a driver against a relay: started, stopped, reported; one's failure is its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from services.common.lake.catalog import CatalogSettings
+from services.common.model.udf import TICKS, UdfDefinition, UdfInput, UdfRegistration, UdfState
+from services.common.rpc.udf_messages import decode_status
+from spark.config import SparkSettings
+from spark.runtime.locks import WriterLocks
+from spark.udf.programs import Declared
+from spark.udf.stages import UdfStages
+from tests.fakes.pages import TICKER
+from tests.fakes.pipeline import wait_until
+from tests.fakes.pipeline_relay import PipelineRelay, served
+from tests.fakes.source_server import FakeSource, RunningSource
+from tests.fakes.trades import trade, trades_head, trades_record
+from tests.unit.spark.udf.rig import definition, table_rows
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def source() -> Iterator[RunningSource]:
+    topic = FakeSource(partitions=1)
+    for first in range(0, 20, 5):
+        value, headers = trades_record(trades_head(first, first + 5, page=first), map(trade, range(first, first + 5)))
+        topic.add(0, value, TICKER, headers)
+    server = RunningSource(FakeSource(partitions=1), topics={"dexorder.ticks": topic})
+    yield server
+    server.stop()
+
+
+@contextmanager
+def stages(
+    relay: PipelineRelay, source: RunningSource, catalog: CatalogSettings, declared: dict[str, Declared]
+) -> Iterator[UdfStages]:
+    stop = threading.Event()
+    with served(relay) as address:
+        settings = SparkSettings(source=source.address, relay=address, batch_seconds=0, listen="127.0.0.1:0")
+        found = UdfStages(settings, catalog, declared, WriterLocks(), stop)
+        thread = threading.Thread(target=found.run)
+        thread.start()
+        try:
+            yield found
+        finally:
+            stop.set()
+            thread.join(30)
+
+
+def reported(relay: PipelineRelay, name: str, state: UdfState, rows: int = 0) -> str:
+    """Wait until the driver has reported a state and a number of rows; return the message."""
+
+    def has() -> bool:
+        found = [decode_status(each) for each in relay.synced.statuses if each.name == name]
+        return any(each.state is state and each.rows >= rows for each in found)
+
+    wait_until(has, 60)
+    return next(each.message for each in relay.synced.statuses if each.name == name)
+
+
+def test_udfs_are_started_and_stopped_and_fail_alone(tmp_path: Path, source: RunningSource) -> None:
+    catalog, relay = CatalogSettings.local(tmp_path), PipelineRelay()
+    good = definition(name="good")
+    bad = definition("sum", "--refuse", "not this one", name="bad")
+    idle = Declared(definition(name="idle"), starts=False)
+    with stages(relay, source, catalog, {"good": Declared(good, True), "bad": Declared(bad, True), "idle": idle}):
+        reported(relay, "good", UdfState.RUNNING, rows=20)
+        assert "not this one" in reported(relay, "bad", UdfState.FAILED)
+        assert {each.name for each in relay.synced.declared} == {"good", "bad", "idle"}
+        own = UdfDefinition("own", "idle", input=UdfInput(TICKS, since_ns=0))
+        shell = definition(name="shell")
+        relay.udfs = [
+            UdfRegistration("good", 1, stopped=True),
+            UdfRegistration("own", 2, stopped=False, definition=own),
+            UdfRegistration("shell", 3, stopped=False, definition=shell),
+        ]
+        reported(relay, "own", UdfState.RUNNING, rows=20)
+        reported(relay, "good", UdfState.STOPPED)
+        assert "refused on this Spark host" in reported(relay, "shell", UdfState.FAILED)
+        relay.udfs[0] = UdfRegistration("good", 4, stopped=False)
+        reported(relay, "good", UdfState.RUNNING, rows=20)
+        wait_until(lambda: any("not this one" in line for line in relay.udf_lines["bad"]), 30)
+    for name in ("good", "own"):
+        assert [row["fields"]["count"] for row in table_rows(catalog, name)] == [*range(1, 21)]
+
+
+def test_while_the_relay_is_away_they_go_on(tmp_path: Path, source: RunningSource) -> None:
+    catalog, relay = CatalogSettings.local(tmp_path), PipelineRelay()
+    stop = threading.Event()
+    with served(relay) as address:
+        settings = SparkSettings(source=source.address, relay=address, batch_seconds=0, listen="127.0.0.1:0")
+        found = UdfStages(settings, catalog, {"good": Declared(definition(name="good"), True)}, WriterLocks(), stop)
+        thread = threading.Thread(target=found.run)
+        thread.start()
+        reported(relay, "good", UdfState.RUNNING, rows=20)
+    try:
+        assert [each.state for each in found.statuses()] == [UdfState.RUNNING]
+    finally:
+        stop.set()
+        thread.join(30)
