@@ -26,7 +26,8 @@ _LOCK_SECONDS = 10.0
 
 def end_with_parent(stop: threading.Event) -> None:
     """Stop when the parent closes the pipe, or dies, which closes it too. A batch that is cut off is repeated."""
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when the interpreter ends
+        pass
     stop.set()
     time.sleep(_LOCK_SECONDS / 2)
     os._exit(1)
