@@ -55,15 +55,15 @@ class Agent:
 
     def _take(self, body: bytes, out: list[bytes]) -> None:
         request = messages.decode_request(body)
-        kind = Kind[str(request.WhichOneof("message")).upper()]
-        self._session.receives(kind, request.begin.size if kind is Kind.BEGIN else 0)
+        kind = messages.kind_of(request)
+        if kind is not Kind.POINT or not self._session.takes_points:
+            self._session.receives(kind, request.begin.size if kind is Kind.BEGIN else 0)
         if kind is Kind.POINT:
-            point = messages.decode_point(request.point)
             if self._begin is not None:
-                self._batch.append(point)
+                self._batch.append(messages.decode_batch_point(request.point))
             else:
-                function = self._running
-                self._send(function.point(point, function.state_of(request.point.group)), out)
+                function, point = self._running, request.point
+                self._send(function.point(messages.decode_point(point), function.state_of(point.group)), out)
         elif kind is Kind.BEGIN:
             self._begin = request.begin
         elif kind is Kind.END:
@@ -85,6 +85,9 @@ class Agent:
 
     def _send(self, output: Output, out: list[bytes]) -> None:
         if output is None:
+            return
+        if isinstance(output, Point) and self._kind.provides is Edge.STREAM:
+            out += messages.encode_points((output,))
             return
         items: Iterable[Any] = (output,) if isinstance(output, Point | Batch) else output
         provides = Point if self._kind.provides is Edge.STREAM else Batch

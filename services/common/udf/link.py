@@ -193,10 +193,14 @@ class Link:
         for body in bodies:
             self._output_bytes += len(body)
             response = messages.decode_response(body)
-            kind = Kind[str(response.WhichOneof("message")).upper()]
-            self._session.receives(kind, response.begin.size if kind is Kind.BEGIN else 0)
+            kind = messages.kind_of(response)
+            if kind is not Kind.POINT or not self._session.takes_points:
+                self._session.receives(kind, response.begin.size if kind is Kind.BEGIN else 0)
             if kind is Kind.POINT:
-                (self._outputs if self._begin is None else self._batch).append(messages.decode_point(response.point))
+                if self._begin is None:
+                    self._outputs.append(messages.decode_point(response.point))
+                else:
+                    self._batch.append(messages.decode_batch_point(response.point))
             elif kind is Kind.BEGIN:
                 self._begin = response.begin
             elif kind is Kind.END:

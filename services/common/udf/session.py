@@ -147,6 +147,11 @@ class HostSession:
         self.snapshots_pending = 0
         self.output = EdgeState(Edge.STREAM, "it")
 
+    @property
+    def takes_points(self) -> bool:
+        """Return whether `receives` would take a point and change nothing; for loops over many."""
+        return self.phase is HostPhase.RUNNING and self.output.takes_points
+
     def provides(self, edge: Edge) -> None:
         """Set the edge of the output, as the info says."""
         self.output = EdgeState(edge, "it")
@@ -187,6 +192,11 @@ class AgentSession:
         """Take the edge of the input."""
         self.phase = AgentPhase.NEW
         self.input = EdgeState(wants, "the host")
+
+    @property
+    def takes_points(self) -> bool:
+        """Return whether `receives` would take a point and change nothing; for loops over many."""
+        return self.phase is AgentPhase.RUNNING and self.input.takes_points
 
     def receives(self, kind: Kind, size: int = 0) -> None:
         """Take note of a request.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -58,13 +59,13 @@ def test_a_point() -> None:
     point = Point(1, {"t": "a"}, {"d": 1.0}, "n", ("t",), True, "db", "rp")
     body = (
         "0801"  # time
+        "420c0a016411000000000000f03f"  # fieldsDouble
         "12016e"  # name
         "1a026462"  # database
         "22027270"  # retentionPolicy
         "2a056e0a743d61"  # group: n, newline, t=a
         "320174"  # dimensions
         "3a060a0174120161"  # tags
-        "420c0a016411000000000000f03f"  # fieldsDouble
         "5801"  # byName
     )
     size = len(hexed(body))
@@ -93,7 +94,7 @@ def test_a_batch() -> None:
     frames = messages.encode_points([batch])
     assert frames == [
         hexed("15|820112|0a016e|1203743d61|1a060a0174120161|2001"),
-        hexed("19|8a0116|0805|2a03743d61|3a060a0174120161|62050a01621001"),
+        hexed("19|8a0116|0805|62050a01621001|2a03743d61|3a060a0174120161"),
         hexed("15|920112|0a016e|1203743d61|1809|22060a0174120161"),
     ]
     begin, point, end = (pb.Response.FromString(each[1:]) for each in frames)
@@ -138,6 +139,21 @@ points = st.builds(
     names,
     names,
 )
+
+
+def test_points_that_differ_in_one_constant_do_not_share_it() -> None:
+    first = Point(0, {"t": "a"}, {}, "n", ("t",), False, "db", "rp")
+    others = [
+        replace(first, tags={"t": "b"}),
+        replace(first, tags={}),
+        replace(first, name="m"),
+        replace(first, dimensions=()),
+        replace(first, by_name=True),
+        replace(first, database=""),
+        replace(first, retention_policy=""),
+    ]
+    bodies = FrameSplitter().feed(b"".join(messages.encode_points([first, *others, first])))
+    assert [messages.decode_point(messages.decode_response(each).point) for each in bodies] == [first, *others, first]
 
 
 @given(st.lists(points, max_size=5))
