@@ -12,11 +12,9 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-import pyarrow as pa
-
-from dexorder import connection, errors, reading
+from dexorder import connection, errors
 from dexorder.aio_realtime import RealtimeCalls
 from dexorder.aio_udf import UdfCalls
 from dexorder.connection import Connection, relay_address
@@ -24,7 +22,6 @@ from dexorder.ended import Ended, history_error
 from dexorder.moments import Moment
 from dexorder.request import check_ticker, make_request, read_part
 from dexorder.triggers import AsyncTriggers
-from services.common.lake.tables import OHLC
 from services.common.model.coverage import (
     Coverage,
     CoveragePage,
@@ -56,6 +53,13 @@ from services.common.rpc.history_messages import (
 )
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from dexorder import reading
+
+# pyarrow and pyiceberg take most of a second of processor time: they are imported by the first call that reads a table.
 
 GRACE_SECONDS = 10.0
 """Longest wait for the notification after the progress stream has reported the end."""
@@ -223,6 +227,8 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         If that snapshot has expired, the current one is read, provided that it has as many rows; ``on_note`` is called.
         With ``partial``, the rows that another status left in the range are returned as well.
         """
+        from dexorder import reading
+
         name, properties = await self._where(ended, partial)
         return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._connection.on_note)
 
@@ -231,6 +237,8 @@ class AsyncClient(RealtimeCalls, UdfCalls):
 
         Their number is verified before the first batch. There is at least one batch, which may be empty.
         """
+        from dexorder import reading
+
         name, properties = await self._where(ended, partial)
         batches = reading.read_batches(name, properties, ended.record, self._connection.on_note)
         async for batch in in_thread(batches):
@@ -243,6 +251,8 @@ class AsyncClient(RealtimeCalls, UdfCalls):
 
         The rows are ascending by ``open_time``; ``coverage`` says whether the range is complete.
         """
+        import pyarrow as pa
+
         found = await self.find_stored(ticker, period, since, until)
         return await asyncio.to_thread(lambda: pa.Table.from_batches(found.batches()))
 
@@ -250,6 +260,8 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
     ) -> reading.StoredRows:
         """Count these rows at the current snapshot. The value's ``batches`` reads them, and blocks."""
+        from dexorder import reading
+
         check_ticker(ticker)
         seconds, start_ns, end_ns = read_part(period, since, until)
         span = TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
@@ -368,6 +380,8 @@ class AsyncClient(RealtimeCalls, UdfCalls):
     async def catalog(self) -> tuple[str, dict[str, str]]:
         """Return the name and pyiceberg properties of the catalog, overridden by the environment."""
         answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
+        from dexorder import reading
+
         return reading.catalog_properties(answer.name, dict(answer.properties))
 
     async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
@@ -437,6 +451,8 @@ def _notification_of(record: RequestRecord) -> Notification:
         raise errors.DexorderError(
             f"request {record.request_id} was announced as ended, but its record is not finished"
         )
+    from services.common.lake.tables import OHLC
+
     return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC.name)
 
 

@@ -8,8 +8,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from dexorder.connection import Connection
 from dexorder.ended import Ended, history_error
@@ -17,7 +16,6 @@ from dexorder.errors import RequestRefused, WaitEnded
 from dexorder.live import LiveUpdate, Realtime
 from dexorder.live_messages import decode_update
 from dexorder.moments import Moment, moment_ns
-from dexorder.reading_market import read_snapshots, read_trades
 from dexorder.request import check_ticker, parse_period
 from services.common.model.errors import InvalidRequest
 from services.common.model.history import Progress, RequestStatus
@@ -27,6 +25,9 @@ from services.common.model.times import SECOND_NS
 from services.common.rpc.realtime_messages import decode_job, decode_started, encode_subscription
 from services.gen.dexorder.ingest.v1 import ingest_pb2
 from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_TICKERS = 1_000
 CLOCK_MARGIN_NS = 60 * SECOND_NS
@@ -161,6 +162,8 @@ class RealtimeCalls(ABC):
         if end_ns <= start_ns:
             raise RequestRefused(f"until {until} is not after since {since}")
         place, properties = await self._place()
+        from dexorder.reading_market import read_trades  # deferred: it imports pyarrow and pyiceberg
+
         return await asyncio.to_thread(read_trades, place, properties, ticker, TimeRange(start_ns, end_ns))
 
     async def snapshot_tickers(
@@ -190,6 +193,8 @@ class RealtimeCalls(ABC):
             raise history_error(ended.record)
         since_ns = max(0, ended.record.submitted_ns - CLOCK_MARGIN_NS)
         place, properties = await self._place()
+        from dexorder.reading_market import read_snapshots  # deferred, as above
+
         return await asyncio.to_thread(read_snapshots, place, properties, venue, since_ns)
 
     async def _answers(self) -> None:

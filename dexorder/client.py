@@ -9,14 +9,15 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dexorder.aio import AsyncClient
 from dexorder.ended import Ended
 from dexorder.live import LiveUpdate
 from dexorder.triggers import Triggers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,17 +6,19 @@ import json
 import sys
 from collections.abc import Iterable
 from datetime import UTC
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dexorder.cli.sinks import Ends
 from services.common.model.periods import count_periods
 from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
+
+if TYPE_CHECKING:
+    from dexorder.cli.sinks import Ends
 
 _SHOWN = ("open_time", "open", "high", "low", "close", "volume")
 

@@ -10,8 +10,6 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.common.rpc.identity import read_callers
-
 S = TypeVar("S", bound=BaseSettings)
 
 
@@ -71,6 +69,8 @@ class ServiceSettings(BaseSettings):
     @field_validator("tokens")
     @classmethod
     def _readable(cls, tokens: Path | None) -> Path | None:
+        from services.common.rpc.identity import read_callers  # deferred: clients have no tokens file
+
         try:
             if tokens:
                 read_callers(tokens)

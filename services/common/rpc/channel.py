@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.common.config import is_loopback, read_settings
-from services.common.rpc.identity import AUTHORIZATION
+from services.common.rpc.metadata_names import AUTHORIZATION
 
 CLIENT_KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),

@@ -27,10 +27,9 @@ import yaml
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from services.common.model.errors import NotAllowed, Unauthenticated
+from services.common.rpc.metadata_names import AUTHORIZATION
 from services.common.storage.watched_file import FileModel, WatchedFile, read_yaml
 
-AUTHORIZATION = "authorization"
-"""Metadata key of a token; its value is ``Bearer TOKEN``."""
 OPEN_SERVICES = frozenset(
     {
         "grpc.health.v1.Health",

@@ -299,12 +299,10 @@ def test_both_clients_have_the_same_methods() -> None:
     def public(kind: type) -> dict[str, list[inspect.Parameter]]:
         found = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
         found = {name: member for name, member in found.items() if callable(member)}
-        return {
-            name: list(inspect.signature(member, eval_str=True).parameters.values()) for name, member in found.items()
-        }
+        return {name: list(inspect.signature(member).parameters.values()) for name, member in found.items()}
 
     def made(kind: type) -> list[inspect.Parameter]:
-        return list(inspect.signature(kind, eval_str=True).parameters.values())
+        return list(inspect.signature(kind).parameters.values())
 
     assert public(AsyncClient) == public(Client)
     assert made(AsyncClient) == made(Client)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -48,3 +50,14 @@ def test_wheel_has_license_and_notice() -> None:
     assert PROJECT["license-files"] == ["LICENSE", "NOTICE"]
     assert "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
     assert "Kafka-Pixy" in (ROOT / "NOTICE").read_text()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["from dexorder import AsyncClient, Client", "import dexorder.cli.queries", "import dexorder.cli.suite"],
+)
+def test_a_client_that_reads_no_table_does_not_load_what_reads_tables(statement: str) -> None:
+    barred = ("ccxt", "numpy", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "prometheus_client")
+    code = f"import sys; {statement}; print([name for name in {barred} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
