@@ -87,10 +87,10 @@ QUANTIFIERS = [
 ]
 variables = st.lists(st.tuples(st.sampled_from(QUANTIFIERS), st.sampled_from(RULES)), min_size=1, max_size=4)
 rows = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=24)
-skips = st.sampled_from(["NEXT ROW", "PAST LAST ROW", "FIRST", "LAST"])
+afters = st.sampled_from(["NEXT ROW", "PAST LAST ROW", "FIRST", "LAST"])
 
 
-@given(variables, rows, skips, st.sampled_from([None, 4, 7]))
+@given(variables, rows, afters, st.sampled_from([None, 4, 7]))
 def test_matches_are_those_of_the_naive_matcher(
     chosen: list[tuple[tuple[str, int, int | None], Rule]],
     steps: list[tuple[int, int]],
