@@ -96,7 +96,7 @@ class Driver:
             running = [threads.submit(self._drive_table, session, table, fault) for table in self._tables]
             self._stop_when_one_ends(running)
         hosting.join()
-        udfs.join()
+        udfs.join(self._settings.drain_seconds / 2)  # a UDF that does not end must not hold up the stop
         for each in running:
             each.result()
 

@@ -38,7 +38,7 @@ from spark.udf.stage import UdfStage
 
 log = structlog.get_logger(__name__)
 SYNC_SECONDS = 1.0
-_CALL_TIMEOUT_S = 10.0
+_CALL_TIMEOUT_S = 3.0
 
 
 @dataclass
@@ -125,7 +125,7 @@ class UdfStages:
 
     def stop_all(self) -> None:
         """Stop all and wait for them, within the driver's time to stop."""
-        deadline = time.monotonic() + self._settings.drain_seconds / 2
+        deadline = time.monotonic() + self._settings.drain_seconds / 3
         for each in self._running.values():
             each.stop.set()
         for each in self._running.values():

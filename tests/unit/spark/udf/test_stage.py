@@ -274,7 +274,7 @@ def test_kill_9_of_the_process_neither_loses_nor_doubles_a_row(
     for rows in (4, 24):
         process = subprocess.Popen([sys.executable, "-c", DRIVER, json.dumps(given)], cwd=ROOT)
         try:
-            wait_until(lambda rows=rows: _count(tables) >= rows, 60)  # type: ignore[misc]
+            wait_until(lambda rows=rows: count_rows(tables) >= rows, 60)  # type: ignore[misc]
         finally:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
@@ -283,7 +283,7 @@ def test_kill_9_of_the_process_neither_loses_nor_doubles_a_row(
     assert found(catalog) == oracle(60)
 
 
-def _count(tables: Catalog) -> int:
+def count_rows(tables: Catalog) -> int:
     table = udf_table("test").load(tables)
     snapshot = table.current_snapshot() if table else None
     return int(snapshot.summary["total-records"] or 0) if snapshot and snapshot.summary else 0
