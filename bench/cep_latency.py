@@ -164,11 +164,12 @@ async def measure(folder: Path, triggers: int, tickers: Sequence[str], candles: 
 
 async def is_running(stub: Any) -> bool:
     """Return whether the pipeline has taken the last trigger."""
-    token = ""
+    token, states = "", [pb.TRIGGER_STATE_WAITING]
     while True:
         answer = await stub.ListTriggers(pb.ListTriggersRequest(page_size=1_000, page_token=token))
-        if not answer.next_page_token:
-            return bool(answer.triggers) and answer.triggers[-1].state == pb.TRIGGER_STATE_RUNNING
+        states += [each.state for each in answer.triggers]
+        if not answer.next_page_token:  # the last page may be empty
+            return bool(states[-1] == pb.TRIGGER_STATE_RUNNING)
         token = answer.next_page_token
 
 
