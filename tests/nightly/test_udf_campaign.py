@@ -1,53 +1,46 @@
-"""The process that runs a UDF's stage is killed 20 times in a stream of numbered trades: no row is lost or doubled."""
+"""Campaigns with UDFs: a million mutated frames in each direction, and kills in a stream of numbered points.
+
+DEXORDER_SOAK_UDF_FRAMES=1000000 DEXORDER_SOAK_UDF_KILLS=100 DEXORDER_SOAK_SEED=1
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import random
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import time
 
 import pytest
 
-from services.common.lake.catalog import CatalogSettings
-from tests.fakes.pipeline import wait_until
-from tests.fakes.source_server import FakeSource, RunningSource
-from tests.paths import ROOT
-from tests.unit.spark.udf.rig import definition, running
-from tests.unit.spark.udf.test_stage import DRIVER, count_rows, found, oracle, send
+from dexorder.testing.report import print_campaign
+from tests.nightly.udf_fuzz import fuzz
+from tests.nightly.udf_kills import run
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_800)]
-KILLS, TRADES = 20, 1_000
-
-
-@pytest.fixture
-def source() -> Iterator[RunningSource]:
-    server = RunningSource(FakeSource(partitions=1))
-    yield server
-    server.stop()
+FRAMES = int(os.environ.get("DEXORDER_SOAK_UDF_FRAMES", "1000000"))
+KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_KILLS", "100"))
+SEED = int(os.environ.get("DEXORDER_SOAK_SEED", "1"))
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(FRAMES // 1000 + KILLS * 10 + 600)]
 
 
-def test_twenty_kills_neither_lose_nor_double_a_row(source: RunningSource, tmp_path: Path) -> None:
-    catalog, chosen = CatalogSettings.local(tmp_path), random.Random(7)
-    for first in range(0, TRADES, 2):
-        send(source, first, first + 2)
-    tables, given = catalog.load(), json.dumps({"address": source.address, "folder": str(tmp_path)})
-    rows = []
-    for _ in range(KILLS):
-        process = subprocess.Popen([sys.executable, "-c", DRIVER, given], cwd=ROOT)
-        goal = count_rows(tables) + chosen.randint(1, 40)
-        try:
-            wait_until(lambda goal=goal: count_rows(tables) >= goal, 120)  # type: ignore[misc]
-        finally:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-        rows.append(count_rows(tables))
-    assert rows[-1] < TRADES, "the last kill was after the end"
-    with running(catalog, source, definition()) as rig:
-        rig.wait_for(TRADES, 120)
-    assert found(catalog) == oracle(TRADES)
-    print(f"\n{KILLS} kills of the stage's process at {rows} rows: {TRADES} rows, 0 lost, 0 doubled")
+@pytest.mark.parametrize("host", [True, False], ids=["host", "agent"])
+def test_mutated_frames_crash_nothing(host: bool) -> None:
+    started_s = time.monotonic()
+    result = fuzz(FRAMES, SEED, host=host)
+    print_campaign(
+        f"Mutated frames of the UDF protocol to the {'host' if host else 'agent'}, seed {SEED}",
+        ["frames", "streams", "streams refused", "other failures", "memory grown by"],
+        [f"{result.frames:,}", f"{result.streams:,}", f"{result.refused:,}", 0, f"{result.grown_kib / 1024:.1f} MiB"],
+        since_s=started_s,
+    )
+    assert result.grown_kib < 100 * 1024
+
+
+def test_kills_lose_and_double_nothing() -> None:
+    started_s = time.monotonic()
+    result = run(KILLS, SEED)
+    print_campaign(
+        f"`kill -9` of a UDF in a stream of numbered points, seed {SEED}",
+        ["kills", "points", "checkpoints", "lost", "doubled", "wrong"],
+        [result.kills, f"{result.points:,}", f"{result.snapshots:,}", result.lost, result.doubled, result.wrong],
+        since_s=started_s,
+    )
+    assert result.kills >= KILLS
+    assert (result.lost, result.doubled, result.wrong) == (0, 0, 0)
