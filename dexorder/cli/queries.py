@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dexorder.cli import output
 from dexorder.cli.progress import phase
 from dexorder.client import Client
@@ -10,6 +12,7 @@ from services.common.model.coverage import Coverage, CoverageKind, CoveragePage,
 from services.common.model.history import RequestRecord, RequestState
 from services.common.model.periods import PERIODS, TRADES_PERIOD, total_periods
 from services.common.model.proof import describe_evidence
+from services.common.model.time_range import TimeRange
 from services.common.model.times import iso
 
 _MAX_MISSING_LINES = 20
@@ -67,7 +70,9 @@ def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
         ("submitted", iso(record.submitted_ns)),
         ("completed", iso(record.completed_ns) if record.completed_ns else "-"),
         ("announced on", record.topic),
+        ("fetched again", "yes, although covered" if record.request.again else "-"),
         ("provisional", provisional_text(record) or "-"),
+        ("candles that turned up", _where(record.revised) or "-"),
         ("missing", f"{len(missing):,} ranges" if missing else "-"),
     ]
     lines += [("", str(span)) for span in missing[:_MAX_MISSING_LINES]]
@@ -81,12 +86,18 @@ def provisional_text(record: RequestRecord) -> str:
     ranges = record.provisional
     if not ranges:
         return ""
-    periods = total_periods(ranges, record.period_seconds)
-    where = str(ranges[0]) if len(ranges) == 1 else f"{len(ranges):,} ranges from {ranges[0]} on"
+    # where there are many, they are joined, with rows between them
+    periods = min(total_periods(ranges, record.period_seconds), record.empty_periods)
     return (
-        f"{periods:,} of the empty periods are provisional, {where}: candles may still turn up; they are queried again "
-        f"for a day, and announced on REVISED:{record.ticker}"
+        f"{periods:,} of the empty periods are provisional, {_where(ranges)}: candles may still turn up; they are "
+        f"queried again for a day, and announced on REVISED:{record.ticker}"
     )
+
+
+def _where(ranges: Sequence[TimeRange]) -> str:
+    if len(ranges) < 2:
+        return "".join(map(str, ranges))
+    return f"{len(ranges):,} ranges from {ranges[0]} on"
 
 
 def _request_cells(record: RequestRecord) -> tuple[str, ...]:
@@ -178,7 +189,7 @@ def _page_cells(page: CoveragePage) -> tuple[str, ...]:
         iso(page.span.end_ns),
         f"{page.rows:,}",
         f"{len(page.empty):,}",
-        describe_evidence(page.evidence),
+        describe_evidence(page.evidence, page.empty),
         iso(page.fetched_ns),
         iso(page.committed_ns),
         ", ".join(map(str, page.retracted)) or "-",

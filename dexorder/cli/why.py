@@ -35,7 +35,9 @@ def why(ticker: str, period: str, time: str, as_json: bool, relay: str | None) -
         output.print_json({**answer, "pages": [page_json(page, span) for page in pages]})
         return
     out = output.stdout()
-    out.print(f"{ticker} {PERIODS[seconds]} {iso(open_ns)}: {_KINDS[kind]}", markup=False)
+    repeated = kind is CoverageKind.EMPTY and not any(is_final(page, span) for page in pages)
+    said = f"{_KINDS[kind]}{', as a later query has confirmed' * repeated}"
+    out.print(f"{ticker} {PERIODS[seconds]} {iso(open_ns)}: {said}", markup=False)
     for page in sorted(pages, key=lambda page: page.committed_ns):
         out.print(f"- {page_text(page, span)}", markup=False)
 
@@ -50,18 +52,24 @@ def proof_of(page: CoveragePage, span: TimeRange) -> Proof | None:
     return next((proof for proof in proofs_of(page.evidence) if proof.span.overlaps(span)), None)
 
 
+def is_final(page: CoveragePage, span: TimeRange) -> bool:
+    """Return whether a page by itself proves for good that a candle is absent."""
+    proof = proof_of(page, span)
+    return proof is not None and not proof.is_provisional
+
+
 def page_text(page: CoveragePage, span: TimeRange) -> str:
     """Return what one page says of a candle, as a sentence."""
     absent = any(each.overlaps(span) for each in page.empty)
     retracted = any(each.overlaps(span) for each in page.retracted)
     said = "no candle" if absent else "a candle"
     text = f"page {page.span}, fetched {iso(page.fetched_ns)}, committed {iso(page.committed_ns)}: {said}"
-    text += f"; {proof_text(proof_of(page, span))}"
+    text += f"; {proof_text(proof_of(page, span), absent=absent)}"
     return f"{text}; retracted later" if retracted else text
 
 
-def proof_text(proof: Proof | None) -> str:
-    """Return a proof as text."""
+def proof_text(proof: Proof | None, *, absent: bool) -> str:
+    """Return a proof that a candle is absent, or has its values, as text."""
     if proof is None:
         return "without a proof"
     times = f"asked from {iso(proof.first_ns)} to {iso(proof.last_ns)}"
@@ -70,7 +78,8 @@ def proof_text(proof: Proof | None) -> str:
     text = f"{proof.answers:,} equal answers for {proof.span}"
     if proof.kind is ProofKind.CHECKSUM:
         text = f"proven by checksum: the exchange's coarser candles of {proof.span} agree with its candles"
-    return f"{text}, {times}{'; provisional, as it was asked too early or too briefly' if proof.is_provisional else ''}"
+    open_end = absent and proof.is_provisional
+    return f"{text}, {times}{'; provisional, as it was asked too early or too briefly' if open_end else ''}"
 
 
 def page_json(page: CoveragePage, span: TimeRange) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from services.relay.history.mending import TableMender
 from services.relay.history.outcome import OutcomeDecider
 from services.relay.history.queries import CoverageQueries
 from services.relay.history.retraction_log import RetractionLog, RetractionTable
+from services.relay.history.second_look import SecondLook
 from services.relay.history.state import HistoryState
 from services.relay.history.table_reader import TableReader
 from services.relay.history.value_verification import ValueVerifier
@@ -101,7 +102,8 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
         engine = Engine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
         instruments = Instruments(store, engine.venues, clock)
-        values = ValueVerifier(engine, state, reader, instruments, clock)
+        values = ValueVerifier(engine.submitter, engine.completion, engine.queries, state, reader, instruments, clock)
+        engine.rechecker.second_look = SecondLook(engine.context, values)
         service = RelayService(
             engine,
             Answers(engine, reader, max_bytes=settings.max_message_bytes),

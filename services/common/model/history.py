@@ -265,6 +265,11 @@ class RequestRecord:
         return self.outcome.provisional if self.outcome else ()
 
     @property
+    def revised(self) -> tuple[TimeRange, ...]:
+        """Ranges that were verified empty before and now have candles; only of requests of the relay itself."""
+        return self.outcome.revised if self.outcome else ()
+
+    @property
     def snapshot_id(self) -> int | None:
         """Snapshot of the table at which the rows were counted."""
         return self.outcome.snapshot_id if self.outcome else None
@@ -299,6 +304,7 @@ class RequestRecord:
             "until": iso(self.span.end_ns),
             "limit": self.limit,
             "refresh": self.request.refresh,
+            "again": self.request.again,
             "state": self.state.value,
             "status": self.status.value if self.status else None,
             "error_message": self.error_message or None,
@@ -306,6 +312,7 @@ class RequestRecord:
             "empty_periods": self.empty_periods,
             "missing": [range_json(span) for span in self.missing],
             "provisional": [range_json(span) for span in self.provisional],
+            "revised": [range_json(span) for span in self.revised],
             "snapshot_id": id_json(self.snapshot_id),
             "topic": self.topic,
             "submitted_at": iso(self.submitted_ns),

@@ -19,10 +19,9 @@ MAX_PROOFS = 10_000
 """Largest number of proofs of a page."""
 MAX_ANSWERS = 2**31 - 1
 SPREAD_NS = 600 * SECOND_NS
-"""Time between the first and the last answer from which on equal answers count as final."""
+"""Time between the first and the last answer from which on an absence counts as final."""
 SETTLED_AFTER_NS = 3_600 * SECOND_NS
-"""Age of a range's end from which on its candles count as final: no replica is so far behind, and coarser candles are
-no longer computed from finer ones."""
+"""Age of a range's end from which on its absences may be final: no replica is so far behind."""
 NO_PROOF = "page"
 """Evidence of pages without proofs, which older ingestors send."""
 
@@ -57,12 +56,12 @@ class Proof(NamedTuple):
 
     @property
     def is_provisional(self) -> bool:
-        """Whether a candle may still turn up: the range had ended less than an hour before the last answer, or answers
-        that only agree were given within ten minutes."""
+        """Whether an absent candle may still turn up: the range had ended less than an hour before the last answer, or
+        all answers were given within ten minutes. Coarser candles too, as an exchange may compute them at each call."""
         if self.kind is ProofKind.TRADE_IDS:
             return False
         young = self.last_ns - self.span.end_ns < SETTLED_AFTER_NS
-        return young or (self.kind is ProofKind.ODDS and self.last_ns - self.first_ns < SPREAD_NS)
+        return young or (self.kind is not ProofKind.REFILL and self.last_ns - self.first_ns < SPREAD_NS)
 
 
 def provisional_ranges(proofs: Iterable[Proof], empty: Iterable[TimeRange]) -> list[TimeRange]:
@@ -121,13 +120,14 @@ def join_evidence(one: str, other: str) -> str:
     return encode_proofs(join_proofs(p for text in known for p in parse_proofs(text))) if known else NO_PROOF
 
 
-def describe_evidence(text: str) -> str:
-    """Return the kinds of proofs in a text of evidence, and that some are provisional; other texts unchanged."""
+def describe_evidence(text: str, empty: Iterable[TimeRange]) -> str:
+    """Return the kinds of proofs in a text of evidence, and that some of the empty ranges are provisional; other texts
+    unchanged."""
     if not text.startswith("["):
         return text
     proofs = parse_proofs(text)
     kinds = dict.fromkeys(str(proof.kind) for proof in proofs)
-    return ", ".join([*kinds, *(["provisional"] if any(p.is_provisional for p in proofs) else [])])
+    return ", ".join([*kinds, *(["provisional"] if provisional_ranges(proofs, empty) else [])])
 
 
 def _parse_proof(row: object) -> Proof:

@@ -29,9 +29,6 @@ _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
 _MIN_FAILED = 4
 """Cells that do not tally from which on, if no more have, the exchange's coarser candles count as no checksums."""
-_FEW_ABSENT = 3
-_ODD_SHARE = 0.01
-"""Share of periods without a candle up to which a hole is odd, so that a checksum alone does not make it final."""
 _LONG_CALLS = 2
 """Calls that a range without coarser candles is worth; of longer ones only the ends are queried."""
 
@@ -78,19 +75,6 @@ class _CheckedFetch:
         self.tolerance = job.venue.dialect.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
-        self._periods = 0
-        self._absent = 0
-
-    def note(self, checked: CheckedCell) -> None:
-        """Count the periods of a cell that tallies, and those without a candle."""
-        periods = count_periods(checked.span, self.period)
-        self._periods += periods
-        self._absent += periods - len(checked.candles)
-
-    @property
-    def is_dense(self) -> bool:
-        """True if nearly all periods so far have a candle, so that one without is odd."""
-        return self._absent <= max(_FEW_ABSENT, self._periods * _ODD_SHARE)
 
     def is_hopeless(self, seconds: int) -> bool:
         """Return whether cells of this period are no checksums."""
@@ -233,14 +217,10 @@ class _Cells:
         self._pending += checked
         times_ns = sorted([coarse.fetched_ns, fetched_ns])
         for each in checked:
-            summed = _summed(each, coarse.empty, self._fetch.windows)
-            for part in subtract([each.span], [summed] if summed else []):
-                self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
-            self._fetch.note(each)
-            is_full = len(each.candles) == count_periods(each.span, self._fetch.period)
-            kind = ProofKind.CHECKSUM if is_full or not self._fetch.is_dense else ProofKind.ODDS
-            if summed:
-                self._proofs.append(Proof(summed, kind, 2, times_ns[0], times_ns[1]))
+            if each.candles:
+                self._proofs.append(Proof(each.span, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
+            else:
+                self._proofs += [proof._replace(span=each.span) for proof in coarse.proofs]
         await self._hand_on()
 
     async def _hand_on(self, *, all_pages: bool = False) -> None:
@@ -326,19 +306,3 @@ class _Cells:
         if inside and not self._job.is_over:
             await self._fetch.settle(inside, self._smaller)
             self._done_ns = inside.end_ns
-
-
-def _summed(cell: CheckedCell, absent: Sequence[TimeRange], windows: Windows) -> TimeRange | None:
-    """Return the part of a cell that its checksum proves: all but holes that continue an absent cell's.
-
-    If the exchange computes cells from candles that it does not show for a while, these cells tally, and only the
-    absent one beside them tells.
-    """
-    start_ns, end_ns = cell.span.start_ns, cell.span.end_ns
-    if any(part.contains(cell.span) for part in absent):
-        return None
-    if cell.candles and any(part.end_ns == start_ns for part in absent):
-        start_ns = cell.candles[0].open_ns
-    if cell.candles and any(part.start_ns == end_ns for part in absent):
-        end_ns = windows.after(cell.candles[-1].open_ns)
-    return TimeRange(start_ns, end_ns)

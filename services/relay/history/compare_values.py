@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from services.common.lake.tables import MICROSECONDS
-from services.common.model.checksum import Aggregate, agrees
+from services.common.model.checksum import Aggregate, tallies
 from services.common.model.page import Candle
 from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, split_by_periods
 from services.common.model.time_range import TimeRange
@@ -59,6 +59,8 @@ def compare_values(
     spans: Iterable[TimeRange],
     cell_seconds: int,
     volume_tolerance: float,
+    *,
+    cell_periods: int = 0,
 ) -> Iterator[ValueDifference]:
     """Yield the cells that the rows do not add up to, in time order.
 
@@ -67,12 +69,15 @@ def compare_values(
         cells: The coarser ones by open time; one that is absent has no trades.
         spans: Ranges of whole cells that are compared, in time order.
         volume_tolerance: Relative difference of volumes that rounding explains.
+        cell_periods: Rows of a cell without absences; if it is given, no row of another cell may be so small that
+            rounding explains its absence.
     """
     compared = [cell for span in spans for cell in split_by_periods(span, cell_seconds, 1)]
     known = dict(_candles(cells))
     for cell, finer in zip(compared, _aggregates(rows, compared), strict=True):
         exchange = known.get(cell.start_ns)
-        if not agrees(exchange, finer, volume_tolerance):
+        # a cell of no periods can't lack one
+        if not tallies(exchange, finer, cell_periods or (finer.candles if finer else 0), volume_tolerance):
             table = Candle(cell.start_ns, *finer[:5]) if finer else None
             yield ValueDifference(cell, exchange, table)
 

@@ -30,7 +30,8 @@ def cover(
         rows = subtract(coverage.covered.within(claimed), coverage.empty.within(claimed))
         batch.ranges(owner, "covered", coverage.covered.add(claimed))
         for part in subtract([claimed], empty):
-            turned_up = state.provisional.within(series, part)  # also where coverage was retracted meanwhile
+            # also where coverage was retracted meanwhile
+            turned_up = subtract(state.provisional.within(series, part), rows)
             for found in turned_up:
                 batch.ranges(owner, "found", coverage.found.add(found))
             batch.provisional(series, state.provisional.remove(series, turned_up))
@@ -96,6 +97,8 @@ def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], ord
     for span in spans:
         state.retractions[series].add(span, order)
         batch.retraction(Retraction(series, span, order))
+        rows = subtract(coverage.covered.within(span), coverage.empty.within(span))
+        batch.provisional(series, state.provisional.remove(series, rows))  # between absences of a thin market
         batch.ranges(owner, "covered", coverage.covered.remove(span))
         batch.ranges(owner, "empty", coverage.empty.remove(span))
         turned_up = coverage.found.within(span)

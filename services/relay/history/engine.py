@@ -73,7 +73,7 @@ class Engine:
         self.control = ControlChannel(settings.control_timeout_seconds)
         context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
         self.dispatcher = Dispatcher(context, [self.jobs, self.realtime], self.venues)
-        self._rechecker = Rechecker(context, self.submitter)
+        self.rechecker = Rechecker(context, self.submitter)
 
     async def run(self, sender: Sender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
@@ -82,7 +82,7 @@ class Engine:
             tasks.create_task(self.dispatcher.run(sender))
             tasks.create_task(self._tick())
             tasks.create_task(self._tick_realtime())
-            tasks.create_task(self._rechecker.run())
+            tasks.create_task(self.rechecker.run())
             tasks.create_task(self.triggers.run())
             tasks.create_task(self._alerts.run())
             tasks.create_task(self._forget())

@@ -1,9 +1,11 @@
 """Verified-empty ranges whose absence is not final, and when each is queried again. Pure; time is passed in.
 
 An absence is provisional if the exchange was asked too early or too briefly (`services/common/model/proof.py`). Such a
-range is queried again after each of a few delays, counted from when it became known. It ends
+range is queried again after each of a few delays, counted from when it became known. In a thin market a range holds
+many absences of a page, and the candles between them. It ends
 
 - when a page proves it for good, or brings its candles;
+- in a thin market, when coarser candles that were fetched later agree with the rows (`second_look`);
 - after the last of its queries: an absence that the exchange has repeated for so long is final.
 
 A query that the exchange does not answer is repeated, at least once in the longest delay, and ends nothing.
@@ -20,6 +22,8 @@ from services.common.model.instrument import Series
 from services.common.model.time_range import TimeRange, intersect, merge, subtract
 from services.common.model.times import MAX_TIME_NS, SECOND_NS
 
+MANY_RANGES = 10
+"""Ranges of a page from which on they are kept as one, with the candles between them: the market is thin."""
 JOINED_PERIODS = 1_000
 """Largest gap between ranges that are queried together: a call or so."""
 MAX_PERIODS = 50_000
@@ -62,11 +66,17 @@ class ProvisionalRanges:
         self._replace(series, (), [absence])
 
     def add(self, series: Series, spans: Iterable[TimeRange], *, now_ns: int, since_ns: int | None = None) -> Change:
-        """Add ranges, except the parts that are known; ``since_ns`` is the present unless they have an older proof."""
+        """Add ranges, except the parts that are known; many of them as one.
+
+        Args:
+            since_ns: The present unless they have an older proof.
+        """
         if not self._delays_ns:
             return Change()
-        spans = merge(spans)
-        new = subtract(spans, [each.span for span in spans for each in self._overlapping(series, span)])
+        new = self._unknown(series, merge(spans))
+        if len(new) > MANY_RANGES:
+            between = self._unknown(series, [TimeRange(new[0].start_ns, new[-1].end_ns)])
+            new = [part for each in between if (part := hull(intersect(new, each)))]
         since_ns = now_ns if since_ns is None else since_ns
         queries = min(sum(since_ns + delay <= now_ns for delay in self._delays_ns), len(self._delays_ns) - 1)
         due_ns = max(now_ns, since_ns + self._delays_ns[queries])
@@ -105,6 +115,10 @@ class ProvisionalRanges:
         """Return the provisional ranges inside ``span``."""
         return intersect((each.span for each in self._overlapping(series, span)), span)
 
+    def due_within(self, series: Series, span: TimeRange, *, now_ns: int) -> list[TimeRange]:
+        """Return the provisional ranges inside ``span`` that are due."""
+        return intersect((each.span for each in self._overlapping(series, span) if each.due_ns <= now_ns), span)
+
     def due(self, *, now_ns: int) -> Iterator[tuple[Series, TimeRange, int]]:
         """Yield ranges to query now, neighbours joined, with the time since which one of them is due."""
         for series in [each for each, next_ns in self._next_ns.items() if next_ns <= now_ns]:
@@ -120,6 +134,9 @@ class ProvisionalRanges:
         for series, absences in self._absences.items():
             found[series.exchange] += len(absences)
         return dict(found)
+
+    def _unknown(self, series: Series, spans: Sequence[TimeRange]) -> list[TimeRange]:
+        return subtract(spans, [each.span for span in spans for each in self._overlapping(series, span)])
 
     def _overlapping(self, series: Series, span: TimeRange) -> list[Absence]:
         absences = self._absences.get(series, [])
@@ -147,6 +164,11 @@ class ProvisionalRanges:
             else:
                 del self._absences[series], self._next_ns[series]
         return Change(tuple(removed), tuple(added))
+
+
+def hull(spans: Sequence[TimeRange]) -> TimeRange | None:
+    """Return the range from the first to the last of ranges in time order; None without any."""
+    return TimeRange(spans[0].start_ns, spans[-1].end_ns) if spans else None
 
 
 def join_near(due: Iterable[tuple[TimeRange, int]], period_seconds: int) -> Iterator[tuple[TimeRange, int]]:

@@ -18,8 +18,11 @@ from services.common.model.time_range import RangeSet, TimeRange, intersect, mer
 from services.common.model.times import MAX_TIME_NS
 from services.relay.broker.leases import Leases
 from services.relay.history.job import Job, RetryPolicy
-from services.relay.history.provisional import ProvisionalRanges
+from services.relay.history.provisional import ProvisionalRanges, hull, join_near
 from services.relay.history.request import LiveRequest
+
+MAX_LISTED = 100
+"""Provisional ranges from which on near ones are listed as one."""
 
 
 @dataclass(slots=True)
@@ -137,10 +140,16 @@ class HistoryState:
         return (coverage.covered.within(span), coverage.empty.within(span)) if coverage else ([], [])
 
     def provisional_in(self, series: Series, span: TimeRange) -> list[TimeRange]:
-        """Return the verified-empty ranges of a series inside ``span`` whose absence is not final."""
+        """Return the verified-empty ranges of a series inside ``span`` whose absence is not final.
+
+        Those of a thin market are joined, with the rows between them, as their number would exceed every message.
+        """
         coverage = self.coverage.get(series)
-        holes = coverage.empty.within(span) if coverage else []
-        return [part for hole in holes for part in self.provisional.within(series, hole)]
+        known = self.provisional.within(series, span) if coverage else []
+        parts = [part for each in known if coverage and (part := hull(coverage.empty.within(each)))]
+        if len(parts) <= MAX_LISTED:
+            return parts
+        return [each for each, _ in join_near(((part, 0) for part in parts), series.period_seconds)]
 
     def missing(self, live: LiveRequest, end_ns: int) -> list[TimeRange]:
         """Return the ranges of a request up to ``end_ns`` that are not covered, or not fetched again as they must."""

@@ -31,8 +31,10 @@ from services.common.model.values import ValueComparison, ValueDifference
 from services.common.rpc.identity import Caller
 from services.relay.history.compare import WINDOW_PERIODS
 from services.relay.history.compare_values import compare_values, fetch_ranges, whole_cells
-from services.relay.history.engine import Engine
+from services.relay.history.completion import Completion
+from services.relay.history.queries import RequestQueries
 from services.relay.history.state import HistoryState
+from services.relay.history.submitter import Submitter
 from services.relay.history.table_reader import TableReader
 from services.relay.instruments import Instruments
 
@@ -59,13 +61,17 @@ class ValueCheck:
     Attributes:
         claimed: Ranges that coverage claims, to be compared.
         fetched: By the cells' period, ranges whose cells are in the table as the exchange gives them now.
+        compared: By the cells' period, ranges of cells that were compared.
+        is_second_look: It is about absences: only the largest cells are compared, and no candle may be smaller than
+            the rounding of volumes where one is absent.
     """
 
     series: Series
     claimed: list[TimeRange] = field(default_factory=list)
     tolerance: float = 0.0
     fetched: dict[int, list[TimeRange]] = field(default_factory=dict)
-    compared: list[TimeRange] = field(default_factory=list)
+    compared: dict[int, list[TimeRange]] = field(default_factory=dict)
+    is_second_look: bool = False
     differing: list[ValueDifference] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -76,13 +82,19 @@ class ValueCheck:
         """The cells that differ, joined."""
         return merge(each.span for each in self.differing)
 
+    @property
+    def all_compared(self) -> list[TimeRange]:
+        """The ranges that were compared, joined."""
+        return merge(part for parts in self.compared.values() for part in parts)
+
     def result(self, repaired: Sequence[TimeRange] = ()) -> ValueComparison:
         """Return the result, given the ranges that a repair has fetched again."""
         period, again = self.series.period_seconds, RangeSet(repaired)
-        uncompared = subtract(self.claimed, self.compared)
+        compared = self.all_compared
+        uncompared = subtract(self.claimed, compared)
         return ValueComparison(
             tuple(self.fetched),
-            total_periods(self.compared, period),
+            total_periods(compared, period),
             tuple(self.differing[:MAX_LISTED]),
             len(self.differing),
             total_periods(self.differing_ranges, period),
@@ -99,9 +111,18 @@ class ValueVerifier:
     """Fetches cells and compares rows with them."""
 
     def __init__(
-        self, engine: Engine, state: HistoryState, reader: TableReader, instruments: Instruments, clock: Clock
+        self,
+        submitter: Submitter,
+        completion: Completion,
+        queries: RequestQueries,
+        state: HistoryState,
+        reader: TableReader,
+        instruments: Instruments,
+        clock: Clock,
     ) -> None:
-        self._engine = engine
+        self._submitter = submitter
+        self._completion = completion
+        self._queries = queries
         self._state = state
         self._reader = reader
         self._instruments = instruments
@@ -132,7 +153,11 @@ class ValueVerifier:
         settled_ns = self._clock.wall_ns() - (SETTLED_AFTER_SECONDS + CLOCK_MARGIN_SECONDS) * SECOND_NS
         todo, left = subtract(check.claimed, merge(suspect)), MAX_FETCHES
         ladder = cell_ladder(check.series.period_seconds, offer.period_seconds, offer.call_candles)
-        if ladder and count_periods(span, ladder[-1]) <= offer.call_candles:
+        if check.is_second_look:
+            ladder = ladder[:1]  # absences begin and end within cells
+            whole = [TimeRange(floor_to_grid(span.start_ns, s), ceil_to_grid(span.end_ns, s)) for s in ladder]
+            todo = [part for each in whole for part in self._state.claims(check.series, each)[0]]
+        elif ladder and count_periods(span, ladder[-1]) <= offer.call_candles:
             ladder = ladder[-1:]  # one call brings the smallest cells of all of it
         for seconds in ladder:
             cells = whole_cells(todo, seconds, settled_ns=settled_ns)
@@ -167,7 +192,7 @@ class ValueVerifier:
 
     async def wait(self, request_id: str) -> AsyncGenerator[Waiting, None]:
         """Yield the progress of a request until it has ended."""
-        async with aclosing(self._engine.queries.watch(request_id)) as changes:
+        async with aclosing(self._queries.watch(request_id)) as changes:
             async for progress in changes:
                 yield Waiting(request_id, progress)
 
@@ -181,7 +206,8 @@ class ValueVerifier:
         self, check: ValueCheck, seconds: int, ranges: Sequence[TimeRange], caller: Caller | None
     ) -> AsyncGenerator[Waiting, None]:
         """Fetch cells, all ranges at the same time; requests that nobody waits for any more are cancelled."""
-        verify_id, client_id = f"verify-{uuid.uuid4().hex[:12]}", caller.client_id if caller else ""
+        kind = "cells" if check.is_second_look else "verify"
+        verify_id, client_id = f"{kind}-{uuid.uuid4().hex[:12]}", caller.client_id if caller else ""
         check.fetched[seconds] = []
         unfinished: dict[str, TimeRange] = {}
         try:
@@ -195,14 +221,14 @@ class ValueVerifier:
                     client_id=client_id,
                     again=True,
                 )
-                await self._engine.submitter.submit(request, caller)
+                await self._submitter.submit(request, caller)
                 unfinished[request.request_id] = each
                 check.requests.append(request.request_id)
             for request_id, each in list(unfinished.items()):
                 async for waiting in self.wait(request_id):
                     yield waiting
                 del unfinished[request_id]
-                record = await self._engine.queries.record(request_id)
+                record = await self._queries.record(request_id)
                 check.calls += record.progress.calls
                 if record.status in (RequestStatus.OK, RequestStatus.NOT_FOUND):
                     check.fetched[seconds].append(each)
@@ -211,7 +237,7 @@ class ValueVerifier:
                     check.errors.append(f"{PERIODS[seconds]} candles: {record.error_message}")
         finally:
             for request_id in unfinished:
-                await self._engine.completion.cancel(request_id)
+                await self._completion.cancel(request_id)
 
     async def _compare(self, check: ValueCheck, seconds: int, cells: Sequence[TimeRange]) -> None:
         """Compare ranges of whole cells; a difference counts if a second look confirms it."""
@@ -219,7 +245,7 @@ class ValueVerifier:
         if found:
             found = await asyncio.to_thread(self._read, check, seconds, merge(each.span for each in found))
         check.differing = sorted([*check.differing, *found], key=lambda each: each.span)
-        check.compared = merge([*check.compared, *cells])
+        check.compared[seconds] = merge([*check.compared.get(seconds, ()), *cells])
 
     def _read(self, check: ValueCheck, seconds: int, cells: Iterable[TimeRange]) -> list[ValueDifference]:
         rows, series, found = self._reader.current(), check.series, list[ValueDifference]()
@@ -228,7 +254,8 @@ class ValueVerifier:
         for window in _windows(cells, seconds, size):
             hull = TimeRange(window[0].start_ns, window[-1].end_ns)
             finer, known = rows.candles(series, hull), rows.candles(coarse, hull)
-            found += compare_values(finer, known, window, seconds, check.tolerance)
+            periods = seconds // series.period_seconds if check.is_second_look else 0
+            found += compare_values(finer, known, window, seconds, check.tolerance, cell_periods=periods)
         return found
 
 

@@ -66,20 +66,23 @@ def test_adjacent_checksums_are_one_proof_and_odds_keep_their_times() -> None:
     text = join_evidence(encode_proofs(sums[:2]), encode_proofs([*sums[2:], odds, later]))
     joined = Proof(TimeRange(0, 4), ProofKind.CHECKSUM, 4, asked_ns - 3, asked_ns)
     assert parse_proofs(text) == (joined, odds, later)
-    assert [proof.is_provisional for proof in parse_proofs(text)] == [False, True, False]
-    assert describe_evidence(text) == "checksum, odds, provisional"
+    assert [proof.is_provisional for proof in parse_proofs(text)] == [True, True, False]
+    assert describe_evidence(text, [TimeRange(4, 6)]) == "checksum, odds, provisional"
+    assert describe_evidence(text, [TimeRange(5, 6)]) == "checksum, odds"
 
 
 @pytest.mark.parametrize(
     ("kind", "age_ns", "spread_ns", "provisional"),
     [
-        (ProofKind.CHECKSUM, SETTLED_AFTER_NS, 0, False),
+        (ProofKind.CHECKSUM, SETTLED_AFTER_NS, SPREAD_NS, False),
+        (ProofKind.CHECKSUM, SETTLED_AFTER_NS, SPREAD_NS - 1, True),
         (ProofKind.CHECKSUM, SETTLED_AFTER_NS - 1, SETTLED_AFTER_NS, True),
         (ProofKind.CHECKSUM, -5, 0, True),
         (ProofKind.ODDS, SETTLED_AFTER_NS, SPREAD_NS, False),
         (ProofKind.ODDS, SETTLED_AFTER_NS, SPREAD_NS - 1, True),
         (ProofKind.ODDS, SETTLED_AFTER_NS - 1, SPREAD_NS, True),
         (ProofKind.TRADE_IDS, 0, 0, False),
+        (ProofKind.REFILL, SETTLED_AFTER_NS, 0, False),
     ],
 )
 def test_young_proofs_are_provisional(kind: ProofKind, age_ns: int, spread_ns: int, provisional: bool) -> None:
@@ -92,12 +95,12 @@ def test_young_proofs_are_provisional(kind: ProofKind, age_ns: int, spread_ns: i
 def test_final_proof_stays_apart_from_a_provisional_one() -> None:
     hour_ns, now_ns = SETTLED_AFTER_NS, 10 * SETTLED_AFTER_NS
     hours = [TimeRange(n * hour_ns, (n + 1) * hour_ns) for n in range(10)]
-    proofs = [Proof(hour, ProofKind.CHECKSUM, 2, now_ns, now_ns) for hour in hours]
+    proofs = [Proof(hour, ProofKind.CHECKSUM, 2, now_ns - SPREAD_NS, now_ns) for hour in hours]
     spans = [(p.span, p.is_provisional) for p in join_proofs(proofs)]
     assert spans == [(TimeRange(0, 9 * hour_ns), False), (TimeRange(9 * hour_ns, now_ns), True)]
 
 
 def test_pages_without_proofs_say_nothing_about_others() -> None:
     text = encode_proofs([Proof(TimeRange(0, 1), ProofKind.TRADE_IDS, 1, 0, 0)])
-    assert join_evidence(NO_PROOF, NO_PROOF) == describe_evidence(NO_PROOF) == NO_PROOF
+    assert join_evidence(NO_PROOF, NO_PROOF) == describe_evidence(NO_PROOF, []) == NO_PROOF
     assert join_evidence(NO_PROOF, text) == join_evidence(text, NO_PROOF) == text

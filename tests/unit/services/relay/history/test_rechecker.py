@@ -20,7 +20,7 @@ from services.relay.broker.leases import Leases
 from services.relay.history import planner, rechecker
 from services.relay.history.context import Context
 from services.relay.history.job import RetryPolicy
-from services.relay.history.rechecker import PATIENCE_NS, Rechecker
+from services.relay.history.rechecker import MAX_WAIT_NS, Rechecker, recheck_request
 from services.relay.history.state import HistoryState
 from services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import TICKER, at, final_of, minute, page, ranges, request, settings, suite
@@ -47,19 +47,22 @@ class Idle:
         spans = [TimeRange(at(start), at(end)) for start, end in pairs]
         self.state.provisional.add(series, spans, now_ns=self.clock.wall_ns())
 
-    def due(self) -> list[HistoryRequest]:
+    def due(self) -> list[tuple[Series, TimeRange]]:
         return list(self._rechecker.due())
 
-    def accept(self, requests: Sequence[HistoryRequest]) -> None:
-        for each in requests:
-            planner.accept(self.state, each, Batch(), wall_ns=self.clock.wall_ns(), now_ns=0)
+    def fetch(self, series: Series, span: TimeRange) -> None:
+        """Accept the request for a range that is due."""
+        self.accept(recheck_request(series, span))
+
+    def accept(self, request: HistoryRequest) -> None:
+        planner.accept(self.state, request, Batch(), wall_ns=self.clock.wall_ns(), now_ns=0)
 
     def pass_time(self, nanoseconds: int) -> None:
         self.clock.advance(nanoseconds)
 
 
-def minutes(requests: Sequence[HistoryRequest]) -> list[tuple[int, int]]:
-    return [(minute(each.start_ns), minute(each.end_ns)) for each in requests]
+def minutes(due: Sequence[tuple[Series, TimeRange]]) -> list[tuple[int, int]]:
+    return [(minute(span.start_ns), minute(span.end_ns)) for _, span in due]
 
 
 def test_neighbours_are_one_request_and_nothing_is_before_its_time(tmp_path: Path) -> None:
@@ -69,7 +72,8 @@ def test_neighbours_are_one_request_and_nothing_is_before_its_time(tmp_path: Pat
     idle.pass_time(DELAY_NS)
     asked = idle.due()
     assert minutes(asked) == [(0, 1_005), (2_006, 2_007)]
-    assert all(each.again and not each.client_id and each.request_id.startswith("recheck-") for each in asked)
+    made = recheck_request(*asked[0])
+    assert made.again and not made.client_id and made.request_id.startswith("recheck-")
 
 
 def test_what_turned_up_is_one_request_too(tmp_path: Path) -> None:
@@ -87,21 +91,21 @@ def test_as_many_as_the_setting_run_at_each_exchange(tmp_path: Path) -> None:
     idle.pass_time(DELAY_NS)
     asked = idle.due()
     for_each = [(0, 1), (2_000, 2_001)]
-    assert [each.series for each in asked] == [SERIES, SERIES, other, other] and minutes(asked) == for_each * 2
-    idle.accept(asked[:1])
-    idle.pass_time(PATIENCE_NS)
+    assert [series for series, _ in asked] == [SERIES, SERIES, other, other] and minutes(asked) == for_each * 2
+    idle.fetch(*asked[0])
+    idle.pass_time(MAX_WAIT_NS)
     asked = idle.due()
-    assert [each.series for each in asked] == [SERIES, other, other]
+    assert [series for series, _ in asked] == [SERIES, other, other]
     assert minutes(asked) == [(2_000, 2_001), *for_each]  # not [0, 1) of the first, which is being queried
 
 
 def test_clients_come_first_for_ten_minutes(tmp_path: Path) -> None:
     idle = Idle(tmp_path)
     idle.add((0, 3))
-    idle.accept([HistoryRequest("client", TICKER, at(5_000), at(5_010), 60)])
+    idle.accept(HistoryRequest("client", TICKER, at(5_000), at(5_010), 60))
     idle.pass_time(DELAY_NS)
     assert idle.due() == []
-    idle.pass_time(PATIENCE_NS - 1)
+    idle.pass_time(MAX_WAIT_NS - 1)
     assert idle.due() == []
     idle.pass_time(1)
     assert minutes(idle.due()) == [(0, 3)]

@@ -63,6 +63,7 @@ def untrue_worlds(**fixed: Any) -> st.SearchStrategy[World]:
         replicas=st.integers(1, 3),
         calls=st.integers(0, 30),
         intact=st.booleans(),
+        deep=st.booleans(),
         share=st.sampled_from([1.0, 1.0, 0.5, 0.2]),
     )
     behind = st.builds(Untruth, behind_s=st.sampled_from([1.0, 5.0, 25.0, 110.0]), replicas=st.integers(1, 2))
