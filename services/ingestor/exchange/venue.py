@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -26,7 +26,7 @@ from services.common.model.instrument import CandleOffer
 from services.common.model.page import Candle
 from services.common.model.periods import PERIODS
 from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS, iso
+from services.common.model.times import MAX_TIME_NS, SECOND_NS, iso
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.attempts import Attempts
 from services.ingestor.exchange.dialects.live_trades import trade_series_of
@@ -45,6 +45,7 @@ from services.ingestor.exchange.failures import (
 from services.ingestor.exchange.instruments import keep_main_markets, refusal
 from services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
 from services.ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
+from services.ingestor.history.absences import KnownAbsences
 from services.ingestor.history.learnt import Learnt
 from services.ingestor.metrics import IngestorMetrics
 
@@ -53,6 +54,17 @@ T = TypeVar("T")
 _MARKETS_AGE_NS = 60 * SECOND_NS
 _MARGIN = 0.98
 """Share of ccxt's rate that is used, as a call late on the wire counts in the exchange's next window."""
+_TIME_AGE_NS = 600 * SECOND_NS
+"""Time for which the exchange's clock counts as known."""
+_LONG_PAST_NS = 3_600 * SECOND_NS
+"""Age of a time from which on a clock known that well tells that it is past."""
+
+
+class KnownTime(NamedTuple):
+    """An exchange's time, and the monotonic time at which it was asked for it."""
+
+    theirs_ns: int
+    asked_ns: int
 
 
 class Venue:
@@ -92,6 +104,8 @@ class Venue:
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
         self.learnt = Learnt(shared_path(settings.rate_limit_dir, exchange.ccxt, _host(client), ".learnt"))
         self.shapes = self.learnt.shapes
+        self.absences = KnownAbsences()
+        self.known_time: KnownTime | None = None
         self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
 
     @asynccontextmanager
@@ -280,15 +294,23 @@ class Session:
         """Let each call have a connection of its own from now on, as an exchange's replicas may differ."""
         self.client.headers = {**self.client.headers, "Connection": "close"}
 
-    async def now_ns(self) -> int:
+    async def now_ns(self, about_ns: int = MAX_TIME_NS) -> int:
         """Return the exchange's time or ours, whichever is earlier, as both may be wrong; ours if it has none.
+
+        Args:
+            about_ns: A time that is to be compared with it. If it is long past, and the exchange was asked lately, it
+                is not asked again.
 
         Raises:
             ExchangeFailure: It does not answer.
         """
-        ours_ns = self.venue.clock.wall_ns()
+        venue = self.venue
         if not self.client.has.get("fetchTime"):
-            return ours_ns
+            return venue.clock.wall_ns()
+        if venue.known_time is not None:
+            elapsed_ns = venue.clock.monotonic_ns() - venue.known_time.asked_ns
+            if elapsed_ns < _TIME_AGE_NS and about_ns < venue.known_time.theirs_ns - _LONG_PAST_NS:
+                return min(venue.known_time.theirs_ns + elapsed_ns, venue.clock.wall_ns())
 
         async def fetch() -> int:
             time_ms = await self.client.fetch_time()
@@ -296,7 +318,9 @@ class Session:
                 raise BadAnswer(f"its time is {time_ms!r}", kind="time")
             return time_ms * MS_NS
 
-        return min(await self.query("its time", fetch), self.venue.clock.wall_ns())
+        theirs_ns = await self.query("its time", fetch)
+        venue.known_time = KnownTime(theirs_ns, venue.clock.monotonic_ns())
+        return min(theirs_ns, venue.clock.wall_ns())
 
     async def candles(
         self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()

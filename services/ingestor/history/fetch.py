@@ -57,7 +57,11 @@ class Fetcher:
             ladder = []
             if self._venue.dialect.volume_tolerance is not None:
                 ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
-            await _CheckedFetch(job, self._agreement).settle(closed, ladder, is_whole=True)
+            fetch = _CheckedFetch(job, self._agreement)
+            try:
+                await fetch.settle(closed, ladder, is_whole=True)
+            finally:
+                fetch.end_turn()
             await job.wait_for_newest()
         await job.finish()
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
@@ -75,6 +79,9 @@ class _CheckedFetch:
         self.tolerance = job.venue.dialect.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
+        self.symbol = job.dispatch.instrument.symbol
+        self._holds_turn = False
+        self._turn = job.venue.absences.turn(self.symbol)
 
     def is_hopeless(self, seconds: int) -> bool:
         """Return whether cells of this period are no checksums."""
@@ -86,6 +93,10 @@ class _CheckedFetch:
         Args:
             is_whole: It is the whole range of the dispatch, so longer cells may show that most of it is empty.
         """
+        if is_whole and ladder:
+            await self._turn.acquire()
+            self._holds_turn = True
+            span = TimeRange(await self._settle_known_absence(span), span.end_ns)
         end_ns = span.start_ns
         ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
         limits = self.job.limits
@@ -97,6 +108,36 @@ class _CheckedFetch:
         if ladder:
             end_ns = await _Cells(self, span, ladder).settle()
         await self.job.settle(TimeRange(end_ns, span.end_ns))
+
+    async def _settle_known_absence(self, span: TimeRange) -> int:
+        """Settle the start of a range that another dispatch has just proven to be absent, if its ends agree."""
+        job = self.job
+        known = job.venue.absences.at_start(self.symbol, span, now_ns=job.newest.now_ns)
+        if known is None or not self.is_long(known.span) or not await self.has_empty_ends(known.span):
+            return span.start_ns
+        for part in split_by_periods(known.span, self.period, job.venue.settings.page_candles):
+            await job.hand_on(Page(part, (), (part,), known.last_ns, (known._replace(span=part),)))
+        return known.span.end_ns
+
+    def end_turn(self) -> None:
+        """Let the next dispatch of the market begin."""
+        if self._holds_turn:
+            self._holds_turn = False
+            self._turn.release()
+
+    def is_long(self, span: TimeRange) -> bool:
+        """Return whether an absent range is so long that only its ends are queried."""
+        return count_periods(span, self.period) > _LONG_CALLS * self.job.limits.candles
+
+    async def has_empty_ends(self, part: TimeRange) -> bool:
+        """Return whether queries about the start and the end of a range have no candle."""
+        windows, size = self.windows, self.job.limits.candles
+        first = TimeRange(part.start_ns, windows.after(part.start_ns, size))
+        last = TimeRange(windows.before(part.end_ns, size), part.end_ns)
+        try:
+            return not any([(await self.job.query(Query(window), windows.period))[0] for window in (last, first)])
+        except ExchangeFailure:
+            return False
 
     async def wait(self, retries: int) -> bool:
         """Wait before a retry, longer each time; return False if no more waiting is worth it."""
@@ -123,7 +164,7 @@ class _Cells:
         self._unsettled: TimeRange | None = None
         self._done_ns = span.start_ns
         self._cells: Sequence[Candle] = ()
-        self._agreeing = self._foreign = 0
+        self._agreeing = self._foreign = self._counted = 0
 
     async def settle(self) -> int:
         """Settle the range from its start on; return the end of the settled part."""
@@ -141,24 +182,37 @@ class _Cells:
                 except (ExchangeFailure, Unproven):
                     await self._settle_otherwise(page)
                     evidence.start_anew(page.end_ns)
-                    self._agreeing = self._foreign = 0
+                    self._agreeing = self._foreign = self._counted = 0
                 else:
-                    await self._check(evidence.settle(page))
+                    absent_until_ns = evidence.absent_until(page)
+                    coarse = evidence.settle(page)
+                    self._note_absences(coarse, absent_until_ns)
+                    await self._check(coarse)
         finally:
             evidence.close()
+            if self._fetch.agreement.is_lead(self._agreeing, self._foreign):
+                self._fetch.agreement.foreign.note(true=self._agreeing - self._counted, untrue=self._foreign)
         return self._done_ns
+
+    def _note_absences(self, coarse: Page, until_ns: int) -> None:
+        """Tell other dispatches of the market which long ranges have no candle, and let the next one begin."""
+        for part in coarse.empty:
+            reach = TimeRange(part.start_ns, max(part.end_ns, until_ns if part.end_ns == coarse.span.end_ns else 0))
+            if self._fetch.is_long(part):
+                for proof in coarse.proofs:
+                    self._job.venue.absences.note(self._fetch.symbol, proof._replace(span=reach))
+        self._fetch.end_turn()
 
     async def _check(self, coarse: Page) -> None:
         """Settle the range of a page of cells."""
         self._cells = coarse.candles
         self._agreeing += 1
-        period, limits = self._fetch.period, self._job.limits
-        longest = _LONG_CALLS * limits.candles
-        absent = [] if limits.wide else [e for e in coarse.empty if count_periods(e, period) > longest]
+        self._counted += 1  # by the evidence
+        absent = [] if self._job.limits.wide else [e for e in coarse.empty if self._fetch.is_long(e)]
         for part in sorted([*absent, *subtract([coarse.span], absent)]):
             if self._job.is_over:
                 return
-            if part in absent and await self._has_empty_ends(part):
+            if part in absent and await self._fetch.has_empty_ends(part):
                 self._pending += [CheckedCell(cell, ()) for cell in split_by_periods(part, self._seconds, 1)]
                 self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
             elif part in absent or self._is_scan:
@@ -166,16 +220,6 @@ class _Cells:
             else:
                 await self._stream(part, coarse)
             await self._hand_on(all_pages=True)
-
-    async def _has_empty_ends(self, part: TimeRange) -> bool:
-        """Return whether queries about the start and the end of a range have no candle."""
-        windows, size = self._fetch.windows, self._job.limits.candles
-        first = TimeRange(part.start_ns, windows.after(part.start_ns, size))
-        last = TimeRange(windows.before(part.end_ns, size), part.end_ns)
-        try:
-            return not any([(await self._job.query(Query(window), windows.period))[0] for window in (last, first)])
-        except ExchangeFailure:
-            return False
 
     async def _stream(self, span: TimeRange, coarse: Page) -> None:
         """Settle a range cell by cell; adjacent cells that do not tally are settled together by smaller ones."""

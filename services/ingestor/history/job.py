@@ -120,7 +120,7 @@ class Job:
         """Return the end of the last closed candle; wait for the range's last one if it closes within seconds."""
         settings, dispatch = self.venue.settings, self.dispatch
         lag_ns = int(settings.closing_lag_seconds * SECOND_NS)
-        now_ns = await self._session.now_ns() - lag_ns
+        now_ns = await self._session.now_ns(dispatch.span.end_ns) - lag_ns
         wait_ns = dispatch.span.end_ns - now_ns
         if 0 < wait_ns <= settings.close_wait_seconds * SECOND_NS:
             await self.venue.sleep(wait_ns / SECOND_NS)

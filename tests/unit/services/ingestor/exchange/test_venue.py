@@ -114,6 +114,18 @@ async def test_ban_told_while_a_connection_is_opened_holds_for_the_call_that_wai
         assert (await sim.stats())["requests"] == {"/api/v3/time": 1}
 
 
+async def test_time_is_asked_once_for_ranges_that_are_long_past(sim: Sim) -> None:
+    async with bench(sim.url) as (b, session):
+        now_ns = await session.now_ns()
+        for _ in range(3):
+            assert now_ns <= await session.now_ns(now_ns - 2 * 3_600 * SECOND_NS) < now_ns + 60 * SECOND_NS
+        assert (await sim.stats())["requests"] == {"/api/v3/time": 1}
+        await session.now_ns(now_ns - 3_000 * SECOND_NS)  # not so long ago that a clock may not be wrong by it
+        b.clock.advance(601 * SECOND_NS)
+        await session.now_ns(now_ns - 2 * 3_600 * SECOND_NS)
+        assert (await sim.stats())["requests"] == {"/api/v3/time": 3}
+
+
 async def test_ban_is_heard_before_the_body_that_does_not_come() -> None:
     banned, sent = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\n", asyncio.Event()
     heads = [banned, b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n"]

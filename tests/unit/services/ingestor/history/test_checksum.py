@@ -10,6 +10,7 @@ from services.common.model.page import Candle
 from services.common.model.periods import open_times
 from services.common.model.proof import ProofKind
 from services.ingestor.exchange.dialects.table import TABLE, CallLimits
+from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.answer_shape import AnswerShapes, Shape
 from services.ingestor.history.checksum import CellStream
 from services.ingestor.history.paging import Windows
@@ -100,6 +101,18 @@ def test_calls_beside_those_of_ccxt(name: str, history: History, periods: int, c
     plain = -(-(len(job.truth) if call.wide else periods) // call.candles)
     assert outcome.exchange.calls <= ratio * plain
     assert {proof.kind for page in outcome.pages for proof in page.proofs} == {ProofKind.CHECKSUM}
+
+
+def test_what_tallied_counts_for_later_jobs() -> None:
+    """A day of minutes takes one call for its hours and two for its minutes, and more where few answers are known."""
+    agreement, job = Agreement(), world(History(), 1_440, CallLimits(1_000, wide=True))
+    first, second = fetch(job, agreement).exchange.calls, fetch(job, agreement).exchange.calls
+    assert (first, second) == (9, 5)
+    assert agreement.foreign.counted == pytest.approx((first + second, 0)), "each answer once"
+    agreement.foreign.note(true=100)
+    outcome = fetch(job, agreement)
+    check_whole(outcome)
+    assert outcome.exchange.calls == 3
 
 
 @pytest.mark.parametrize(("candles", "wide"), [(100, False), (300, False), (300, True), (1_000, True)])
