@@ -20,12 +20,12 @@ async def settle_by_trades(job: Job, span: TimeRange) -> None:
     """Settle a range; where trades have no ids, by answers that agree. After a page that fails, go on with the next."""
     todo = split_by_periods(span, job.dispatch.period_seconds, job.venue.settings.page_candles)
     while todo and not job.is_over:
-        todo = await _Walk(job, todo).run()
+        todo = await _TradeFetch(job, todo).run()
     if todo:
         job.add_rest(TimeRange(todo[0].start_ns, span.end_ns), "not queried")
 
 
-class _Walk:
+class _TradeFetch:
     """One walk over pages, from before the first to behind the last."""
 
     def __init__(self, job: Job, todo: list[TimeRange]) -> None:

@@ -15,7 +15,7 @@ from services.common.model.times import SECOND_NS
 from services.ingestor.exchange.dialects.live_trades import TradeQuery
 from services.ingestor.exchange.validation import BadAnswer
 from services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer
-from services.ingestor.realtime.patience import Patience
+from services.ingestor.realtime.silence_limit import SilenceLimit
 from services.ingestor.realtime.trade import Trade
 from services.ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal_ids
 
@@ -31,7 +31,7 @@ class AgreedFeed:
 
     is_numbered = False
 
-    def __init__(self, begin_ns: int, *, now_ns: int, poll_ns: int, patience: Patience | None = None) -> None:
+    def __init__(self, begin_ns: int, *, now_ns: int, poll_ns: int, silence: SilenceLimit | None = None) -> None:
         """Begin with the trades from ``begin_ns`` on; ask REST every ``poll_ns``."""
         self.due_ns: int = now_ns
         """Time of the next query."""
@@ -40,7 +40,7 @@ class AgreedFeed:
         """Spans whose trades the exchange no longer had."""
         self._sequence = AgreedTrades(begin_ns)
         self._poll_ns = poll_ns
-        self._patience = patience or Patience(now_ns=now_ns)
+        self._silence = silence or SilenceLimit(now_ns=now_ns)
         self._last: Trade | None = None
         self._newest: list[Trade] = []
         self._between: dict[str, Trade] = {}
@@ -63,13 +63,13 @@ class AgreedFeed:
 
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
         """Count a message; its trades are released by REST only."""
-        self._patience.heard(now_ns=now_ns)
+        self._silence.heard(now_ns=now_ns)
         self._suspect_ns = None
         return []
 
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost."""
-        self._patience.restart(now_ns=now_ns)
+        self._silence.restart(now_ns=now_ns)
         self._suspect_ns = None
         self._was_complete = False
 
@@ -153,7 +153,7 @@ class AgreedFeed:
         released = self._sequence.confirm(trades, until_ns)
         if released:
             self._last = released[-1]
-        if released and self._was_complete and self._suspect_ns is None and now_ns >= self._patience.ends_ns:
+        if released and self._was_complete and self._suspect_ns is None and now_ns >= self._silence.ends_ns:
             self._suspect_ns = now_ns
         self._was_complete = True
         self.due_ns = now_ns + self._poll_ns

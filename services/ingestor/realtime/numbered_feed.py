@@ -23,7 +23,7 @@ from services.common.model.times import SECOND_NS, iso
 from services.ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries
 from services.ingestor.exchange.validation import BadAnswer
 from services.ingestor.realtime.anchor import Anchor
-from services.ingestor.realtime.patience import Patience
+from services.ingestor.realtime.silence_limit import SilenceLimit
 from services.ingestor.realtime.trade import Trade
 from services.ingestor.realtime.trade_sequence import Gap, NumberedTrades
 
@@ -61,7 +61,7 @@ class NumberedFeed:
         last_number: int | None,
         *,
         now_ns: int,
-        patience: Patience | None = None,
+        silence: SilenceLimit | None = None,
         skip_answers: int = 8,
     ) -> None:
         """Begin with the trades from ``begin_ns`` on.
@@ -83,7 +83,7 @@ class NumberedFeed:
         self._asked: tuple[int | None, Trade | None] = None, None
         self._sequence = NumberedTrades(None if last_number is None else last_number + 1, begin_ns)
         self._kept: list[Trade] = []
-        self._patience = patience or Patience(now_ns=now_ns)
+        self._silence = silence or SilenceLimit(now_ns=now_ns)
         self._skip_answers = skip_answers
         self._agreed: tuple[Gap, int] | None = None
         self._gap_ns: int | None = None
@@ -101,7 +101,7 @@ class NumberedFeed:
 
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
         """Add trades of a message; return those that can be released."""
-        self._patience.heard(now_ns=now_ns)
+        self._silence.heard(now_ns=now_ns)
         self._suspect_ns = None
         if self._anchor is None and self._sequence.next_number is None:
             self._search()  # the market had no trade so far; this one need not be its first
@@ -115,7 +115,7 @@ class NumberedFeed:
 
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost, and with it perhaps trades."""
-        self._patience.restart(now_ns=now_ns)
+        self._silence.restart(now_ns=now_ns)
         self._suspect_ns = None
         self._was_complete = False
         self.ask(now_ns + _RETRY_NS)
@@ -206,7 +206,7 @@ class NumberedFeed:
 
     def _set_due(self, now_ns: int) -> None:
         if self._sequence.gap is None:
-            self.due_ns = self._patience.ends_ns
+            self.due_ns = self._silence.ends_ns
         elif self._gap_ns is None:
             self._gap_ns = now_ns
             self.due_ns = now_ns + _REORDER_NS
@@ -254,5 +254,5 @@ class NumberedFeed:
         if news and self._was_complete and self._suspect_ns is None:
             self._suspect_ns = now_ns
         self._was_complete = True
-        self._patience.checked(now_ns=now_ns, news=news)
-        self.due_ns = self._patience.ends_ns
+        self._silence.checked(now_ns=now_ns, news=news)
+        self.due_ns = self._silence.ends_ns

@@ -1,4 +1,4 @@
-"""How long a socket may be silent before REST is asked whether it has missed trades. Pure.
+"""Longest silence of a socket, after which REST is asked whether trades were missed. Pure.
 
 Silence raises no error, neither in a quiet market nor on a dead socket, and ccxt.pro never returns again after one
 malformed frame. So silence is measured against the rate of messages so far. An answer without news lengthens it.
@@ -14,7 +14,7 @@ _WEIGHT = 0.1
 """Weight of the newest time between two messages in their mean."""
 
 
-class Patience:
+class SilenceLimit:
     """Longest silence of a socket. Times are of the monotonic clock."""
 
     def __init__(self, *, now_ns: int, shortest_ns: int = SECOND_NS, longest_ns: int = 30 * SECOND_NS) -> None:
