@@ -194,7 +194,7 @@ class Evidence:
             return page.end_ns
         answers = (a for a in self._candidates.answers(page) if a.window.contains(page))
         ends_ns = sorted((a.inner.start_ns if a.inner else a.window.end_ns for a in answers), reverse=True)
-        return max(page.end_ns, *ends_ns[self._hole_answers - 1 : self._hole_answers])
+        return max(page.end_ns, ends_ns[self._hole_answers - 1]) if len(ends_ns) >= self._hole_answers else page.end_ns
 
     def settle(self, span: TimeRange) -> Page:
         """Return the page, once ``next_query`` has no query left; forget everything that no later page can need."""

@@ -49,6 +49,7 @@ def test_unknown_state_is_refused(fake: FakeRelay) -> None:
 
 
 def test_provisional_ranges_are_named(three: FakeRelay) -> None:
+    three.ends.empty_periods = 5
     three.ends.provisional.add(start_time=START, end_time=START + 3 * HOUR_NS)
     shown = {line[:16].strip(): line[16:].strip() for line in run("show", "one").stdout.splitlines()}
     assert shown["provisional"].startswith(

@@ -147,6 +147,7 @@ def _page(control: dict[str, Any]) -> PageResult:
         None,
         control["fetched_ns"],
         control["rows"],
+        evidence=control["evidence"],
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any, cast
 from structlog.testing import capture_logs
 
 from services.common.model.page import Candle
-from services.common.model.periods import next_open, open_times, split_by_periods
+from services.common.model.periods import ceil_to_grid, floor_to_grid, next_open, open_times, split_by_periods
+from services.common.model.proof import provisional_ranges
 from services.common.model.time_range import TimeRange, merge, subtract
 from services.common.model.times import SECOND_NS
 from services.ingestor.broker.slots import Dispatch
@@ -19,6 +20,8 @@ from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.fetch import Fetcher
 from services.ingestor.history.job import Missing
 from services.ingestor.history.paging import Page, page_periods
+from services.relay.history.provisional import MANY_RANGES
+from services.relay.history.second_look import judge
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.history.simulated.world import World
 
@@ -142,6 +145,39 @@ def check_never_silently_wrong(outcome: Outcome) -> None:
         t for t in sorted(outcome.empty & market.keys()) if not any(p.start_ns <= t < p.end_ns for p in provisional)
     ]
     assert not final, f"periods {list(map(outcome.exchange.number, final))} are called empty{outcome.explain()}"
+
+
+def check_found_later(outcome: Outcome) -> None:
+    """Check that no candle that the market has is final as absent after the relay's first queries, 15 minutes later.
+
+    Pages with many holes are judged by coarser candles, others are fetched again; the exchange is honest then.
+    """
+    check_never_silently_wrong(outcome)
+    world, now_ns = outcome.world, outcome.world.closed_end_ns + 900 * SECOND_NS
+    named = [m.span for m in outcome.missing]
+    for page in outcome.pages:
+        provisional = provisional_ranges(page.proofs, page.empty)
+        if len(provisional) > MANY_RANGES:
+            provisional = _judge(world, page, provisional, now_ns)
+        named += provisional
+    lost = [
+        t for t in sorted(outcome.empty & world.market.keys()) if not any(n.start_ns <= t < n.end_ns for n in named)
+    ]
+    assert not lost, f"periods {list(map(outcome.exchange.number, lost))} are lost for good{outcome.explain()}"
+
+
+def _judge(world: World, page: Page, provisional: list[TimeRange], now_ns: int) -> list[TimeRange]:
+    """Return what a second look fetches again, or leaves provisional, of a page of a thin market."""
+    seconds = max(world.cells)
+    market, rows = list(world.market.values()), {c.open_ns: c for c in page.candles}
+    start_ns, end_ns = ceil_to_grid(page.span.start_ns, seconds), floor_to_grid(page.span.end_ns, seconds)
+    cells = [TimeRange(t, next_open(t, seconds)) for t in range(start_ns, end_ns, seconds * SECOND_NS)]
+    true = {c.open_ns: c for c in world.coarse([c for c in market if c.open_ns < now_ns], seconds)}
+    mine = {c.open_ns: c for c in world.coarse(list(rows.values()), seconds)}
+    differing = [cell for cell in cells if true.get(cell.start_ns) != mine.get(cell.start_ns)]
+    hull = [TimeRange(provisional[0].start_ns, provisional[-1].end_ns)]
+    found = judge(hull, provisional, merge(cells), merge(differing), seconds, now_ns=now_ns)
+    return [*found.doubtful, *found.repeated]
 
 
 def check_whole(outcome: Outcome) -> None:

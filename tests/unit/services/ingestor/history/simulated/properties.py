@@ -12,6 +12,7 @@ from tests.unit.services.ingestor.history.simulated.exchange import DROPPING
 from tests.unit.services.ingestor.history.simulated.jobs import (
     check_account,
     check_failed,
+    check_found_later,
     check_never_silently_wrong,
     check_no_wrong_row,
     check_table,
@@ -77,6 +78,11 @@ def what_is_untrue_for_a_while_is_never_final(world: World) -> None:
     check_never_silently_wrong(fetch(world))
 
 
+def what_is_untrue_for_a_while_is_found_later(world: World) -> None:
+    """The relay's queries after the fault show every candle that was absent: each is missing, or fetched again."""
+    check_found_later(fetch(world))
+
+
 CELLS = (300, 900)
 LARGE_CALL = st.integers(20, 80)
 LARGE = st.builds(CallLimits, LARGE_CALL, wide=st.booleans())
@@ -124,6 +130,7 @@ PROPERTIES: Mapping[str, tuple[Callable[[Any], None], st.SearchStrategy[Any]]] =
     ),
     "untrue for a while": (what_is_untrue_for_a_while_is_never_final, untrue_worlds(cells=CELLS)),
     "untrue in cells of the newest hour": (what_is_untrue_for_a_while_is_never_final, deep_worlds(cells=CELLS)),
+    "untrue for a while, and found later": (what_is_untrue_for_a_while_is_found_later, untrue_worlds(cells=CELLS)),
     "untrue for a while, without cells": (what_is_untrue_for_a_while_is_never_final, untrue_worlds()),
 }
 """Name -> the property and the worlds it holds for."""
