@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.common.model.times import iso
+from services.common.clock import SystemClock
+from services.common.model.times import SECOND_NS, iso
 from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from services.relay.history import rechecker
 from tests.integration.services.relay.history.test_verify_values import TICKER, settings, span, table_of
@@ -22,6 +23,15 @@ pytestmark = pytest.mark.smoke
 START, END = 600, 1_800
 ABSENT = span(900, 1_200)
 RANGE = ["--since", iso(at(START)), "--until", iso(at(END))]
+
+
+class ShiftedClock(SystemClock):
+    """The relay's clock, which the test puts forward."""
+
+    shift_ns = 0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.shift_ns
 
 
 async def command(w: Whole, *words: str) -> Any:
@@ -51,8 +61,8 @@ async def test_minutes_absent_for_a_while_are_named_found_stored_announced_and_n
     monkeypatch.setattr(rechecker, "INTERVAL_SECONDS", 0.1)
     monkeypatch.setenv("DEXORDER_CATALOG_URI", f"sqlite:///{tmp_path}/catalog.db")
     monkeypatch.setenv("DEXORDER_CATALOG_WAREHOUSE", f"file://{tmp_path}/warehouse")
-    relay = {"recheck_after_seconds": (5.0, 3_600.0, 86_400.0)}
-    async with whole(tmp_path, sim=settings(), relay=relay, upsert=True) as w:
+    clock = ShiftedClock()
+    async with whole(tmp_path, sim=settings(), relay={"clock": clock}, upsert=True) as w:
         fault = {"kind": "absent", "span": [ABSENT.start_ns, ABSENT.end_ns], "coarser": "absent"}
         await w.sim.faults(fault)
         (before,) = await command(w, "history", TICKER, "1m")
@@ -61,6 +71,7 @@ async def test_minutes_absent_for_a_while_are_named_found_stored_announced_and_n
         assert len(before["rows"]) == END - START - 300
         assert await provisional_of(w) == [ends]
         await w.sim.faults()
+        clock.shift_ns = 601 * SECOND_NS
         told = await w.suite.notification(f"REVISED:{TICKER}")
         assert told.notification.request_id.startswith("recheck-")
         assert told.notification.status == ingest.HistoryReadyNotification.OK
