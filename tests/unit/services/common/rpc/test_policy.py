@@ -12,16 +12,13 @@ from services.common.metrics import CallTally
 from services.common.model import errors
 from services.common.model.errors import Code
 from services.common.rpc.policy import Call, Method, Status
+from tests.error_kinds import KINDS
 
 FIXED = "internal error; the server's log has the details"
 
 
 def started(text: str | None = None) -> Call:
     return Call(Method("pkg.Service", "Get", CallTally(), lambda method, error: text and f"{method}: {text}"))
-
-
-KINDS = [kind for kind in errors.SuiteError.__subclasses__() if kind.__module__ == errors.__name__]
-"""Without the errors of other modules, which depend on what a run has imported."""
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from services.common.model import errors
 from services.common.rpc.lifecycle import RunningServer, grpc_server
 from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.error_kinds import KINDS
 
 NAME = "dexorder.relay.v1.RelayService"
 CASES: list[tuple[BaseException, grpc.StatusCode, str]] = [
-    *((e("field x 7"), grpc.StatusCode[e.code.name], "field x 7") for e in errors.SuiteError.__subclasses__()),
+    *((e("field x 7"), grpc.StatusCode[e.code.name], "field x 7") for e in KINDS),
     (NotImplementedError("later"), grpc.StatusCode.UNIMPLEMENTED, "later"),
     (KeyError("secret detail"), grpc.StatusCode.INTERNAL, "internal error; the server's log has the details"),
 ]
