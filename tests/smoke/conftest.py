@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pyarrow.parquet as pq
@@ -20,11 +21,17 @@ FAULTS = [
     for kind, every in (("empty", 17), ("html", 19), ("http_502", 23), ("hole", 29), ("drop_last", 31))
 ]
 
+UDFS = f"""
+udfs:
+  average: {{prog: {sys.executable}, args: [-m, dexorder, udf, serve, moving_average, --stdio], start: false}}
+"""
+
 
 @pytest.fixture(scope="session")
 def smoke_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     folder = tmp_path_factory.mktemp("suite")
     pq.write_table(recorded(), folder / "recorded.parquet")
+    (folder / "udfs.yaml").write_text(UDFS)
     with running_suite(
         folder / "state",
         "--recorded",
@@ -32,6 +39,7 @@ def smoke_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         DEXORDER_SIM_FAULTS=json.dumps(FAULTS),
         DEXORDER_SIM_LATENCY_MS="400",
         DEXORDER_RELAY_LEASE_SECONDS="6",
+        DEXORDER_SPARK_UDFS=str(folder / "udfs.yaml"),
         **fault_environment(folder / "state"),
     ) as running:
         yield running
