@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from spark.source.offsets import OffsetRange, from_json, share
+from spark.source.offsets import OffsetRange, Offsets, from_json, share
 from spark.source.options import SourceOptions
-from spark.source.replay import RangePartition
+from spark.source.replay import RangePartition, ReplayPlanner
 from spark.source.udsource import UdSource, UdStreamReader
 
 if TYPE_CHECKING:
@@ -42,32 +42,71 @@ class PagesPartition(InputPartition):
     ranges: list[OffsetRange]
 
 
-class Spacing:
-    """Rule when a planner looks for the next batch.
+@dataclass(frozen=True)
+class Pace:
+    """Rule when a batch begins. A batch costs about as much with one record as with fifty, and leaves small files.
 
-    Small batches cost as much as large ones and leave small files, so records are collected for a while. The first ones
-    after a quiet time do not wait, nor does anybody while a full batch waits.
+    Attributes:
+        seconds: Longest time between the starts of two batches while records come.
+        record_seconds: Time after the start of a batch for each of its records before the next one begins, as long
+            as further records come; None for always ``seconds``. So a burst is collected, and one page never waits.
     """
 
-    def __init__(self, seconds: float, full: int | None) -> None:
-        """Let ``seconds`` pass after the start of a batch, unless it had ``full`` records."""
-        self._seconds = seconds
+    seconds: float = 0.0
+    record_seconds: float | None = None
+
+
+AT_ONCE = Pace()
+
+
+class Spacing:
+    """Decision when a planner looks for the next batch.
+
+    The first records after a quiet time do not wait, nor does anybody while a full batch waits.
+    """
+
+    def __init__(self, pace: Pace, full: int | None) -> None:
+        """Begin a batch at once if ``full`` records wait for it."""
+        self._pace = pace
         self._full = full
         self._last: dict[str, Any] | None = None
+        self._seen: Offsets = {}
         self._due_s = 0.0
 
-    def next(self, look: Callable[[], dict[str, Any]], *, now_s: float) -> dict[str, Any]:
-        """Return the end of the next batch, which ``look`` finds, or again that of the last one."""
-        if self._last is not None and now_s < self._due_s:
+    def next(self, look: Callable[[], dict[str, Any]], peek: Callable[[], Offsets], *, now_s: float) -> dict[str, Any]:
+        """Return the end of the next batch, which ``look`` finds, or again that of the last one.
+
+        Args:
+            peek: Returns the end of the log.
+        """
+        if self._last is not None and now_s < self._due_s and self._still_collects(peek):
             return self._last
         end = look()
         if end != self._last:
-            before, after = from_json(self._last or {}), from_json(end)
-            size = sum(offset - before.get(partition, 0) for partition, offset in after.items())
-            is_full = self._last is not None and self._full is not None and size >= self._full
-            self._due_s = now_s if is_full else now_s + self._seconds
+            size = 0 if self._last is None else _size(from_json(self._last), from_json(end))
+            self._due_s = now_s + self._wait_s(size)
             self._last = end
+            self._seen = from_json(end)
         return end
+
+    def _wait_s(self, size: int) -> float:
+        if self._full is not None and size >= self._full:
+            return 0.0
+        each_s = self._pace.record_seconds
+        return self._pace.seconds if each_s is None else min(self._pace.seconds, size * each_s)
+
+    def _still_collects(self, peek: Callable[[], Offsets]) -> bool:
+        """Return whether the next batch is to become larger."""
+        if self._pace.record_seconds is None:
+            return True
+        before, self._seen = self._seen, dict(peek())
+        waiting = _size(from_json(self._last or {}), self._seen)
+        is_full = self._full is not None and waiting >= self._full
+        return waiting == 0 or (self._seen != before and not is_full)
+
+
+def _size(start: Offsets, end: Offsets) -> int:
+    return sum(offset - start.get(partition, 0) for partition, offset in end.items())
 
 
 def format_of(table: PageTable) -> str:
@@ -75,12 +114,8 @@ def format_of(table: PageTable) -> str:
     return f"{_FORMAT}-{table.name.rpartition('.')[2]}"
 
 
-def page_source(table: PageTable, catalog: CatalogSettings, batch_seconds: float = 0.0) -> type[DataSource]:
-    """Return the data source that writes files of ``table``, to be registered before ``format(format_of(table))``.
-
-    Args:
-        batch_seconds: Time between the starts of two batches, unless as many records wait as one batch may have.
-    """
+def page_source(table: PageTable, catalog: CatalogSettings, pace: Pace = AT_ONCE) -> type[DataSource]:
+    """Return the data source that writes files of ``table``, to be registered before ``format(format_of(table))``."""
 
     from spark.pipeline.decode import DECODED_DDL
 
@@ -97,7 +132,7 @@ def page_source(table: PageTable, catalog: CatalogSettings, batch_seconds: float
             return ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-            return PageStreamReader(SourceOptions.parse(self.options), target, batch_seconds)
+            return PageStreamReader(SourceOptions.parse(self.options), target, pace)
 
     return PageSource
 
@@ -105,12 +140,12 @@ def page_source(table: PageTable, catalog: CatalogSettings, batch_seconds: float
 class PageStreamReader(UdStreamReader):
     """Reader of control rows and files."""
 
-    def __init__(self, options: SourceOptions, target: bytes, batch_seconds: float = 0.0) -> None:
+    def __init__(self, options: SourceOptions, target: bytes, pace: Pace = AT_ONCE) -> None:
         """Keep the target, a pickled pair of table and settings of the catalog, until tasks are planned."""
         super().__init__(replace(options, min_partitions=1))
         self._tasks = options.min_partitions
         self._target = target
-        self._spacing = Spacing(batch_seconds, options.max_records)
+        self._spacing = Spacing(pace, options.max_records)
         self._opened: tuple[PageTable, Catalog] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +154,7 @@ class PageStreamReader(UdStreamReader):
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch; that of the last one until the next is due."""
-        return self._spacing.next(super().latestOffset, now_s=time.monotonic())
+        return self._spacing.next(super().latestOffset, self._end_of_log, now_s=time.monotonic())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, at most ``minPartitions``: each writes a file per partition of the table."""
@@ -135,6 +170,11 @@ class PageStreamReader(UdStreamReader):
         assert isinstance(partition, PagesPartition)
         records = chain.from_iterable(RangePartition(each).read(self._options) for each in partition.ranges)
         return partition.stage.run(records)
+
+    def _end_of_log(self) -> Offsets:
+        planner = self._plan()
+        assert isinstance(planner, ReplayPlanner)  # replay=always
+        return planner.end_of_log()
 
     def _stage(self) -> Stage:
         from spark.pipeline.dead_letters import LetterLayout

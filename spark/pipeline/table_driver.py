@@ -25,7 +25,7 @@ from spark.metrics import TableMetrics
 from spark.pipeline.batch import DecodedBatch, Pipeline
 from spark.pipeline.commit_thread import CommitThread
 from spark.pipeline.fault import Fault
-from spark.pipeline.page_source import format_of, page_source
+from spark.pipeline.page_source import Pace, format_of, page_source
 from spark.pipeline.reporter import Reporter
 from spark.runtime.locks import WriterLock
 from spark.source.client import SourceClient
@@ -46,6 +46,8 @@ _LOOK_SECONDS = 2.0
 """Time between two looks for records while no query runs."""
 _IDLE_SECONDS = 300.0
 """Time without a record after which a query ends that does not always run. A quiet market has one a minute."""
+_PAGE_SECONDS = 0.04
+"""Time for which each page of a batch lets the next batch collect: batches grow while more than 25 pages a second come."""
 _READING = ("Waiting for data to arrive", "Waiting for next trigger")
 """Status messages of an idle query that has polled its source."""
 
@@ -65,23 +67,25 @@ class QueryRules:
     Attributes:
         source: Address with the topic, as ``SourceClient`` takes it.
         max_records: Largest number of records in a batch.
-        batch_seconds: Time between the starts of two batches.
+        pace: When a batch begins.
         always_runs: A query runs also while no records come.
     """
 
     source: str
     max_records: int
-    batch_seconds: float
+    pace: Pace
     always_runs: bool
 
     @staticmethod
     def of(table: PageTable, settings: SparkSettings) -> QueryRules:
         """Return the rules of one of the three tables."""
         if table.kind is Kind.PAGE:
-            return QueryRules(settings.source, settings.max_records_per_batch, 0.0, always_runs=True)
+            pace = Pace(settings.candle_batch_seconds, _PAGE_SECONDS)
+            return QueryRules(settings.source, settings.max_records_per_batch, pace, always_runs=True)
         is_trades = table.kind is Kind.TRADES
         max_records = settings.max_trade_records_per_batch if is_trades else settings.max_records_per_batch
-        return QueryRules(f"{settings.source}#{table.topic}", max_records, settings.batch_seconds, always_runs=False)
+        pace = Pace(settings.batch_seconds)
+        return QueryRules(f"{settings.source}#{table.topic}", max_records, pace, always_runs=False)
 
 
 def start_query(
@@ -164,7 +168,7 @@ class TableDriver:
     def drive(self, session: SparkSession, reporter: Reporter) -> None:
         """Keep the query running in a session whose tables exist; QueryFailed after too many failures in a row."""
         pipeline = Pipeline(self._table, self._catalog, self._rules.source, reporter, fault=self._fault)
-        session.dataSource.register(page_source(self._table, self._catalog, self._rules.batch_seconds))
+        session.dataSource.register(page_source(self._table, self._catalog, self._rules.pace))
         try:
             self._wait_for_source()
             self._keep_running(session, pipeline)

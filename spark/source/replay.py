@@ -96,6 +96,13 @@ class ReplayPlanner:
         self._epochs = state.epochs
         return self._last
 
+    def end_of_log(self) -> rules.Offsets:
+        """Return the next offset of each partition, without planning anything; those of the last batch if unavailable."""
+        try:
+            return self._client.state().ends
+        except Unavailable:
+            return rules.from_json(self._last or {})
+
     def _lost(self, state: rules.SourceState) -> dict[int, str]:
         """Return the partitions whose log went back, each with the reason; Unavailable if the source can't tell it."""
         assert self._last is not None

@@ -14,7 +14,8 @@ from services.common.lake.commit import commit_files
 from services.common.lake.tables import OHLC
 from spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
 from spark.pipeline.files import unpack
-from spark.pipeline.page_source import Spacing, page_source
+from spark.pipeline.page_source import Pace, Spacing, page_source
+from spark.source.offsets import from_json, to_json
 from spark.source.udsource import UdSource
 from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
@@ -68,21 +69,56 @@ def test_the_generic_source_stays_free_of_the_step(source: RunningSource) -> Non
     assert batches[0].schema.names[0] == "payload"
 
 
+class Log:
+    """Log of two partitions, and the planner that looks at it at given times."""
+
+    def __init__(self, pace: Pace, full: int) -> None:
+        self.ends = {0: 5, 1: 5}
+        self._spacing = Spacing(pace, full)
+
+    def at(self, now_s: float, *grown: int) -> int:
+        """Let the partitions grow, and return the number of records up to the end of the batch."""
+        for partition, count in enumerate(grown):
+            self.ends[partition] += count
+        end = self._spacing.next(lambda: to_json(self.ends), lambda: dict(self.ends), now_s=now_s)
+        return sum(from_json(end).values())
+
+
 def test_batches_start_some_seconds_apart_unless_one_is_quiet_or_full() -> None:
-    log = {"0": 5, "1": 5}
-    spacing = Spacing(10.0, 4)
+    log = Log(Pace(10.0), 4)
+    assert log.at(0.0) == 10, "where the query starts"
+    assert log.at(3.0, 1) == 10
+    assert log.at(10.0) == 11
+    assert log.at(19.9, 2) == 11, "the next batch collects"
+    assert log.at(20.0, 0, 1) == 14
+    assert log.at(50.0) == 14
+    assert log.at(60.0, 1) == 15, "after a quiet time nobody waits"
+    assert log.at(70.0, 2, 2) == 19, "a full batch"
+    assert log.at(70.1, 1) == 20, "is followed at once"
+    assert log.at(70.2, 1) == 20
 
-    def at(now_s: float, **grown: int) -> int:
-        log.update({partition[1:]: log[partition[1:]] + count for partition, count in grown.items()})
-        return sum(spacing.next(lambda: dict(log), now_s=now_s).values())
 
-    assert at(0.0) == 10, "where the query starts"
-    assert at(3.0, p0=1) == 10
-    assert at(10.0) == 11
-    assert at(19.9, p0=2) == 11, "the next batch collects"
-    assert at(20.0, p1=1) == 14
-    assert at(50.0) == 14
-    assert at(60.0, p1=1) == 15, "after a quiet time nobody waits"
-    assert at(70.0, p0=2, p1=2) == 19, "a full batch"
-    assert at(70.1, p0=1) == 20, "is followed at once"
-    assert at(70.2, p0=1) == 20
+def test_a_batch_collects_for_as_long_as_the_one_before_was_large_while_records_come() -> None:
+    log = Log(Pace(1.0, 0.1), 8)
+    assert log.at(0.0) == 10, "where the query starts"
+    assert log.at(0.0, 1) == 11, "a single page never waits"
+    assert log.at(0.1, 3, 2) == 16, "nor what comes a little later"
+    assert log.at(0.2, 2) == 16, "after five the next batch collects for half a second"
+    assert log.at(0.3, 1) == 16
+    assert log.at(0.4) == 19, "unless no further one comes"
+    assert log.at(0.5) == 19
+    assert log.at(0.55, 1) == 19
+    assert log.at(0.6, 1) == 19
+    assert log.at(0.71, 1) == 22, "no longer than that"
+    assert log.at(0.8, 3, 4) == 22
+    assert log.at(0.9, 1) == 30, "nor while a full batch waits"
+    assert log.at(0.9, 1) == 31, "and what follows a full one does not wait"
+
+
+def test_a_collecting_batch_waits_no_longer_than_the_pace_says() -> None:
+    log = Log(Pace(1.0, 0.1), 1_000)
+    log.at(0.0)
+    assert log.at(0.0, 90) == 100
+    taken = [log.at(tenths / 10, 1) for tenths in range(1, 10)]
+    assert taken == [100] * 9
+    assert log.at(1.0) == 109
