@@ -104,7 +104,9 @@ class MaintenanceMetrics:
         gauge = partial(Gauge, namespace=_PREFIX, registry=registry)
         seconds = partial(Histogram, namespace=_PREFIX, registry=registry, buckets=_SECONDS)
         self.files = counter(
-            "maintenance_files", "Files rewritten, removed with a snapshot, orphaned.", ["table", "what"]
+            "maintenance_files",
+            "Files rewritten, merged away, removed with a snapshot, orphaned.",
+            ["table", "what"],
         )
         self.snapshots_expired = counter("maintenance_snapshots_expired", "Snapshots expired.", ["table"])
         self.failures = counter("maintenance_failures", "Steps that failed.", ["table", "step"])

@@ -20,8 +20,10 @@ from pyiceberg.catalog import Catalog
 
 from services.common.clock import Clock, SystemClock
 from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import collect_claims, renew_marks
-from services.common.lake.tables import COVERAGE, OHLC, TICKERS, udf_tables
+from services.common.lake.claims import collect_claims, join_claims, renew_marks
+from services.common.lake.commit import CommitLost
+from services.common.lake.merge import merge_small_files
+from services.common.lake.tables import COVERAGE, OHLC, TICKERS, IcebergTable, udf_tables
 from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from spark.config import MaintenanceSettings
 from spark.maintenance import procedures
@@ -98,6 +100,7 @@ class MaintenanceRunner:
         self._clock = clock or SystemClock()
         self._session: SparkSession | None = None
         self._inspected: dict[str, tuple[int | None, int]] = {}
+        self._unmerged: dict[str, int | None] = {}  # snapshots in which nothing was to be merged
         self._orphans_from_ns = self._clock.monotonic_ns() + _INSPECT_EVERY_NS
         self._requested = threading.Lock()
         self._running = threading.Lock()
@@ -106,6 +109,10 @@ class MaintenanceRunner:
     @cached_property
     def _catalog(self) -> Catalog:
         return self._settings_of_catalog.load()
+
+    @cached_property
+    def _catalog_of_merges(self) -> Catalog:
+        return self._settings_of_catalog.load()  # another thread uses it
 
     def attach(self, session: SparkSession) -> None:
         """Allow steps in this session."""
@@ -139,6 +146,38 @@ class MaintenanceRunner:
         except Exception as error:
             log.warning("tables of UDFs are not maintained", error=f"{type(error).__name__}: {error}"[:500])
             return _NAMES
+
+    def run_merges(self, stop: threading.Event) -> None:
+        """Merge small files every few seconds until ``stop``."""
+        while self._settings.merge_seconds and not stop.wait(self._settings.merge_seconds):
+            self.merge()
+
+    def merge(self) -> None:
+        """Merge the smallest files of the tables other than the candles', whose bursts end. A failure is logged."""
+        for table in (each for each in TABLES if each is not OHLC):
+            try:
+                self._merge_files_of(table)
+            except CommitLost as error:
+                log.info("another writer was faster; nothing is merged", table=table.name, error=str(error))
+            except Exception as error:
+                self._metrics.failures.labels(table.name, "merge").inc()
+                log.warning("files are not merged", table=table.name, error=f"{type(error).__name__}: {error}"[:500])
+
+    def _merge_files_of(self, table: IcebergTable) -> None:
+        found = self._catalog_of_merges.load_table(table.name).metadata.current_snapshot_id
+        if self._unmerged.get(table.name) == found:
+            return
+        with self._metrics.step_seconds.labels("merge").time():
+            fewer = merge_small_files(
+                self._catalog_of_merges,
+                table,
+                max_bytes=self._settings.merge_bytes,
+                alone=self._locks.of(table.name).step,
+                reduce=join_claims if table is COVERAGE else None,
+            )
+        self._metrics.files.labels(table.name, "merged").inc(fewer)
+        if not fewer:
+            self._unmerged[table.name] = found
 
     def run_due(self, names: Sequence[str] = _NAMES) -> None:
         """Run the due steps of some tables. A failure is logged and counted, and the steps stay due."""
@@ -192,8 +231,9 @@ class MaintenanceRunner:
             before_ns: Marks of tables that have not changed since are renewed.
         """
         try:
-            if rows := collect_claims(self._catalog, now_ns=self._clock.wall_ns()):
-                log.info("claims collected", rows=rows)
+            with self._locks.of(COVERAGE.name).step():  # against a merge of its files
+                if rows := collect_claims(self._catalog, now_ns=self._clock.wall_ns()):
+                    log.info("claims collected", rows=rows)
             renew_marks(self._catalog, before_ns=before_ns)
         except Exception as error:
             log.warning("claims are not collected", error=f"{type(error).__name__}: {error}"[:500])

@@ -81,7 +81,8 @@ class Driver:
         """Run the queries in a session whose tables exist; the last part of ``run``, separate for tests."""
         fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
         self._maintenance.attach(session)
-        threading.Thread(target=self._maintenance.run, args=(self._stop,), name="maintenance", daemon=True).start()
+        for name, work in (("maintenance", self._maintenance.run), ("merges", self._maintenance.run_merges)):
+            threading.Thread(target=work, args=(self._stop,), name=name, daemon=True).start()
         triggers = TriggerHost(
             self._settings.relay,
             self._stop,

@@ -24,6 +24,7 @@ from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
 from services.common.lake.commit import remove_files
+from services.common.lake.tables import writable
 from spark.pipeline.dead_letters import LetterLayout, LetterWriter, without_history
 from spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, NO_RULES, Rules, decode_batches
 from spark.tables.table import PageTable
@@ -31,8 +32,6 @@ from spark.tables.table import PageTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OF_JAVA = ("write.parquet.row-group-size-bytes",)
-"""Properties for Iceberg's Java, of which pyiceberg says that it does not know them. It has another one in rows."""
 MAX_BUFFERED_ROWS = 1_000_000
 """Rows that a worker buffers before it writes them."""
 _PartitionValues: TypeAlias = tuple[Any, ...]
@@ -49,9 +48,7 @@ class Layout:
     @staticmethod
     def of(table: PageTable, target: Table) -> Layout:
         """Return the layout of ``target``."""
-        metadata = without_history(target.metadata)
-        known = {key: value for key, value in metadata.properties.items() if key not in _OF_JAVA}
-        return Layout(table, metadata.model_copy(update={"properties": known}), target.io)
+        return Layout(table, writable(without_history(target.metadata)), target.io)
 
 
 class Writer:

@@ -47,7 +47,7 @@ _LOOK_SECONDS = 2.0
 _IDLE_SECONDS = 300.0
 """Time without a record after which a query ends that does not always run. A quiet market has one a minute."""
 _PAGE_SECONDS = 0.04
-"""Time for which each page of a batch lets the next batch collect: batches grow while more than 25 pages a second come."""
+"""Time for which each page of a batch lets the next one collect: batches grow while over 25 pages a second come."""
 _READING = ("Waiting for data to arrive", "Waiting for next trigger")
 """Status messages of an idle query that has polled its source."""
 

@@ -97,7 +97,7 @@ class ReplayPlanner:
         return self._last
 
     def end_of_log(self) -> rules.Offsets:
-        """Return the next offset of each partition, without planning anything; those of the last batch if unavailable."""
+        """Return the next offset of each partition, without a plan; those of the last batch if it is unavailable."""
         try:
             return self._client.state().ends
         except Unavailable:

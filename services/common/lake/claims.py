@@ -28,12 +28,15 @@ from services.common.lake.tables import COVERAGE, OHLC, TICKERS, TICKS, IcebergT
 from services.common.model.errors import Unavailable
 from services.common.model.history import PageResult
 from services.common.model.instrument import Series
-from services.common.model.proof import join_evidence
+from services.common.model.proof import join_evidence, proofs_of, provisional_ranges
 from services.common.model.time_range import TimeRange, merge
 
 CLAIMING = (OHLC, TICKS)
 """Tables whose commits claim coverage."""
 _ATTEMPTS = 5
+_MAX_JOINED_EMPTY = 1_000
+_MAX_JOINED_EVIDENCE = 100_000
+"""Characters of evidence; a proof has about 100, and a row at most ``MAX_PROOFS``."""
 ALWAYS_TRUE = AlwaysTrue()
 
 
@@ -101,6 +104,34 @@ def _joined(row: CoverageRow, following: CoverageRow) -> CoverageRow:
         empty=tuple(merge([*row.empty, *following.empty])),
         rows=row.rows + following.rows,
         evidence=join_evidence(row.evidence, following.evidence),
+    )
+
+
+def join_claims(rows: pa.Table) -> pa.Table:
+    """Return rows of coverage with those of one series and dispatch that follow one another as one row.
+
+    Claims and retractions are ordered by their dispatches, so the joined row claims the same against any retraction. It
+    has the later time of commit: whoever reads the rows since a time misses none. Rows with absences that are
+    provisional stay as they are, as the age of an absence is that of its row.
+    """
+    found = sorted(map(decode_coverage, COVERAGE.rows(rows)), key=lambda row: (row.dispatch, row.series, row.span))
+    joined: list[CoverageRow] = []
+    for row in found:
+        if joined and _may_join(joined[-1], row):
+            committed_ns = max(joined[-1].committed_ns, row.committed_ns)
+            joined[-1] = replace(_joined(joined[-1], row), committed_ns=committed_ns)
+        elif not joined or row != joined[-1]:
+            joined.append(row)
+    return pa.Table.from_pylist(list(map(encode_coverage, joined)), schema=COVERAGE.arrow)
+
+
+def _may_join(row: CoverageRow, following: CoverageRow) -> bool:
+    return (
+        row.dispatch == following.dispatch != 0
+        and _continues(row, following)
+        and len(row.empty) + len(following.empty) <= _MAX_JOINED_EMPTY
+        and len(row.evidence) + len(following.evidence) <= _MAX_JOINED_EVIDENCE
+        and not any(provisional_ranges(proofs_of(each.evidence), each.empty) for each in (row, following))
     )
 
 

@@ -18,7 +18,7 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
@@ -50,24 +50,35 @@ class _Append(_MergeAppendFiles):
         self._target_size_bytes = _MERGED_BYTES
 
 
+class _Replace(_OverwriteFiles):
+    """Replacement of files by others with the same rows, which pyiceberg does not offer."""
+
+    def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - as it is overridden
+        made = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **made.additional_properties)
+
+
 def commit_files(
     table: Table,
     *,
     added: Sequence[DataFile] = (),
     removed: Sequence[DataFile] = (),
     properties: Mapping[str, str] | None = None,
+    keeps_rows: bool = False,
 ) -> int:
     """Replace data files of the table by others in one snapshot; return its id. Without files it is an empty snapshot.
 
     Args:
         table: As it was looked at.
         properties: Go to the snapshot's summary.
+        keeps_rows: The files say what those before said, so readers of changes may pass over the snapshot.
 
     Raises:
         CommitLost: The current snapshot is no longer the table's.
     """
-    kind, operation = (_OverwriteFiles, Operation.OVERWRITE) if removed else (_Append, Operation.APPEND)
-    change: Any = kind(operation, _Loaded(table), table.io, snapshot_properties=dict(properties or {}))
+    kind: Any = _Replace if keeps_rows else _OverwriteFiles if removed else _Append
+    operation = Operation.OVERWRITE if removed else Operation.APPEND
+    change = kind(operation, _Loaded(table), table.io, snapshot_properties=dict(properties or {}))
     for file in added:
         change.append_data_file(file)
     for file in removed:

@@ -37,7 +37,7 @@ BATCH_ROWS = 65_536
 def read_rows(table: Table, where: BooleanExpression) -> pa.Table:
     """Return all columns of the rows of the table's current snapshot that match."""
     wanted = _arrow(table, where)
-    parts = [rows.filter(wanted) for task in _files(table, where) for rows in _rows(table, task)]
+    parts = [rows.filter(wanted) for task in _files(table, where) for rows in rows_of(table, task)]
     return pa.concat_tables([table.schema().as_arrow().empty_table(), *parts], promote_options="permissive")
 
 
@@ -53,11 +53,11 @@ def replace_rows(table: Table, where: BooleanExpression, rows: pa.Table, propert
         CommitLost: Another writer has committed since ``table`` was loaded; nothing has changed.
     """
     wanted = _arrow(table, where)
-    replaced = [task for task in _files(table, where) if any(len(part.filter(wanted)) for part in _rows(table, task))]
+    replaced = [task for task in _files(table, where) if any(len(part.filter(wanted)) for part in rows_of(table, task))]
     written: list[DataFile] = []
     try:
         for task in replaced:
-            written += _copy(table, task.file, (part.filter(~wanted) for part in _rows(table, task)))
+            written += _copy(table, task.file, (part.filter(~wanted) for part in rows_of(table, task)))
         if rows.num_rows:
             written += _dataframe_to_data_files(table.metadata, rows, table.io)
         removed = [task.file for task in replaced]
@@ -76,7 +76,7 @@ def _files(table: Table, where: BooleanExpression) -> list[FileScanTask]:
     return list(table.scan(row_filter=where).plan_files())
 
 
-def _rows(table: Table, task: FileScanTask) -> Iterator[pa.Table]:
+def rows_of(table: Table, task: FileScanTask) -> Iterator[pa.Table]:
     """Yield the rows of a file that are not deleted, in batches, with the ids of their columns."""
     schema, model = table.schema(), FileFormatFactory.get(FileFormat.PARQUET)
     deleted = _read_all_delete_files(table.io, [task]).get(task.file.file_path)

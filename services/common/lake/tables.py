@@ -19,6 +19,7 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
 from pyiceberg.types import (
@@ -56,6 +57,7 @@ _COMMON = {
 _MERGE_ON_READ = {f"write.{action}.mode": "merge-on-read" for action in ("delete", "update", "merge")}
 # One instrument of many is read: row groups of other instruments are skipped by their bounds.
 _SMALL_ROW_GROUPS = {"write.parquet.row-group-size-bytes": str(1024 * 1024), "write.parquet.row-group-limit": "65536"}
+_OF_JAVA = ("write.parquet.row-group-size-bytes",)  # pyiceberg has another one, in rows
 # Batches are small and come from few tasks: a shuffle before the write costs more than the files it saves.
 _NO_SHUFFLE = {f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")}
 
@@ -142,6 +144,12 @@ class IcebergTable:
                     if each.name in present and each.doc != present[each.name].doc:
                         change.update_column(each.name, doc=each.doc)
         return table
+
+
+def writable(metadata: TableMetadata) -> TableMetadata:
+    """Return the metadata without the properties for Iceberg's Java, of which pyiceberg's writer warns."""
+    known = {key: value for key, value in metadata.properties.items() if key not in _OF_JAVA}
+    return metadata.model_copy(update={"properties": known})
 
 
 def present_columns(table: Table, names: Iterable[str]) -> tuple[str, ...]:
