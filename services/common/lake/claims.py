@@ -114,13 +114,13 @@ def join_claims(rows: pa.Table) -> pa.Table:
     has the later time of commit: whoever reads the rows since a time misses none. Rows with absences that are
     provisional stay as they are, as the age of an absence is that of its row.
     """
-    found = sorted(map(decode_coverage, COVERAGE.rows(rows)), key=lambda row: (row.dispatch, row.series, row.span))
+    found = set(map(decode_coverage, COVERAGE.rows(rows)))  # one may be there twice
     joined: list[CoverageRow] = []
-    for row in found:
+    for row in sorted(found, key=lambda row: (row.dispatch, row.series, row.span)):
         if joined and _may_join(joined[-1], row):
             committed_ns = max(joined[-1].committed_ns, row.committed_ns)
             joined[-1] = replace(_joined(joined[-1], row), committed_ns=committed_ns)
-        elif not joined or row != joined[-1]:
+        else:
             joined.append(row)
     return pa.Table.from_pylist(list(map(encode_coverage, joined)), schema=COVERAGE.arrow)
 

@@ -27,8 +27,8 @@ from services.common.lake.commit import commit_files, remove_files
 from services.common.lake.rewrite import rows_of
 from services.common.lake.tables import IcebergTable, writable
 
-MIN_FILES = 4
-RATIO = 4
+MIN_FILES = 3
+RATIO = 16
 Reduce = Callable[[pa.Table], pa.Table]
 """Returns rows that say the same in fewer."""
 

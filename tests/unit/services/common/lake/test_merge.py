@@ -43,9 +43,9 @@ def test_the_number_of_files_grows_with_the_logarithm_of_their_size(sizes: list[
 
 
 def test_fresh_files_beside_a_large_one_are_merged_without_it() -> None:
-    assert count_to_merge([1, 1, 1, 1, 17], MIB) == 4
-    assert count_to_merge([1, 1, 1, 1, 16], MIB) == 5
-    assert count_to_merge([1, 1, 1, 16], MIB) == 0
+    assert count_to_merge([1, 1, 1, 3 * RATIO + 1], MIB) == 3
+    assert count_to_merge([1, 1, 1, 3 * RATIO], MIB) == 4
+    assert count_to_merge([1, 1, 2 * RATIO + 1], MIB) == 0
     assert count_to_merge([5, 5, 5, 5, 5], 20) == 4, "no more than the limit"
     assert count_to_merge([], MIB) == 0
 
