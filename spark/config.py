@@ -96,7 +96,7 @@ class SparkSettings(ServiceSettings):
     """Largest number of records of trades in a micro-batch; a record has the trades of a tenth of a second."""
     batch_seconds: float = Field(default=2.0, ge=0)
     """Seconds between the starts of two micro-batches of trades or ticker snapshots. A smaller value delays trades less
-    and costs more processor time and small files (docs/spark.md has figures)."""
+    and costs more processor time and small files (docs/spark.md#batch-interval)."""
     candle_batch_seconds: float = Field(default=1.0, ge=0)
     """Seconds for which a micro-batch of candles collects pages at most while many come. It begins sooner if no further
     page comes, and at once if the batch before had few."""
