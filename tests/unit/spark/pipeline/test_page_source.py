@@ -69,6 +69,33 @@ def test_the_generic_source_stays_free_of_the_step(source: RunningSource) -> Non
     assert batches[0].schema.names[0] == "payload"
 
 
+def test_the_planner_waits_while_pages_come_and_a_skipped_look_costs_no_record(
+    catalog: CatalogSettings, source: RunningSource
+) -> None:
+    made = pickle.loads(dumps(page_source(CANDLES, catalog, Pace(3_600.0, 3_600.0))))
+    planner = made({"address": source.address, "minPartitions": "2", "startingOffsets": "earliest"}).streamReader(None)
+    start = planner.initialOffset()
+    first = planner.latestOffset()
+    assert sum(from_json(first).values()) == 36
+
+    def add() -> None:
+        payload, headers = page(control(0, 10))
+        source.fake.add(0, payload, "k", headers)
+
+    add()
+    second = planner.latestOffset()
+    assert sum(from_json(second).values()) == 37, "nothing waits for the first batch"
+    add()
+    assert planner.latestOffset() == second, "further pages come"
+    add()
+    assert planner.latestOffset() == second
+    third = planner.latestOffset()
+    assert sum(from_json(third).values()) == 39, "no further page has come"
+    planned = [planner.partitions(*bounds) for bounds in ((start, first), (first, second), (second, third))]
+    sizes = [sum(each.end - each.start for part in parts for each in part.ranges) for parts in planned]
+    assert sizes == [36, 1, 2]
+
+
 class Log:
     """Log of two partitions, and the planner that looks at it at given times."""
 
