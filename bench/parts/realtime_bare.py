@@ -30,7 +30,8 @@ async def run(address: str, symbols: list[str]) -> None:
     async def watch(symbol: str) -> None:
         nonlocal count
         while True:
-            count += len(await client.watch_trades(symbol, None, None, {"name": "aggTrade"}))
+            found = await client.watch_trades(symbol, None, None, {"name": "aggTrade"})
+            count += len(found)
 
     async def tell() -> None:
         while True:

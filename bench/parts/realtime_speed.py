@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bench.parts.cpu import cpu_seconds
 from bench.parts.realtime_memory import exchanges_file, start_all, symbols
-from dexorder import AsyncClient
+from dexorder import AsyncClient, Client
 from dexorder.setup.config import PROJECT_ROOT
 from dexorder.testing.processes import until
 from dexorder.testing.report import Row, table
@@ -32,6 +32,7 @@ SPEEDS = (5, 10, 20, 30, 40, 60)
 SETTLE_SECONDS, WINDOW_SECONDS = 4.0, 8.0
 PARTS = ("kafka", "sim", "relay", "gateway", "ingestor")
 AIM = 0.7
+_LAG_NS = 10_000_000_000
 
 
 class Count(NamedTuple):
@@ -123,12 +124,18 @@ async def _stop_all(relay: str) -> None:
             await client.stop_realtime(each.subscription.subscription_id)
 
 
+def _is_up_to_date(suite: Suite) -> bool:
+    """Return whether all jobs have settled the trades up to a few seconds ago, by the exchange's clock."""
+    with Client(suite.relay) as client:
+        settled = [each.series[0].settled_ns for each in client.list_realtime().jobs if each.series]
+    return len(settled) == MARKETS and min(settled) > set_speed(suite, 1) - _LAG_NS
+
+
 def _measure(suite: Suite, periods: Sequence[str]) -> list[Step]:
     """Return the steps of the ingestor."""
     asyncio.run(start_all(suite.relay, symbols(MARKETS), periods))
-    count = _ours(suite)
-    until(lambda: count().trades > 0)
-    found = steps(suite, count)
+    until(lambda: _is_up_to_date(suite), 300)
+    found = steps(suite, _ours(suite))
     asyncio.run(_stop_all(suite.relay))
     return found
 

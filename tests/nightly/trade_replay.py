@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dexorder import Client
+from dexorder.testing.processes import until
 from dexorder.testing.suite import Suite, running_suite
 from services.common.lake.catalog import CatalogSettings
 from services.common.model.periods import PERIOD_SECONDS
@@ -281,7 +282,14 @@ def kills(replay: Replay, parts: Sequence[str], times: int) -> Every:
     """Return so many kills of each part, in a mixed order, spread over the replay."""
     order = [part for part in parts for _ in range(times)]
     random.Random(23).shuffle(order)
-    return Every(len(order), replay.seconds, lambda number: replay.suite.kill(order[number]))
+
+    def do(number: int) -> None:
+        suite, part = replay.suite, order[number]
+        killed = suite.pid(part)
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: suite.pid(part) != killed, _PATIENCE_SECONDS, suite.logs)
+
+    return Every(len(order), replay.seconds, do)
 
 
 def outage(replay: Replay, seconds: float) -> Every:
