@@ -99,8 +99,9 @@ class IngestorSettings(ServiceSettings):
 
     trade_poll_seconds: float = Field(default=5.0, gt=0)
     """Time, in seconds, between two queries for a realtime job's trades at an exchange that does not number them."""
-    candle_check_seconds: float = Field(default=60.0, gt=0)
-    """Time, in seconds, between two comparisons of a realtime job's closed candles with the exchange's own."""
+    candle_check_seconds: float = Field(default=180.0, gt=0)
+    """Time, in seconds, between two comparisons of a realtime job's closed candles with the exchange's own: a call each
+    time for each market and period. A candle can be amended for 300 s after its end."""
 
     @model_validator(mode="after")
     def _complete_curve(self) -> Self:

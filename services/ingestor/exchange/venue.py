@@ -94,6 +94,7 @@ class Venue:
         self._idle: list[Session] = []
         self._markets_of: Any = None
         self._markets_loaded_ns = 0
+        self._accepted: set[str] = set()
         self._markets_lock = asyncio.Lock()
         client = self.new_client()
         self.dialect = dialect_of(exchange.ccxt, client.features)
@@ -170,9 +171,12 @@ class Venue:
             if self._markets_of is None or (not known and age_ns > _MARKETS_AGE_NS):  # it may have been listed since
                 await session.load_markets()
                 self._markets_of, self._markets_loaded_ns = client, self.clock.monotonic_ns()
+                self._accepted.clear()
         self.share_markets(client)
-        if symbol is not None and (reason := refusal(self.name, symbol, client)):
-            raise ExchangeFailure(reason)
+        if symbol is not None and symbol not in self._accepted:  # `refusal` looks at all markets
+            if reason := refusal(self.name, symbol, client):
+                raise ExchangeFailure(reason)
+            self._accepted.add(symbol)
 
     def share_markets(self, client: Any) -> None:
         """Give a ccxt client the markets that `know` has loaded."""
@@ -209,6 +213,7 @@ class Venue:
         async with self.session() as session:
             await session.load_markets()
             self._markets_of, self._markets_loaded_ns = session.client, self.clock.monotonic_ns()
+            self._accepted.clear()
             return session.client.markets, self.clock.wall_ns()
 
 
