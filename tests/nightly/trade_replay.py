@@ -241,11 +241,12 @@ def replaying(folder: Path, recordings: Sequence[Recording], speed: float, *opti
 
 
 class Every(threading.Thread):
-    """Calls a function with growing numbers, spread over a time."""
+    """Calls a function with growing numbers, spread over a time; fewer times if the calls take too long."""
 
     def __init__(self, times: int, seconds: float, do: Callable[[int], None]) -> None:
         super().__init__(daemon=True)
         self._times = times
+        self._seconds = seconds
         self._pause_s = seconds / times
         self._do = do
         self.done = 0
@@ -256,6 +257,8 @@ class Every(threading.Thread):
         try:
             for number in range(self._times):
                 time.sleep(max(0.0, began_s + (number + 0.5) * self._pause_s - time.monotonic()))
+                if time.monotonic() > began_s + self._seconds:
+                    return
                 self._do(number)
                 self.done += 1
         except BaseException as error:
@@ -287,7 +290,7 @@ def kills(replay: Replay, parts: Sequence[str], times: int) -> Every:
         suite, part = replay.suite, order[number]
         killed = suite.pid(part)
         os.kill(killed, signal.SIGKILL)
-        until(lambda: suite.pid(part) != killed, _PATIENCE_SECONDS, suite.logs)
+        until(lambda: suite.is_new(part, killed), _PATIENCE_SECONDS, suite.logs)  # or it would never work
 
     return Every(len(order), replay.seconds, do)
 
