@@ -209,6 +209,7 @@ class Pipeline:
             self.process(read_ranges(session, self._source, parts))
 
         def check() -> None:
+            SourceClient(self._source).state()
             decoded = Decoded(self._stage(session.createDataFrame(self._sample(), RAW_DDL), Rules()).collect())
             self.discard(decoded)
 

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import structlog
+
+from services.common.model.errors import Unavailable
 from spark.pipeline.reporter import Stopped
 from spark.source.offsets import OffsetRange, share
+
+log = structlog.get_logger(__name__)
+_MAX_LOGGED = 300
 
 Attempt = Callable[[Sequence[OffsetRange]], None]
 """Processes the records of some ranges, or raises."""
@@ -21,20 +27,33 @@ def isolate(
 ) -> int:
     """Process the ranges, in order, and pass each record that fails alone to ``skip``; return the number of these.
 
+    A record is at fault only if it fails a second time, after a check that everything else works, and if everything
+    else still works then: a source, a disk or a catalog that is lost for a minute fails any record.
+
     Args:
-        check: Raises unless a record that is known to be good can be processed. It is called before a record is
-            skipped, so that a full disk or a lost catalog is not taken for the record's fault.
+        check: Raises unless the source answers and a record that is known to be good can be processed.
         skip: Receives the record's range, and the error.
+
+    Raises:
+        Unavailable: A part that is needed cannot be reached, whichever record was processed.
     """
     try:
         attempt(ranges)
-    except Stopped:
+        return 0
+    except (Stopped, Unavailable):
         raise
     except Exception as error:
-        halves = share(ranges, 2)
-        if len(halves) > 1:
-            return sum(isolate(half, attempt, check, skip) for half in halves)
+        log.info("a part of the batch failed", ranges=[str(each) for each in ranges], error=repr(error)[:_MAX_LOGGED])
+    halves = share(ranges, 2)
+    if len(halves) > 1:
+        return sum(isolate(half, attempt, check, skip) for half in halves)
+    check()
+    try:
+        attempt(halves[0])
+        return 0
+    except (Stopped, Unavailable):
+        raise
+    except Exception as error:
         check()
         skip(halves[0][0], f"{type(error).__name__}: {error}")
         return 1
-    return 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common.model.errors import Unavailable
 from spark.pipeline.quarantine import isolate
 from spark.pipeline.reporter import Stopped
 from spark.source.offsets import OffsetRange
@@ -45,7 +47,7 @@ def test_only_the_records_at_fault_are_skipped_and_all_are_settled_in_order(bad:
     assert isolate(RANGES, batches.attempt, lambda: None, batches.skip) == len(bad)
     assert {*batches.skipped} == bad
     assert batches.done == EVERY
-    assert batches.attempts <= 1 + 22 * len(bad), "two for each halving of 600 records"
+    assert batches.attempts <= 1 + 23 * len(bad), "two for each halving of 600 records, and a second one at the end"
 
 
 def test_no_record_is_blamed_while_a_good_one_fails_too() -> None:
@@ -57,6 +59,49 @@ def test_no_record_is_blamed_while_a_good_one_fails_too() -> None:
     with pytest.raises(OSError, match="no space"):
         isolate(RANGES, batches.attempt, check, batches.skip)
     assert not batches.skipped
+
+
+class Outage:
+    """A source that is lost for some attempts; a check says so until one of them works."""
+
+    def __init__(self, batches: Batches, failures: int, error: Exception) -> None:
+        self.batches = batches
+        self.failures = failures
+        self.error = error
+
+    def attempt(self, ranges: Sequence[OffsetRange]) -> None:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise self.error
+        self.batches.attempt(ranges)
+
+    def check(self) -> None:
+        if self.failures > 0:
+            raise Unavailable("source: Failed to get metadata")
+
+
+@pytest.mark.parametrize("error", [Unavailable("source: lost"), RuntimeError("PythonException: Unavailable")])
+def test_a_source_that_is_lost_for_a_while_is_not_taken_for_a_bad_record(error: Exception) -> None:
+    for failures in range(1, 30):
+        outage = Outage(Batches(set()), failures, error)
+        with suppress(Unavailable):
+            isolate(RANGES, outage.attempt, outage.check, outage.batches.skip)
+        assert not outage.batches.skipped
+
+
+def test_a_record_that_fails_once_is_tried_again() -> None:
+    """The outage ends between the attempt and the check, which finds everything well."""
+    batches = Batches(set())
+    failing = iter(range(11))  # of the whole batch and of ten halves, down to one record
+
+    def attempt(ranges: Sequence[OffsetRange]) -> None:
+        if next(failing, None) is not None:
+            raise RuntimeError("PythonException: Unavailable")
+        batches.attempt(ranges)
+
+    assert isolate(RANGES, attempt, lambda: None, batches.skip) == 0
+    assert not batches.skipped
+    assert batches.done == EVERY
 
 
 def test_a_stopping_driver_blames_nothing() -> None:
