@@ -188,14 +188,6 @@ class Evidence:
         unproven = (t for t in holes if not self._is_empty(t, counting, anchored, alone))
         return self._windows.ranges(sorted([*disputed, *unproven]))
 
-    def absent_until(self, page: TimeRange) -> int:
-        """Return how far the absence of all candles of a proven page reaches, in as many answers as prove one."""
-        if len(self._holes(page)) < count_periods(page, self._period):
-            return page.end_ns
-        answers = (a for a in self._candidates.answers(page) if a.window.contains(page))
-        ends_ns = sorted((a.inner.start_ns if a.inner else a.window.end_ns for a in answers), reverse=True)
-        return max(page.end_ns, ends_ns[self._hole_answers - 1]) if len(ends_ns) >= self._hole_answers else page.end_ns
-
     def settle(self, span: TimeRange) -> Page:
         """Return the page, once ``next_query`` has no query left; forget everything that no later page can need."""
         assert not self.unproven(span), "a page is settled before it is proven"

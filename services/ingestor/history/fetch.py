@@ -58,10 +58,7 @@ class Fetcher:
             if self._venue.dialect.volume_tolerance is not None:
                 ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
             fetch = _CheckedFetch(job, self._agreement)
-            try:
-                await fetch.settle(closed, ladder, is_whole=True)
-            finally:
-                fetch.end_turn()
+            await fetch.settle(closed, ladder, is_whole=True)
             await job.wait_for_newest()
         await job.finish()
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
@@ -79,9 +76,6 @@ class _CheckedFetch:
         self.tolerance = job.venue.dialect.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
-        self.symbol = job.dispatch.instrument.symbol
-        self._holds_turn = False
-        self._turn = job.venue.absences.turn(self.symbol)
 
     def is_hopeless(self, seconds: int) -> bool:
         """Return whether cells of this period are no checksums."""
@@ -93,10 +87,6 @@ class _CheckedFetch:
         Args:
             is_whole: It is the whole range of the dispatch, so longer cells may show that most of it is empty.
         """
-        if is_whole and ladder:
-            await self._turn.acquire()
-            self._holds_turn = True
-            span = TimeRange(await self._settle_known_absence(span), span.end_ns)
         end_ns = span.start_ns
         ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
         limits = self.job.limits
@@ -108,22 +98,6 @@ class _CheckedFetch:
         if ladder:
             end_ns = await _Cells(self, span, ladder).settle()
         await self.job.settle(TimeRange(end_ns, span.end_ns))
-
-    async def _settle_known_absence(self, span: TimeRange) -> int:
-        """Settle the start of a range that another dispatch has just proven to be absent, if its ends agree."""
-        job = self.job
-        known = job.venue.absences.at_start(self.symbol, span, now_ns=job.newest.now_ns)
-        if known is None or not self.is_long(known.span) or not await self.has_empty_ends(known.span):
-            return span.start_ns
-        for part in split_by_periods(known.span, self.period, job.venue.settings.page_candles):
-            await job.hand_on(Page(part, (), (part,), known.last_ns, (known._replace(span=part),)))
-        return known.span.end_ns
-
-    def end_turn(self) -> None:
-        """Let the next dispatch of the market begin."""
-        if self._holds_turn:
-            self._holds_turn = False
-            self._turn.release()
 
     def is_long(self, span: TimeRange) -> bool:
         """Return whether an absent range is so long that only its ends are queried."""
@@ -184,24 +158,12 @@ class _Cells:
                     evidence.start_anew(page.end_ns)
                     self._agreeing = self._foreign = self._counted = 0
                 else:
-                    absent_until_ns = evidence.absent_until(page)
-                    coarse = evidence.settle(page)
-                    self._note_absences(coarse, absent_until_ns)
-                    await self._check(coarse)
+                    await self._check(evidence.settle(page))
         finally:
             evidence.close()
             if self._fetch.agreement.is_lead(self._agreeing, self._foreign):
                 self._fetch.agreement.foreign.note(true=self._agreeing - self._counted, untrue=self._foreign)
         return self._done_ns
-
-    def _note_absences(self, coarse: Page, until_ns: int) -> None:
-        """Tell other dispatches of the market which long ranges have no candle, and let the next one begin."""
-        for part in coarse.empty:
-            reach = TimeRange(part.start_ns, max(part.end_ns, until_ns if part.end_ns == coarse.span.end_ns else 0))
-            if self._fetch.is_long(part):
-                for proof in coarse.proofs:
-                    self._job.venue.absences.note(self._fetch.symbol, proof._replace(span=reach))
-        self._fetch.end_turn()
 
     async def _check(self, coarse: Page) -> None:
         """Settle the range of a page of cells."""

@@ -33,10 +33,10 @@ def span(first: int, end: int) -> TimeRange:
     return TimeRange(first * MINUTE_NS, end * MINUTE_NS)
 
 
-def page(part: TimeRange, *absent: int, last_ns: int = OLD) -> Page:
+def page(part: TimeRange, *absent: int, last_ns: int = OLD, spread_ns: int = 600 * SECOND_NS) -> Page:
     opens = [t for t in TRUTH if part.start_ns <= t < part.end_ns]
     empty = tuple(span(minute, minute + 1) for minute in absent)
-    proof = Proof(part, ProofKind.CHECKSUM, 2, last_ns, last_ns)
+    proof = Proof(part, ProofKind.CHECKSUM, 2, last_ns - spread_ns, last_ns)
     candles = tuple(Candle(t, *TRUTH[t]) for t in opens if t // MINUTE_NS not in absent)
     return Page(part, candles, empty, last_ns, (proof,))
 
@@ -53,6 +53,7 @@ def outcome(pages: list[Page], *missing: TimeRange) -> TimedOutcome:
         ([page(SPAN)], [], TimedOutcome()),
         ([page(SPAN, 3, 4)], [], TimedOutcome(final=2)),
         ([page(SPAN, 3, 4, last_ns=YOUNG)], [], TimedOutcome(provisional=2)),
+        ([page(SPAN, 3, 4, spread_ns=599 * SECOND_NS)], [], TimedOutcome(provisional=2)),
         ([page(span(0, 5))], [span(5, 10)], TimedOutcome(named=5)),
         ([page(span(0, 5))], [], TimedOutcome(final=5)),
         ([page(SPAN)], [span(5, 7)], TimedOutcome(there=2)),

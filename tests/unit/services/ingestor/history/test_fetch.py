@@ -17,7 +17,6 @@ from services.ingestor.broker.slots import Dispatch
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.dialects.table import CallLimits, Dialect
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.absences import KnownAbsences
 from services.ingestor.history.fetch import Fetcher
 from services.ingestor.history.job import Missing
 from services.ingestor.history.paging import Page
@@ -42,7 +41,6 @@ class Exchange:
         self.settings = IngestorSettings(**{**FAST, "closing_lag_seconds": 0, **settings})
         self.metrics = IngestorMetrics(CollectorRegistry())
         self.agreement = warm()
-        self.absences = KnownAbsences()
         self.asked: list[TimeRange] = []
 
     async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:

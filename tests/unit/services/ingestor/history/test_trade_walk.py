@@ -75,7 +75,7 @@ class Kraken:
     async def sleep(self, seconds: float) -> None:
         self.clock_ns += round(seconds * SECOND_NS)
 
-    async def now_ns(self) -> int:
+    async def now_ns(self, about_ns: int = 0) -> int:
         return self.clock_ns
 
     def answer(self, query: TradeQuery) -> list[Trade]:

@@ -19,7 +19,6 @@ from services.common.model.times import SECOND_NS
 from services.ingestor.config import IngestorSettings
 from services.ingestor.exchange.dialects.table import CallLimits, Dialect
 from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.absences import KnownAbsences
 from services.ingestor.history.agreement import Agreement
 from services.ingestor.history.answer_shape import AnswerShapes
 from services.ingestor.metrics import IngestorMetrics
@@ -98,7 +97,6 @@ class Exchange:
         self.dialect = Dialect("sim", world.call.candles, volume_tolerance=1e-9 if world.cells else None)
         self.offered = (world.period_seconds, *world.cells)
         self.shapes = AnswerShapes()
-        self.absences = KnownAbsences()
         self._connection = 0
         self._kinds = world.kinds or tuple(LIES)
         self._clock_ns = world.closed_end_ns + SECOND_NS // 2
