@@ -52,7 +52,7 @@ class BacktestMarket:
 
 @dataclass(frozen=True, slots=True)
 class BacktestResult:
-    """Where a trigger would have fired.
+    """Firings of a trigger over a past range.
 
     Attributes:
         period_seconds: Period of the candles that it reads; 0 for trades.

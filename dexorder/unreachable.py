@@ -1,4 +1,4 @@
-"""Why a relay can't be reached, and what to do, by the text of grpcio's error. Pure.
+"""Cause and remedy of a relay that can't be reached, by the text of grpcio's error. Pure.
 
 grpcio has one code for all of these causes, UNAVAILABLE; only its text tells them apart. A text that is not recognised
 is treated as a relay that is away for a moment.

@@ -58,7 +58,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Watcher:
-    """What a registration watches."""
+    """Series that a registration watches."""
 
     trigger_id: str
     series: tuple[Series, ...]

@@ -27,7 +27,7 @@ _CANDLE_DIMENSIONS, _TRADE_DIMENSIONS = ("ticker", "period"), ("ticker",)
 
 @dataclass
 class GroupState:
-    """What a group was fed.
+    """Points that a group was fed.
 
     Attributes:
         newest_ns: Latest time of a point.

@@ -1,4 +1,4 @@
-"""Which UDFs are to run, from the file of the Spark host and the relay's registrations. Pure but for reading the file.
+"""UDFs that are to run, from the file of the Spark host and the relay's registrations. Pure but for reading the file.
 
 Only a person with access to the Spark host decides which commands run there: a registration names an entry of the
 file. A command of its own is refused unless ``DEXORDER_SPARK_UDF_ANY_COMMAND`` is set.

@@ -42,7 +42,7 @@ PATTERN = ("R", "o", "n", "r", "b", "T", "w")
 
 
 class Spans(NamedTuple):
-    """Where the rows of each variable are, for the code of one state.
+    """Places of the rows of each variable, for the code of one state.
 
     Attributes:
         current: Variable of the newest row of the partial match; -1 if it has none.

@@ -13,7 +13,7 @@ from services.common.cep.stream import Row, Stream
 
 @dataclass(slots=True)
 class Delivered:
-    """What was sent of a trigger on one ticker.
+    """Deliveries of a trigger on one ticker.
 
     Attributes:
         until_ns: End of the cooldown.

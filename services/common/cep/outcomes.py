@@ -1,4 +1,4 @@
-"""What the engine returns to its caller. Pure."""
+"""Outcomes that the engine returns to its caller. Pure."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ TICK_COLUMNS = (
 
 
 class TableSource(NamedTuple):
-    """What a table's name means: ``period_seconds`` is 0 for trades, None where the name does not say."""
+    """Meaning of a table's name: ``period_seconds`` is 0 for trades, None where the name does not say."""
 
     source: Source
     period_seconds: int | None

@@ -32,17 +32,17 @@ class SqlType:
 
     @property
     def is_number(self) -> bool:
-        """Whether arithmetic applies."""
+        """True if arithmetic applies."""
         return self.base in _RANK
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a string."""
+        """True if it is a string."""
         return self.base in ("STRING", "CHAR")
 
     @property
     def is_time(self) -> bool:
-        """Whether it is a point in time."""
+        """True if it is a point in time."""
         return self.base in ("TIMESTAMP", "TIMESTAMP_LTZ")
 
     def or_null(self, nullable: bool = True) -> SqlType:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class UdfCommand:
-    """How a UDF is reached: exactly one of a program, a Unix socket and a gRPC address."""
+    """Address of a UDF: exactly one of a program, a Unix socket and a gRPC address."""
 
     prog: str = ""
     args: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class UdfCommand:
 
 @dataclass(frozen=True)
 class UdfInput:
-    """What a UDF is fed.
+    """Input of a UDF.
 
     Attributes:
         table: ``ohlc`` for candles, ``ticks`` for trades.
@@ -87,7 +87,7 @@ class UdfInput:
 
 @dataclass(frozen=True)
 class UdfOutput:
-    """Where the output goes beside the table.
+    """Destinations of the output beside the table.
 
     Attributes:
         topic: Kafka topic, written through the gateway; empty for none.
@@ -164,7 +164,7 @@ class UdfState(IntEnum):
 
 @dataclass(frozen=True)
 class UdfStatus:
-    """What the driver knows of a UDF.
+    """State of a UDF as the driver knows it.
 
     Attributes:
         message: The UDF's own words for FAILED, what it waits for for WAITING; else empty.
@@ -188,7 +188,7 @@ class UdfStatus:
 
 @dataclass(frozen=True)
 class UdfRegistration:
-    """What the relay keeps of a UDF.
+    """Record of a UDF at the relay.
 
     Attributes:
         generation: Number of the last start; it grows. A start that begins anew has ``begins_anew`` set.

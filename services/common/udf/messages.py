@@ -38,7 +38,7 @@ _VALUE_FIELDS = {
 
 @dataclass(frozen=True)
 class UdfInfo:
-    """What a UDF says about itself.
+    """Description that a UDF gives of itself.
 
     Attributes:
         wants: Edge of its input.

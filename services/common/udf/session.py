@@ -39,7 +39,7 @@ class Kind(IntEnum):
 
 
 class HostPhase(Enum):
-    """What the host has asked, and what was answered."""
+    """Requests of the host, and their answers."""
 
     NEW = "new"
     INFO = "info requested"
@@ -51,7 +51,7 @@ class HostPhase(Enum):
 
 
 class AgentPhase(Enum):
-    """What the agent was asked."""
+    """Requests that the agent has received."""
 
     NEW = "new"
     READY = "initialised"

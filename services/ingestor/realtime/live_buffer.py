@@ -38,7 +38,7 @@ class ClosedCandle(NamedTuple):
 
 
 class LiveNews(NamedTuple):
-    """What has changed since the last `LiveBuffer.take`; ``received_ns`` is of the newest trade."""
+    """Changes since the last `LiveBuffer.take`; ``received_ns`` is of the newest trade."""
 
     missed: tuple[Missed, ...]
     trades: tuple[Trade, ...]

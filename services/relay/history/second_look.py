@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Judgement(NamedTuple):
-    """What a second look shows about the provisional ranges of a series.
+    """Result of a second look at the provisional ranges of a series.
 
     Attributes:
         doubtful: To be fetched again: cells differ, or were not compared.
