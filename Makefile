@@ -27,7 +27,7 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@touch $@
 
 classes: setup  ## Keep Spark's and Kafka's classes beside .venv: a minute once, then each starts in two thirds of the CPU time.
-	@$(PY) -m spark.runtime.class_archive
+	@$(PY) -m dexorder.spark.runtime.class_archive
 	@$(PY) -m dexorder.supervisor.kafka_archive
 
 demo: setup  ## The whole suite on loopback: one request, its rows, a chart, the notification.

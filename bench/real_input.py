@@ -34,12 +34,12 @@ from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.ended import Ended
 from dexorder.request import make_request
+from dexorder.services.common.model.periods import count_periods, floor_to_grid
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
 from dexorder.testing import report
 from dexorder.testing.oracle import VALUES
 from dexorder.testing.suite import Suite, running_suite
-from services.common.model.periods import count_periods, floor_to_grid
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
 
 DAY_SECONDS = 86_400
 STAGES = (

@@ -21,15 +21,14 @@ from dexorder.connection import Connection, relay_address
 from dexorder.ended import Ended, history_error
 from dexorder.moments import Moment
 from dexorder.request import check_ticker, make_request, read_part
-from dexorder.triggers import AsyncTriggers
-from services.common.model.coverage import (
+from dexorder.services.common.model.coverage import (
     Coverage,
     CoveragePage,
     CoverageRange,
     VerificationProgress,
     VerificationResult,
 )
-from services.common.model.history import (
+from dexorder.services.common.model.history import (
     HistoryRequest,
     Notification,
     Progress,
@@ -37,10 +36,10 @@ from services.common.model.history import (
     RequestState,
     RequestStatus,
 )
-from services.common.model.instrument import InstrumentList, Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.common.rpc.history_messages import (
+from dexorder.services.common.model.instrument import InstrumentList, Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.rpc.history_messages import (
     decode_coverage_page,
     decode_coverage_range,
     decode_instruments,
@@ -51,8 +50,9 @@ from services.common.rpc.history_messages import (
     decode_verification_progress,
     encode_request,
 )
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.triggers import AsyncTriggers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -451,7 +451,7 @@ def _notification_of(record: RequestRecord) -> Notification:
         raise errors.DexorderError(
             f"request {record.request_id} was announced as ended, but its record is not finished"
         )
-    from services.common.lake.tables import OHLC
+    from dexorder.services.common.lake.tables import OHLC
 
     return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC.name)
 

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from rich.text import Text
 
-from services.common.model.periods import PERIODS
-from services.common.model.times import iso
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.times import iso
 
 UP, DOWN, DIM, MARK = "green", "red", "bright_black", "yellow"
 _VOLUME = " ▁▂▃▄▅▆▇█"

@@ -13,12 +13,12 @@ import grpc
 import tenacity
 
 from dexorder import errors
+from dexorder.services.common.model.errors import Code
+from dexorder.services.common.rpc.channel import open_channel
+from dexorder.services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
+from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder.services.gen.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 from dexorder.unreachable import cause_of
-from services.common.model.errors import Code
-from services.common.rpc.channel import open_channel
-from services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
-from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
-from services.gen.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 
 DEFAULT_RELAY = "127.0.0.1:50051"
 PATIENCE_SECONDS = 30.0

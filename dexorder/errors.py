@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from services.common.model.history import RequestRecord
+    from dexorder.services.common.model.history import RequestRecord
 
 
 class DexorderError(Exception):

@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 
 from dexorder.errors import DexorderError, MaintenanceFailed
-from services.common.model.errors import Code
-from services.common.rpc.channel import open_channel
-from services.common.rpc.client_retry import code_of, details_of, error_text
-from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
-from services.gen.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
+from dexorder.services.common.model.errors import Code
+from dexorder.services.common.rpc.channel import open_channel
+from dexorder.services.common.rpc.client_retry import code_of, details_of, error_text
+from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
+from dexorder.services.gen.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
 
 DEFAULT_SPARK = "127.0.0.1:50055"
 

@@ -6,8 +6,8 @@ import datetime as dt
 import re
 from math import isfinite
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.times import SECOND_NS, iso, parse_time
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.times import SECOND_NS, iso, parse_time
 
 Moment = str | int | float | dt.date | dt.datetime
 """``now``, ``-30d``, ISO text, a date or datetime (UTC without a zone), or seconds, ms or ns since the epoch."""

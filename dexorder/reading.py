@@ -17,13 +17,13 @@ from pyiceberg.table import DataScan, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from dexorder.errors import CatalogError, HistoryMismatch
-from services.common.config import BadSettings, read_settings
-from services.common.lake import catalog as lake
-from services.common.lake.tables import OHLC, IcebergTable, opens_in
-from services.common.model.history import RequestRecord
-from services.common.model.instrument import Series
-from services.common.model.periods import next_open, split_by_periods
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.config import BadSettings, read_settings
+from dexorder.services.common.lake import catalog as lake
+from dexorder.services.common.lake.tables import OHLC, IcebergTable, opens_in
+from dexorder.services.common.model.history import RequestRecord
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import next_open, split_by_periods
+from dexorder.services.common.model.time_range import TimeRange
 
 PIECE_PERIODS = 200_000
 """Periods read at a time when rows are streamed: about 20 MB of candles, and few scans."""

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from pyiceberg import expressions
 
 from dexorder.reading import load_table, readable
-from services.common.lake.tables import TICKERS, TICKS, trades_in
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso_microseconds
+from dexorder.services.common.lake.tables import TICKERS, TICKS, trades_in
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso_microseconds
 
 _TRADES = ("ticker", "trade_id", "time", "price", "amount", "side", "received_at")
 _SNAPSHOTS = tuple(name for name in TICKERS.arrow.names if name not in TICKERS.version)

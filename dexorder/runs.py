@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from dexorder.errors import RunUnknown
 from dexorder.request import check_ticker
-from services.common.config import state_folder
-from services.common.model.history import HistoryRequest
-from services.common.model.periods import PERIODS
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.config import state_folder
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.time_range import TimeRange
 
 OUT_ENDINGS = (".parquet", ".csv")
 KEPT_DAYS = 30

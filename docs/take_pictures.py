@@ -18,15 +18,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.channels.rendering import render
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import AttemptRow
-from services.gateway.events.sessions import user_tokens
-from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from services.gateway.events.sessions.web_server import web_server
-from services.gateway.events.sessions.websocket import SessionBackend
-from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.channels.rendering import render
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.changes import AttemptRow
+from dexorder.services.gateway.events.sessions import user_tokens
+from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder.services.gateway.events.sessions.web_server import web_server
+from dexorder.services.gateway.events.sessions.websocket import SessionBackend
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.browser import browser
 from tests.fakes.events.dispatcher import FakeDispatcher
 

@@ -15,16 +15,16 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder.events.config import PublisherSettings
-from services.common.config import ServiceSettings
-from services.common.lake.catalog import CatalogSettings
-from services.common.rpc.channel import ChannelSettings
-from services.exchange_sim.config import SimSettings
-from services.gateway.config import GatewaySettings
-from services.gateway.events.config import EventsSettings
-from services.ingestor.config import IngestorSettings
-from services.relay.config import RelaySettings
-from services.udsource.config import UdsourceSettings
-from spark.config import MaintenanceSettings, SparkSettings
+from dexorder.services.common.config import ServiceSettings
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.rpc.channel import ChannelSettings
+from dexorder.services.exchange_sim.config import SimSettings
+from dexorder.services.gateway.config import GatewaySettings
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.spark.config import MaintenanceSettings, SparkSettings
 
 PAGE = Path(__file__).with_name("settings.md")
 SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (

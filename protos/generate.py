@@ -15,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "services" / "gen"
+PREFIX = "dexorder.services.gen"
 MODULES = (ROOT / "protos", ROOT / "protos" / "vendor")
 DOCSTRING = '"""Generated from protos/ by protos/generate.py; never edited."""\n'
 
@@ -49,12 +50,12 @@ def run_protoc(out: Path) -> None:
 
 
 def prefix_imports(text: str, packages: list[str]) -> str:
-    """Change absolute imports of our generated packages to imports below ``services.gen``."""
+    """Change absolute imports of our generated packages to imports below ``dexorder.services.gen``."""
     for package in packages:
-        text = re.sub(rf"^from {package}(\.| )", rf"from services.gen.{package}\1", text, flags=re.M)
-        text = re.sub(rf"^import {package}(\.| )", rf"import services.gen.{package}\1", text, flags=re.M)
-        text = re.sub(rf"(?<![\w.])_?{package}\.(?=[\w.]+_pb2)", rf"services.gen.{package}.", text)
-    return text.replace("services.gen.services.gen.", "services.gen.")
+        name = rf"{package}(?!\.services\.gen\b)"  # our own proto package is `dexorder`, too
+        text = re.sub(rf"^(from|import) {name}(?=[. ])", rf"\1 {PREFIX}.{package}", text, flags=re.M)
+        text = re.sub(rf"(?<![\w.])_?{name}\.(?=[\w.]+_pb2)", rf"{PREFIX}.{package}.", text)
+    return text
 
 
 def finish(out: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.common.config import ServiceSettings
-from spark.pipeline.fault import FAULT_PATTERN
+from dexorder.services.common.config import ServiceSettings
+from dexorder.spark.pipeline.fault import FAULT_PATTERN
 
 TABLES = ("ohlc", "ticks", "tickers")
 """Tables that a driver can fill."""

@@ -7,9 +7,9 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from spark.maintenance.policy import TableState
-from spark.maintenance.procedures import StepResult
-from spark.pipeline.batch import BatchResult
+from dexorder.spark.maintenance.policy import TableState
+from dexorder.spark.maintenance.procedures import StepResult
+from dexorder.spark.pipeline.batch import BatchResult
 
 _PREFIX = "dexorder_spark"
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)

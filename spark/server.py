@@ -16,21 +16,21 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.common.config import load_settings
-from services.common.lake.catalog import CatalogSettings
-from services.common.rpc.lifecycle import RunningServer, grpc_server, run, stop_signal
-from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
-from spark.config import MaintenanceSettings, SparkSettings
-from spark.maintenance.runner import MaintenanceRunner
-from spark.metrics import MaintenanceMetrics
-from spark.pipeline.driver import Driver
-from spark.pipeline.reporter import named_snapshots
-from spark.runtime.locks import WriterLocks
-from spark.service import MAINTENANCE, MaintenanceService
-from spark.tables.ohlc import CANDLES
-from spark.tables.table import PageTable
-from spark.tables.tickers import SNAPSHOTS
-from spark.tables.ticks import TRADES
+from dexorder.services.common.config import load_settings
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.rpc.lifecycle import RunningServer, grpc_server, run, stop_signal
+from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
+from dexorder.spark.config import MaintenanceSettings, SparkSettings
+from dexorder.spark.maintenance.runner import MaintenanceRunner
+from dexorder.spark.metrics import MaintenanceMetrics
+from dexorder.spark.pipeline.driver import Driver
+from dexorder.spark.pipeline.reporter import named_snapshots
+from dexorder.spark.runtime.locks import WriterLocks
+from dexorder.spark.service import MAINTENANCE, MaintenanceService
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.table import PageTable
+from dexorder.spark.tables.tickers import SNAPSHOTS
+from dexorder.spark.tables.ticks import TRADES
 
 log = structlog.get_logger(__name__)
 ALL_TABLES = (CANDLES, TRADES, SNAPSHOTS)
@@ -60,7 +60,7 @@ class Health:
 
 
 def main() -> None:
-    """Run ``python -m spark``."""
+    """Run ``python -m dexorder.spark``."""
     settings, catalog = load_settings(SparkSettings), load_settings(CatalogSettings)
     maintenance = load_settings(MaintenanceSettings)
     run("spark", settings, lambda: serve(settings, catalog, maintenance))

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
-from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
-from spark.maintenance.runner import MaintenanceRunner
+from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
+from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
+from dexorder.spark.maintenance.runner import MaintenanceRunner
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 MAINTENANCE = pb.DESCRIPTOR.services_by_name["MaintenanceService"].full_name

@@ -16,11 +16,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.common.config import split_address
-from services.gateway.config import GatewaySettings
-from services.gateway.server import gateway
-from services.gen.kafkapixy import kafkapixy_pb2 as pb
-from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from dexorder.services.common.config import split_address
+from dexorder.services.gateway.config import GatewaySettings
+from dexorder.services.gateway.server import gateway
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 StartGateway = Callable[..., "GatewayThread"]
 MakeTopic = Callable[[int], str]

@@ -11,13 +11,13 @@ import ccxt.async_support as ccxt
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.request import make_request
+from dexorder.services.common.exchanges import Exchange, override_urls
+from dexorder.services.common.model.history import RequestStatus
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, table
 from dexorder.testing.suite import Suite
-from services.common.exchanges import Exchange, override_urls
-from services.common.model.history import RequestStatus
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
 
 SLOTS = 4
 """As exchanges/sim.yaml has it."""

@@ -18,13 +18,13 @@ import uvloop
 import zmq
 import zmq.asyncio
 
+from dexorder.services.common.messaging.frames import decode_work, encode_work
+from dexorder.services.common.rpc.channel import open_channel
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder.testing.oracle import minutes
 from dexorder.testing.processes import free_ports
 from dexorder.testing.report import Row, table
-from services.common.messaging.frames import decode_work, encode_work
-from services.common.rpc.channel import open_channel
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from tests.paths import ROOT
 
 CALLERS = 64
@@ -77,7 +77,9 @@ async def relay_process(folder: Path) -> AsyncIterator[RelayProcess]:
         "DEXORDER_CATALOG_WAREHOUSE": (folder / "warehouse").as_uri(),
         "DEXORDER_LOG_LEVEL": "warning",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.relay", cwd=ROOT, env=environment)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dexorder.services.relay", cwd=ROOT, env=environment
+    )
     try:
         yield at
     finally:

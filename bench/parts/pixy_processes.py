@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy
+from dexorder.services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from dexorder.testing.processes import free_ports
-from services.gen.kafkapixy import kafkapixy_pb2 as pixy
-from services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -88,7 +88,10 @@ def gateway(bootstrap: str) -> Iterator[Server]:
     environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
         f"DEXORDER_GATEWAY_{name}": value for name, value in ours.items()
     }
-    with running("-m", "services.gateway", **environment) as process, grpc.insecure_channel(address) as channel:
+    with (
+        running("-m", "dexorder.services.gateway", **environment) as process,
+        grpc.insecure_channel(address) as channel,
+    ):
         health: Any = health_pb2_grpc.HealthStub(channel)
         watch = health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=_START_SECONDS)
         next(answer for answer in watch if answer.status == health_pb2.HealthCheckResponse.SERVING)

@@ -11,16 +11,16 @@ from bench.parts import spark_append
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage
 from bench.parts.spark_upsert import open_catalog
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.page import MAX_PAGE_CANDLES
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.pipeline.batch import DecodedBatch, Pipeline
+from dexorder.spark.pipeline.commit_thread import CommitThread
+from dexorder.spark.pipeline.page_source import page_source
+from dexorder.spark.pipeline.table_driver import QueryRules, start_query
+from dexorder.spark.source.client import SourceClient
+from dexorder.spark.tables.ohlc import CANDLES
 from dexorder.testing.report import Row, table
-from services.common.lake.tables import OHLC
-from services.common.model.page import MAX_PAGE_CANDLES
-from spark.config import SparkSettings
-from spark.pipeline.batch import DecodedBatch, Pipeline
-from spark.pipeline.commit_thread import CommitThread
-from spark.pipeline.page_source import page_source
-from spark.pipeline.table_driver import QueryRules, start_query
-from spark.source.client import SourceClient
-from spark.tables.ohlc import CANDLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

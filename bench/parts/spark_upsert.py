@@ -16,25 +16,25 @@ from confluent_kafka import Producer
 from bench.parts.latency import candles
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
+from dexorder.services.common.kafka.page_record import page_value
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.commit import commit_files
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.pipeline.batch import Pipeline
+from dexorder.spark.pipeline.page_source import page_source
+from dexorder.spark.pipeline.table_driver import QueryRules, start_query
+from dexorder.spark.runtime.session import catalog_conf
+from dexorder.spark.source.client import SourceClient
+from dexorder.spark.source.records import RAW, RAW_DDL
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.table import ensure_tables
 from dexorder.testing.dispatches import dispatch_id
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, spread, table
-from services.common.kafka.page_record import page_value
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import commit_files
-from services.common.lake.tables import OHLC
-from services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from spark.config import SparkSettings
-from spark.pipeline.batch import Pipeline
-from spark.pipeline.page_source import page_source
-from spark.pipeline.table_driver import QueryRules, start_query
-from spark.runtime.session import catalog_conf
-from spark.source.client import SourceClient
-from spark.source.records import RAW, RAW_DDL
-from spark.tables.ohlc import CANDLES
-from spark.tables.table import ensure_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

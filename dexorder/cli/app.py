@@ -396,7 +396,7 @@ def list_requests(
 ) -> None:
     """List the newest requests."""
     from dexorder.cli import queries as command
-    from services.common.model.history import RequestState
+    from dexorder.services.common.model.history import RequestState
 
     try:
         wanted = RequestState(state.upper()) if state else None

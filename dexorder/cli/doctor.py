@@ -16,21 +16,21 @@ from pydantic_settings import BaseSettings
 
 from dexorder.cli import output
 from dexorder.connection import relay_address
+from dexorder.services.common.config import BadSettings, read_settings, state_folder
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.rpc.channel import ChannelSettings, open_sync_channel
+from dexorder.services.exchange_sim.config import SimSettings
+from dexorder.services.gateway.config import GatewaySettings
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.udsource.config import UdsourceSettings
 from dexorder.setup import jars, java
 from dexorder.setup.config import SetupError
 from dexorder.setup.manifest import check_folder, parse_lock
+from dexorder.spark.config import SparkSettings
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import default_directory, process_alive, read_state
-from services.common.config import BadSettings, read_settings, state_folder
-from services.common.lake.catalog import CatalogSettings
-from services.common.rpc.channel import ChannelSettings, open_sync_channel
-from services.exchange_sim.config import SimSettings
-from services.gateway.config import GatewaySettings
-from services.ingestor.config import IngestorSettings
-from services.relay.config import RelaySettings
-from services.udsource.config import UdsourceSettings
-from spark.config import SparkSettings
 
 MIN_FREE_GIB = 2.0
 MIN_OPEN_FILES = 1_024

@@ -22,11 +22,11 @@ from dexorder.events import gateway_client
 from dexorder.events.event_builder import build_event
 from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
-from services.common.model.user_events import Channel, Preference
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.sessions import user_tokens
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder.services.common.model.user_events import Channel, Preference
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.sessions import user_tokens
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 _SUBSCRIBER_WAIT_SECONDS = 1.0
 _MAX_PAYLOAD_BYTES = int(EventsSettings.model_fields["max_payload_bytes"].default)

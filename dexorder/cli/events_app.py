@@ -95,7 +95,10 @@ def list_events(
 def token(
     user: str,
     key: Annotated[
-        Path, typer.Option(help="Private key; `python -m services.gateway.events.sessions.user_tokens key` makes one")
+        Path,
+        typer.Option(
+            help="Private key; `python -m dexorder.services.gateway.events.sessions.user_tokens key` makes one"
+        ),
     ],
     seconds: Annotated[int, typer.Option(min=1, help="Lifetime of the token")] = 900,
     audience: Annotated[str, typer.Option(help="DEXORDER_EVENTS_JWT_AUDIENCE of the gateway")] = "dexorder",

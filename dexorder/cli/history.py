@@ -18,7 +18,7 @@ from dexorder.ended import Ended, history_error
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
 from dexorder.runs import OutputOptions, Run, RunStore, parse_tickers
-from services.common.model.history import RequestStatus, id_json, range_json
+from dexorder.services.common.model.history import RequestStatus, id_json, range_json
 
 
 def new_run(

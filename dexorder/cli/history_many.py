@@ -19,7 +19,7 @@ from dexorder.cli.history import result_json
 from dexorder.cli.sinks import FileRows, file_rows
 from dexorder.ended import Ended
 from dexorder.runs import Run
-from services.common.model.history import HistoryRequest, RequestStatus
+from dexorder.services.common.model.history import HistoryRequest, RequestStatus
 
 QUOTA_SECONDS = 2.0
 """Wait before a submission that exceeded the quota is repeated, unless a request of this run ends before."""

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from services.common.model.periods import count_periods
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso
+from dexorder.services.common.model.periods import count_periods
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso
 
 if TYPE_CHECKING:
     from dexorder.cli.sinks import Ends

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dexorder.aio import OnProgress
-from services.common.model.history import HistoryRequest, Progress, RequestState
-from services.common.model.periods import PERIODS
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.history import HistoryRequest, Progress, RequestState
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.times import SECOND_NS
 
 Write = Callable[[str], None]
 

@@ -8,12 +8,12 @@ from dexorder.cli import output
 from dexorder.cli.progress import phase
 from dexorder.client import Client
 from dexorder.request import TRADES, read_part
-from services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
-from services.common.model.history import RequestRecord, RequestState
-from services.common.model.periods import PERIODS, TRADES_PERIOD, total_periods
-from services.common.model.proof import describe_evidence
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso
+from dexorder.services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
+from dexorder.services.common.model.history import RequestRecord, RequestState
+from dexorder.services.common.model.periods import PERIODS, TRADES_PERIOD, total_periods
+from dexorder.services.common.model.proof import describe_evidence
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso
 
 _MAX_MISSING_LINES = 20
 _KINDS = {

@@ -11,10 +11,10 @@ from dexorder.cli.rows import print_rows
 from dexorder.reading import StoredRows
 from dexorder.request import read_part
 from dexorder.runs import OutputOptions
-from services.common.lake.tables import OHLC
-from services.common.model.coverage import CoverageKind, CoverageRange
-from services.common.model.history import id_json, range_json
-from services.common.model.periods import PERIODS
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.coverage import CoverageKind, CoverageRange
+from dexorder.services.common.model.history import id_json, range_json
+from dexorder.services.common.model.periods import PERIODS
 
 
 async def read(

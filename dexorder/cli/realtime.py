@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dexorder.cli import output
 from dexorder.client import Client
 from dexorder.live import iso_or_none, series_name
-from services.common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
-from services.common.model.times import iso
+from dexorder.services.common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
+from dexorder.services.common.model.times import iso
 
 
 def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | None) -> None:

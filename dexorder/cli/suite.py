@@ -16,6 +16,7 @@ from dexorder import maintenance
 from dexorder.cli import output
 from dexorder.connection import Connection
 from dexorder.errors import DexorderError, SuiteFailed
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder.supervisor import backup as archives
 from dexorder.supervisor import health
 from dexorder.supervisor.plan import PARTS, Ports, SuiteOptions, metrics_addresses, parse_only, summary_rows
@@ -29,7 +30,6 @@ from dexorder.supervisor.state import (
     read_state,
 )
 from dexorder.supervisor.suite import Reporter, run_suite
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 STATUS_SECONDS = 2.0
 
@@ -117,10 +117,10 @@ class _ConsoleReporter:
 
 def gateway(pixy_config: Path | None) -> None:
     """Run the gateway alone until SIGTERM or Ctrl-C. Invalid settings end the process, with one line for each."""
-    from services.common.config import load_settings
-    from services.common.rpc import lifecycle
-    from services.gateway.config import GatewaySettings
-    from services.gateway.server import main
+    from dexorder.services.common.config import load_settings
+    from dexorder.services.common.rpc import lifecycle
+    from dexorder.services.gateway.config import GatewaySettings
+    from dexorder.services.gateway.server import main
 
     given: dict[str, Any] = {} if pixy_config is None else {"pixy_config": pixy_config}
     settings = load_settings(GatewaySettings, **given)

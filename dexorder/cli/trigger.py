@@ -12,10 +12,10 @@ import typer
 
 from dexorder.cli import output
 from dexorder.client import Client
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.times import iso
+from dexorder.services.common.model.triggers import EventKind, RegisteredTrigger, TriggerEvent, Value
 from dexorder.triggers import BacktestResult
-from services.common.model.periods import PERIODS
-from services.common.model.times import iso
-from services.common.model.triggers import EventKind, RegisteredTrigger, TriggerEvent, Value
 
 _HIDDEN = ("kind", "match_start", "match_end", "emitted_by", "period")
 _SQL_SHOWN = 60

@@ -9,14 +9,14 @@ from typing import Any
 
 from dexorder.cli import output
 from dexorder.errors import DexorderError
+from dexorder.services.common.udf.errors import UdfError
+from dexorder.services.common.udf.host import UdfHost
+from dexorder.services.common.udf.options import parse_duration, split_assignments
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.session import Edge
+from dexorder.services.common.udf.spec import UdfSpec
 from dexorder.udf.functions import FUNCTIONS
 from dexorder.udf.tables import PointMaker, Windows, json_row, read_rows
-from services.common.udf.errors import UdfError
-from services.common.udf.host import UdfHost
-from services.common.udf.options import parse_duration, split_assignments
-from services.common.udf.points import Batch, Point
-from services.common.udf.session import Edge
-from services.common.udf.spec import UdfSpec
 
 
 class UdfFailed(DexorderError):

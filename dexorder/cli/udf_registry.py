@@ -14,10 +14,10 @@ from dexorder.cli import output
 from dexorder.client import Client
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder.moments import moment_ns
-from services.common.model.errors import InvalidRequest
-from services.common.model.periods import PERIODS
-from services.common.model.times import iso
-from services.common.model.udf import UdfDefinition, UdfState, definition_from
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.times import iso
+from dexorder.services.common.model.udf import UdfDefinition, UdfState, definition_from
 
 _POLL_SECONDS = 0.3
 

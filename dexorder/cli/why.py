@@ -7,11 +7,11 @@ from typing import Any
 from dexorder.cli import output
 from dexorder.client import Client
 from dexorder.request import read_part
-from services.common.model.coverage import Coverage, CoverageKind, CoveragePage
-from services.common.model.periods import PERIODS, next_open
-from services.common.model.proof import Proof, ProofKind, proofs_of
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso
+from dexorder.services.common.model.coverage import Coverage, CoverageKind, CoveragePage
+from dexorder.services.common.model.periods import PERIODS, next_open
+from dexorder.services.common.model.proof import Proof, ProofKind, proofs_of
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso
 
 _KINDS = {
     CoverageKind.ROWS: "the table has this candle",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dexorder.errors import DexorderError
-from services.common.model.errors import Code
+from dexorder.services.common.model.errors import Code
 
 
 class EventRefused(DexorderError):

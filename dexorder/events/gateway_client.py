@@ -13,13 +13,13 @@ from pydantic import SecretStr
 
 from dexorder.errors import DexorderError
 from dexorder.events.errors import GatewayRefused, GatewayUnreachable
-from services.common.config import BadSettings, read_settings
-from services.common.model.errors import Code
-from services.common.rpc.channel import ChannelSettings, open_channel
-from services.common.rpc.client_retry import Failure, code_of, details_of, error_text, failure_of
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder.services.common.config import BadSettings, read_settings
+from dexorder.services.common.model.errors import Code
+from dexorder.services.common.rpc.channel import ChannelSettings, open_channel
+from dexorder.services.common.rpc.client_retry import Failure, code_of, details_of, error_text, failure_of
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 DEFAULT_GATEWAY = "127.0.0.1:50053"
 CALL_SECONDS = 10.0

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from dexorder.events.errors import EventUnknown, PublisherClosed
-from services.common.model.user_events import Channel
+from dexorder.services.common.model.user_events import Channel
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

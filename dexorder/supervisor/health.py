@@ -11,10 +11,10 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.common.config import split_address
-from services.common.model.errors import Code
-from services.common.rpc.channel import open_channel
-from services.common.rpc.client_retry import code_of
+from dexorder.services.common.config import split_address
+from dexorder.services.common.model.errors import Code
+from dexorder.services.common.rpc.channel import open_channel
+from dexorder.services.common.rpc.client_retry import code_of
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from services.common.lake.catalog import CatalogSettings
+    from dexorder.services.common.lake.catalog import CatalogSettings
 
 HOST = "127.0.0.1"
 STOP_ORDER = ("spark", "ingestor", "udsource", "gateway", "relay", "sim", "kafka")
@@ -230,12 +230,12 @@ def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
             ports = ("--port", str(options.ports.kafka), "--controller-port", str(options.ports.kafka_controller))
             return (*python, "dexorder.supervisor.kafka", "--dir", str(options.directory), *ports)
         case "sim":
-            return (*python, "services.exchange_sim")
+            return (*python, "dexorder.services.exchange_sim")
         case "spark":
             # Its batches use every processor; parts that answer calls or restart have priority.
-            return ("nice", "-n", "5", *python, "spark")
+            return ("nice", "-n", "5", *python, "dexorder.spark")
         case _:
-            return (*python, f"services.{name}")
+            return (*python, f"dexorder.services.{name}")
 
 
 def summary_rows(options: SuiteOptions) -> list[tuple[str, str, str]]:

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import yaml
 
 from dexorder.errors import SuiteFailed
+from dexorder.services.common.config import BadSettings, read_settings
+from dexorder.services.common.exchanges import load_exchanges
+from dexorder.services.common.storage.process_lock import Locked, take_lock
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
 from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
-from services.common.config import BadSettings, read_settings
-from services.common.exchanges import load_exchanges
-from services.common.storage.process_lock import Locked, take_lock
 
 if TYPE_CHECKING:
-    from services.common.lake.catalog import CatalogSettings
+    from dexorder.services.common.lake.catalog import CatalogSettings
 
 SIM_VENUES = "SIM"
 """Prefix of the simulated exchange's venues, one for each of its dialects."""
@@ -59,7 +59,7 @@ def external_catalog() -> CatalogSettings | None:
     """Return the catalog that the environment names, or None; SuiteFailed if one of its variables is invalid."""
     if "DEXORDER_CATALOG_URI" not in os.environ:
         return None
-    from services.common.lake.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
+    from dexorder.services.common.lake.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
 
     try:
         return read_settings(CatalogSettings)
@@ -136,7 +136,9 @@ def make_jwt_keys(options: SuiteOptions) -> None:
 
     ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs a token.
     """
-    from services.gateway.events.sessions.user_tokens import make_keys  # deferred: cryptography is slow to import
+    from dexorder.services.gateway.events.sessions.user_tokens import (
+        make_keys,  # deferred: cryptography is slow to import
+    )
 
     if "gateway" in options.parts and not options.jwt_keys.exists():
         make_keys(options.jwt_keys, "suite")

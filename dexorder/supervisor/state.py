@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dexorder.errors import SuiteFailed
-from services.common.config import state_folder
+from dexorder.services.common.config import state_folder
 
 SUITE_FILE = "suite.json"
 

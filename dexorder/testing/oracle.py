@@ -7,14 +7,14 @@ import time
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.common.model.periods import PERIOD_SECONDS
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.exchange_sim.candles import CandleQuery
-from services.exchange_sim.config import SimSettings
-from services.exchange_sim.instruments import INSTRUMENTS
-from services.exchange_sim.market import SyntheticMarket
-from services.exchange_sim.periods import PERIODS
+from dexorder.services.common.model.periods import PERIOD_SECONDS
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.exchange_sim.candles import CandleQuery
+from dexorder.services.exchange_sim.config import SimSettings
+from dexorder.services.exchange_sim.instruments import INSTRUMENTS
+from dexorder.services.exchange_sim.market import SyntheticMarket
+from dexorder.services.exchange_sim.periods import PERIODS
 
 VALUES = ["open", "high", "low", "close", "volume"]
 

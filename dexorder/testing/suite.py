@@ -18,18 +18,18 @@ import grpc
 import pyarrow as pa
 
 from dexorder.demo import MARKER, processes_marked
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.history import RequestRecord
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso_microseconds
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.rpc.history_messages import decode_record
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.plan import Ports
 from dexorder.testing.processes import free_block, metric_at, until
-from services.common.lake.catalog import CatalogSettings
-from services.common.model.history import RequestRecord
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso_microseconds
-from services.common.rpc.channel import open_sync_channel
-from services.common.rpc.history_messages import decode_record
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 
 READY_SECONDS = 180
 

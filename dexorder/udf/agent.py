@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dexorder.services.common.udf import messages
+from dexorder.services.common.udf.errors import ProtocolError
+from dexorder.services.common.udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter
+from dexorder.services.common.udf.options import OptionValue, ValueType
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.session import AgentSession, Edge, Kind
+from dexorder.services.gen.udf import udf_pb2 as pb
 from dexorder.udf.function import Function, Output, values_of
-from services.common.udf import messages
-from services.common.udf.errors import ProtocolError
-from services.common.udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter
-from services.common.udf.options import OptionValue, ValueType
-from services.common.udf.points import Batch, Point
-from services.common.udf.session import AgentSession, Edge, Kind
-from services.gen.udf import udf_pb2 as pb
 
 
 class Agent:

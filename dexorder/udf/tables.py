@@ -16,10 +16,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from dexorder.errors import DexorderError
-from services.common.model.errors import InvalidRequest
-from services.common.model.periods import PERIODS
-from services.common.model.times import iso, parse_time
-from services.common.udf.points import Batch, Point, Value
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.times import iso, parse_time
+from dexorder.services.common.udf.points import Batch, Point, Value
 
 TIME_COLUMNS = ("open_time", "time", "time_ns", "timestamp", "date")
 GROUP_COLUMNS = ("ticker", "symbol", "exchange", "period", "period_seconds")

@@ -69,7 +69,7 @@ class ServiceSettings(BaseSettings):
     @field_validator("tokens")
     @classmethod
     def _readable(cls, tokens: Path | None) -> Path | None:
-        from services.common.rpc.identity import read_callers  # deferred: clients have no tokens file
+        from dexorder.services.common.rpc.identity import read_callers  # deferred: clients have no tokens file
 
         try:
             if tokens:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import yaml
 from pydantic import Field, ValidationError, field_validator
 
-from services.common.storage.watched_file import FileModel
+from dexorder.services.common.storage.watched_file import FileModel
 
 
 def _ccxt_has(exchange: str) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from services.common.config import split_address
-from services.common.rpc.lifecycle import refuse_if_served
+from dexorder.services.common.config import split_address
+from dexorder.services.common.rpc.lifecycle import refuse_if_served
 
 
 def server_tls(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:

@@ -20,8 +20,8 @@ from prometheus_client import (
 )
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-from services.common.config import split_address
-from services.common.model.errors import Code
+from dexorder.services.common.config import split_address
+from dexorder.services.common.model.errors import Code
 
 _BOUNDS = tuple(float(bound) for bound in Histogram.DEFAULT_BUCKETS)
 _LABELS = ("grpc_type", "grpc_service", "grpc_method")

@@ -1,4 +1,4 @@
-"""``python -m services.exchange_sim``: start the simulated exchange."""
+"""``python -m dexorder.services.exchange_sim``: start the simulated exchange."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.exchange_sim.config import SimSettings
-from services.exchange_sim.server import run
+from dexorder.services.exchange_sim.config import SimSettings
+from dexorder.services.exchange_sim.server import run
 
 
 def main(argv: list[str] | None = None) -> None:
     """Read the environment and the command line (which wins) and serve until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m services.exchange_sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m dexorder.services.exchange_sim", description=__doc__)
     parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:9000; port 0 takes a free one")
     parser.add_argument("--seed", type=int, help="seed of the synthetic market")
     parser.add_argument("--now-ns", type=int, help="start the clock at this time, nanoseconds since the epoch")

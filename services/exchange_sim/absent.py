@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from services.exchange_sim.candles import CandleQuery, Candles, Source, aggregate, concat
-from services.exchange_sim.periods import MINUTE, PERIODS, Period
-from services.exchange_sim.trades import Trades, TradeSource
+from dexorder.services.exchange_sim.candles import CandleQuery, Candles, Source, aggregate, concat
+from dexorder.services.exchange_sim.periods import MINUTE, PERIODS, Period
+from dexorder.services.exchange_sim.trades import Trades, TradeSource
 
 Coarser = Literal["kept", "absent", "computed"]
 """Candles longer than a minute: as they are; those that open in the absent time are absent too; computed from the

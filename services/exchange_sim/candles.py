@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.periods import MINUTE, PERIODS, Period
+from dexorder.services.exchange_sim.instruments import Instrument
+from dexorder.services.exchange_sim.periods import MINUTE, PERIODS, Period
 
 Column = NDArray[Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.common.config import is_loopback
-from services.exchange_sim.faults import FaultRule
+from dexorder.services.common.config import is_loopback
+from dexorder.services.exchange_sim.faults import FaultRule
 
 
 class SimSettings(BaseSettings):

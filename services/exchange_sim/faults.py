@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from services.exchange_sim.absent import Coarser
+from dexorder.services.exchange_sim.absent import Coarser
 
 Kind = Literal[
     "slow_down",

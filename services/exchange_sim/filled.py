@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.exchange_sim.candles import CandleQuery, Candles, concat
-from services.exchange_sim.periods import Period
-from services.exchange_sim.trades import Trades, TradeSource
+from dexorder.services.exchange_sim.candles import CandleQuery, Candles, concat
+from dexorder.services.exchange_sim.periods import Period
+from dexorder.services.exchange_sim.trades import Trades, TradeSource
 
 _NEVER_S = 1 << 40
 

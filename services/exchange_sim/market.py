@@ -20,10 +20,10 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from services.exchange_sim.candles import CandleQuery, Candles, aggregate, concat
-from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.periods import DAY, HOUR, MINUTE, Period
-from services.exchange_sim.trades import Ints, Trades
+from dexorder.services.exchange_sim.candles import CandleQuery, Candles, aggregate, concat
+from dexorder.services.exchange_sim.instruments import Instrument
+from dexorder.services.exchange_sim.periods import DAY, HOUR, MINUTE, Period
+from dexorder.services.exchange_sim.trades import Ints, Trades
 
 Hashes = NDArray[np.uint64]
 

@@ -13,10 +13,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from services.exchange_sim.candles import CandleQuery, Candles, Source, aggregate
-from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.periods import PERIODS, Period
-from services.exchange_sim.trades import RecordedTrades, Trades
+from dexorder.services.exchange_sim.candles import CandleQuery, Candles, Source, aggregate
+from dexorder.services.exchange_sim.instruments import Instrument
+from dexorder.services.exchange_sim.periods import PERIODS, Period
+from dexorder.services.exchange_sim.trades import RecordedTrades, Trades
 
 _TRADES = "trades"
 _TRADE_COLUMNS = ("timestamp", "id", "side", "price", "amount")

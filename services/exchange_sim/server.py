@@ -16,18 +16,27 @@ import structlog
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
-from services.common.config import split_address
-from services.exchange_sim import recorded
-from services.exchange_sim.config import SimSettings
-from services.exchange_sim.dialects import binance, kraken
-from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
-from services.exchange_sim.dialects.session import Tapes
-from services.exchange_sim.faults import BANS, BODIES, REPLICAS, SILENCES, STATUSES, FaultPlan, FaultRule, Strike
-from services.exchange_sim.instruments import extra_instruments
-from services.exchange_sim.sockets import Sockets, end
-from services.exchange_sim.spoiling import spoil
-from services.exchange_sim.stats import Stats
-from services.exchange_sim.venue import Clock, ClockChange, Venue
+from dexorder.services.common.config import split_address
+from dexorder.services.exchange_sim import recorded
+from dexorder.services.exchange_sim.config import SimSettings
+from dexorder.services.exchange_sim.dialects import binance, kraken
+from dexorder.services.exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
+from dexorder.services.exchange_sim.dialects.session import Tapes
+from dexorder.services.exchange_sim.faults import (
+    BANS,
+    BODIES,
+    REPLICAS,
+    SILENCES,
+    STATUSES,
+    FaultPlan,
+    FaultRule,
+    Strike,
+)
+from dexorder.services.exchange_sim.instruments import extra_instruments
+from dexorder.services.exchange_sim.sockets import Sockets, end
+from dexorder.services.exchange_sim.spoiling import spoil
+from dexorder.services.exchange_sim.stats import Stats
+from dexorder.services.exchange_sim.venue import Clock, ClockChange, Venue
 
 _RULES = TypeAdapter(tuple[FaultRule, ...])
 _DIALECTS = (binance.DIALECT, kraken.DIALECT)

@@ -17,7 +17,7 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 
-from services.exchange_sim.faults import FaultRule, Strike
+from dexorder.services.exchange_sim.faults import FaultRule, Strike
 
 GARBAGE: tuple[str | bytes, ...] = (
     '{"e":"trade","s":',

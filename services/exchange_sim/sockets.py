@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from aiohttp import WSMsgType, web
 
-from services.exchange_sim.dialects.binance_socket import BinanceSession
-from services.exchange_sim.dialects.kraken_socket import KrakenSession
-from services.exchange_sim.dialects.session import Session, Tapes
-from services.exchange_sim.faults import MESSAGE, FaultPlan, FaultRule
-from services.exchange_sim.socket_faults import AT_ONCE, Action, Close, Outbox, Send
-from services.exchange_sim.stats import Stats
-from services.exchange_sim.venue import Clock
+from dexorder.services.exchange_sim.dialects.binance_socket import BinanceSession
+from dexorder.services.exchange_sim.dialects.kraken_socket import KrakenSession
+from dexorder.services.exchange_sim.dialects.session import Session, Tapes
+from dexorder.services.exchange_sim.faults import MESSAGE, FaultPlan, FaultRule
+from dexorder.services.exchange_sim.socket_faults import AT_ONCE, Action, Close, Outbox, Send
+from dexorder.services.exchange_sim.stats import Stats
+from dexorder.services.exchange_sim.venue import Clock
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _BATCH = 256

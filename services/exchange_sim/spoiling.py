@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from services.exchange_sim.dialects.dialect import History, Layout, Row, Rows
-from services.exchange_sim.faults import Strike
+from dexorder.services.exchange_sim.dialects.dialect import History, Layout, Row, Rows
+from dexorder.services.exchange_sim.faults import Strike
 
 
 def spoil(strike: Strike, history: History) -> Rows:

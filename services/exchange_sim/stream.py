@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.exchange_sim.candles import CandleQuery
-from services.exchange_sim.dialects.dialect import printer
-from services.exchange_sim.filled import Filled
-from services.exchange_sim.periods import Period
-from services.exchange_sim.trades import TradeSource
+from dexorder.services.exchange_sim.candles import CandleQuery
+from dexorder.services.exchange_sim.dialects.dialect import printer
+from dexorder.services.exchange_sim.filled import Filled
+from dexorder.services.exchange_sim.periods import Period
+from dexorder.services.exchange_sim.trades import TradeSource
 
 _MS, _NS = 1_000_000, 1_000_000_000
 _FOREVER_NS = 2**62

@@ -8,9 +8,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from services.exchange_sim.candles import CandleQuery, Candles, Source, aggregate, concat
-from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.periods import Period
+from dexorder.services.exchange_sim.candles import CandleQuery, Candles, Source, aggregate, concat
+from dexorder.services.exchange_sim.instruments import Instrument
+from dexorder.services.exchange_sim.periods import Period
 
 Ints = NDArray[np.int64]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from services.exchange_sim.absent import Coarser, without
-from services.exchange_sim.candles import Source
-from services.exchange_sim.filled import Filled
-from services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, Instrument
-from services.exchange_sim.market import SyntheticMarket
-from services.exchange_sim.trades import TradeSource
+from dexorder.services.exchange_sim.absent import Coarser, without
+from dexorder.services.exchange_sim.candles import Source
+from dexorder.services.exchange_sim.filled import Filled
+from dexorder.services.exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, Instrument
+from dexorder.services.exchange_sim.market import SyntheticMarket
+from dexorder.services.exchange_sim.trades import TradeSource
 
 
 class Clock:

@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.common.config import ServiceSettings
-from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
-from services.gateway.kafkapixy.yaml_config import PixyConfig
-from services.gateway.kafkapixy.yaml_settings import pixy_clusters, read_pixy_file, with_pixy_file
+from dexorder.services.common.config import ServiceSettings
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
+from dexorder.services.gateway.kafkapixy.yaml_config import PixyConfig
+from dexorder.services.gateway.kafkapixy.yaml_settings import pixy_clusters, read_pixy_file, with_pixy_file
 
 _MIN_RECORD_BYTES = 16 * 1024 * 1024
 """Every record up to this size can be consumed, whatever size may be produced."""

@@ -13,18 +13,18 @@ import structlog
 from confluent_kafka import KafkaException
 from prometheus_client import CollectorRegistry
 
-from services.common.config import BadSettings
-from services.common.kafka.client_errors import error_text
-from services.common.rpc.lifecycle import MIN_GRACE_SECONDS, RunningServer, grpc_server, stop_signal
-from services.gateway.config import GatewaySettings
-from services.gateway.events.config import EventsSettings
-from services.gateway.kafkapixy.cluster import Cluster, Clusters
-from services.gateway.kafkapixy.metrics import KafkaMetrics
-from services.gateway.kafkapixy.service import NAME, KafkaPixy
-from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.kafka.client_errors import error_text
+from dexorder.services.common.rpc.lifecycle import MIN_GRACE_SECONDS, RunningServer, grpc_server, stop_signal
+from dexorder.services.gateway.config import GatewaySettings
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.kafkapixy.cluster import Cluster, Clusters
+from dexorder.services.gateway.kafkapixy.metrics import KafkaMetrics
+from dexorder.services.gateway.kafkapixy.service import NAME, KafkaPixy
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 if TYPE_CHECKING:
-    from services.gateway.events.server import UserEvents
+    from dexorder.services.gateway.events.server import UserEvents
 
 log = structlog.get_logger(__name__)
 _HEALTH_SECONDS = 0.1
@@ -44,7 +44,7 @@ async def gateway(settings: GatewaySettings, events: EventsSettings | None = Non
         users = None
         if events and events.db:
             # imported only here: a gateway of Kafka alone does not need it
-            from services.gateway.events.server import user_events
+            from dexorder.services.gateway.events.server import user_events
 
             _refuse_if_exposed(events, settings)
             users = await stack.enter_async_context(user_events(events, registry))
@@ -112,8 +112,8 @@ async def _http(settings: GatewaySettings, kafka: KafkaPixy | None, running: Run
         yield
         return
     # imported only here: a gateway of gRPC alone does not need it
-    from services.common.http_server import http_server, server_tls
-    from services.gateway.kafkapixy.http_api import HttpApi
+    from dexorder.services.common.http_server import http_server, server_tls
+    from dexorder.services.gateway.kafkapixy.http_api import HttpApi
 
     tls = None
     if settings.tls_certificate and settings.tls_key:

@@ -1,9 +1,9 @@
-"""``python -m services.ingestor``: fetch history for the relay until SIGTERM."""
+"""``python -m dexorder.services.ingestor``: fetch history for the relay until SIGTERM."""
 
-from services.common.config import load_settings
-from services.common.rpc.lifecycle import run
-from services.ingestor.config import IngestorSettings
-from services.ingestor.server import serve
+from dexorder.services.common.config import load_settings
+from dexorder.services.common.rpc.lifecycle import run
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.server import serve
 
 if __name__ == "__main__":
     settings = load_settings(IngestorSettings)

@@ -11,9 +11,9 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.common.config import ServiceSettings
-from services.common.messaging.curve import PublicKeyFile, SecretKeyFile
-from services.common.model.page import MAX_PAGE_CANDLES
+from dexorder.services.common.config import ServiceSettings
+from dexorder.services.common.messaging.curve import PublicKeyFile, SecretKeyFile
+from dexorder.services.common.model.page import MAX_PAGE_CANDLES
 
 
 class IngestorSettings(ServiceSettings):

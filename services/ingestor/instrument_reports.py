@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from services.common.model.errors import Unavailable
-from services.common.model.instrument import InstrumentList
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.instruments import list_instruments
-from services.ingestor.exchange.venue import Venue
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher, Refused
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.instrument import InstrumentList
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure
+from dexorder.services.ingestor.exchange.instruments import list_instruments
+from dexorder.services.ingestor.exchange.venue import Venue
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher, Refused
 
 log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS = 5.0

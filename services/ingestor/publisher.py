@@ -11,19 +11,19 @@ import grpc
 import structlog
 import tenacity
 
-from services.common.model.errors import Unavailable
-from services.common.model.history import Delay
-from services.common.model.instrument import InstrumentList
-from services.common.model.page import OHLC_TOPIC, PageHeaders
-from services.common.rpc.client_retry import Failure, code_of, error_text, is_failure
-from services.common.rpc.history_messages import encode_candle_offer, encode_delay, encode_ranges
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
-from services.gen.dexorder.relay.v1 import relay_service_pb2
-from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
-from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from services.ingestor.config import IngestorSettings
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import Delay
+from dexorder.services.common.model.instrument import InstrumentList
+from dexorder.services.common.model.page import OHLC_TOPIC, PageHeaders
+from dexorder.services.common.rpc.client_retry import Failure, code_of, error_text, is_failure
+from dexorder.services.common.rpc.history_messages import encode_candle_offer, encode_delay, encode_ranges
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -14,25 +14,25 @@ from functools import partial
 import grpc
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import Clock, SystemClock
-from services.common.exchanges import load_exchanges
-from services.common.model.times import SECOND_NS
-from services.common.rpc.channel import open_channel
-from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
-from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.requests import AnyDispatch, RealtimeDispatch, TickersDispatch
-from services.ingestor.broker.slots import Completion, JobKind, Slots, SlotType
-from services.ingestor.broker.stop import Stop
-from services.ingestor.config import IngestorSettings
-from services.ingestor.control.watcher import ControlWatcher
-from services.ingestor.exchange.live_queries import LiveQueries
-from services.ingestor.exchange.venue import Venue
-from services.ingestor.history.dispatch_runner import DispatchRunner
-from services.ingestor.instrument_reports import InstrumentReporter
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher
-from services.ingestor.realtime.runner import RealtimeRunner
-from services.ingestor.tickers.runner import TickersRunner
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.exchanges import load_exchanges
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.rpc.channel import open_channel
+from dexorder.services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
+from dexorder.services.ingestor.broker.connection import BrokerConnection
+from dexorder.services.ingestor.broker.requests import AnyDispatch, RealtimeDispatch, TickersDispatch
+from dexorder.services.ingestor.broker.slots import Completion, JobKind, Slots, SlotType
+from dexorder.services.ingestor.broker.stop import Stop
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.control.watcher import ControlWatcher
+from dexorder.services.ingestor.exchange.live_queries import LiveQueries
+from dexorder.services.ingestor.exchange.venue import Venue
+from dexorder.services.ingestor.history.dispatch_runner import DispatchRunner
+from dexorder.services.ingestor.instrument_reports import InstrumentReporter
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher
+from dexorder.services.ingestor.realtime.runner import RealtimeRunner
+from dexorder.services.ingestor.tickers.runner import TickersRunner
 
 Sleep = Callable[[float], Awaitable[None]]
 

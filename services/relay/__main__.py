@@ -1,14 +1,14 @@
-"""Entry point of the relay: ``python -m services.relay``."""
+"""Entry point of the relay: ``python -m dexorder.services.relay``."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from services.common.config import load_settings
-from services.common.lake.catalog import CatalogSettings
-from services.common.rpc.lifecycle import run
-from services.relay.config import RelaySettings
-from services.relay.server import serve
+from dexorder.services.common.config import load_settings
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.rpc.lifecycle import run
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.server import serve
 
 
 def main() -> None:

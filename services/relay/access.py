@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound
-from services.common.model.history import HistoryRequest, RequestRecord
-from services.common.model.realtime import Subscription
-from services.common.model.times import SECOND_NS
-from services.common.model.triggers import Trigger
-from services.common.rpc.identity import Caller, Role
+from dexorder.services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound
+from dexorder.services.common.model.history import HistoryRequest, RequestRecord
+from dexorder.services.common.model.realtime import Subscription
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.model.triggers import Trigger
+from dexorder.services.common.rpc.identity import Caller, Role
 
 ROLES = {
     "dexorder.relay.v1.RelayService": (Role.CLIENT, Role.ADMIN),

@@ -8,9 +8,9 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.common.config import ServiceSettings
-from services.common.messaging.curve import KeyFolder, SecretKeyFile
-from services.relay.access import Limits
+from dexorder.services.common.config import ServiceSettings
+from dexorder.services.common.messaging.curve import KeyFolder, SecretKeyFile
+from dexorder.services.relay.access import Limits
 
 
 class RelaySettings(ServiceSettings):

@@ -11,11 +11,11 @@ from typing import Protocol
 
 import structlog
 
-from services.common.model.history import Dispatch
-from services.common.model.realtime import RealtimeDispatch, Stop
-from services.relay.broker.leases import Assignment, Slot
-from services.relay.history.context import Context
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.history import Dispatch
+from dexorder.services.common.model.realtime import RealtimeDispatch, Stop
+from dexorder.services.relay.broker.leases import Assignment, Slot
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 ToIngestor = Dispatch | RealtimeDispatch | Stop

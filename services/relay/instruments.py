@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from services.common.clock import Clock
-from services.common.model.errors import InvalidRequest, NotFound
-from services.common.model.instrument import CandleOffer, Instrument, InstrumentList
-from services.common.model.periods import PERIODS
-from services.common.model.times import MAX_TIME_NS
-from services.relay.store.database import Store
-from services.relay.store.schema import Batch
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.errors import InvalidRequest, NotFound
+from dexorder.services.common.model.instrument import CandleOffer, Instrument, InstrumentList
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.store.database import Store
+from dexorder.services.relay.store.schema import Batch
 
 
 class Instruments:

@@ -6,11 +6,11 @@ from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.common.model.history import RequestState
-from services.common.model.realtime import RealtimeState
-from services.relay.broker.leases import Load, SlotKind
-from services.relay.history.state import HistoryState, waiting_since
-from services.relay.realtime.registry import Registry
+from dexorder.services.common.model.history import RequestState
+from dexorder.services.common.model.realtime import RealtimeState
+from dexorder.services.relay.broker.leases import Load, SlotKind
+from dexorder.services.relay.history.state import HistoryState, waiting_since
+from dexorder.services.relay.realtime.registry import Registry
 
 PREFIX = "dexorder_relay"
 GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.errors import InvalidRequest
 
 PAGE_SIZE, MAX_PAGE_SIZE = 100, 1_000
 

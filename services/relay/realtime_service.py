@@ -7,24 +7,24 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.periods import check_period
-from services.common.model.times import MAX_TIME_NS
-from services.common.rpc import realtime_messages as messages
-from services.common.rpc.identity import current_caller
-from services.gen.dexorder.market.v1 import market_pb2
-from services.gen.dexorder.relay.v1 import control_pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from services.relay import access
-from services.relay.history.engine import Engine
-from services.relay.history.request import check_id, check_ticker
-from services.relay.paging import page_size, read_token
-from services.relay.realtime.control import CANCEL, Connected
-from services.relay.realtime.control import check as check_control
-from services.relay.realtime.live import Interest, LiveStream
-from services.relay.realtime.live_queue import SlowClientPolicy
-from services.relay.triggers.triggers import SUBSCRIPTION_PREFIX
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import check_period
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.rpc import realtime_messages as messages
+from dexorder.services.common.rpc.identity import current_caller
+from dexorder.services.gen.dexorder.market.v1 import market_pb2
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder.services.relay import access
+from dexorder.services.relay.history.engine import Engine
+from dexorder.services.relay.history.request import check_id, check_ticker
+from dexorder.services.relay.paging import page_size, read_token
+from dexorder.services.relay.realtime.control import CANCEL, Connected
+from dexorder.services.relay.realtime.control import check as check_control
+from dexorder.services.relay.realtime.live import Interest, LiveStream
+from dexorder.services.relay.realtime.live_queue import SlowClientPolicy
+from dexorder.services.relay.triggers.triggers import SUBSCRIPTION_PREFIX
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 HISTORY_IDS = 20

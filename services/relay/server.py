@@ -18,39 +18,39 @@ from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
 from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
-from services.common.clock import Clock, SystemClock
-from services.common.exchanges import load_exchanges
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.coverage import Claim, Retraction
-from services.common.model.dispatch_id import DispatchNumbers
-from services.common.model.errors import Unavailable
-from services.common.model.times import SECOND_NS
-from services.common.rpc.lifecycle import grpc_server, stop_signal
-from services.relay.access import ROLES
-from services.relay.broker.leases import Leases
-from services.relay.broker.router import open_broker
-from services.relay.config import RelaySettings
-from services.relay.history import coverage, planner
-from services.relay.history.engine import Engine
-from services.relay.history.fetch_ohlc import Answers
-from services.relay.history.job import RetryPolicy
-from services.relay.history.mending import TableMender
-from services.relay.history.outcome import OutcomeDecider
-from services.relay.history.queries import CoverageQueries
-from services.relay.history.retraction_log import RetractionLog, RetractionTable
-from services.relay.history.second_look import SecondLook
-from services.relay.history.state import HistoryState
-from services.relay.history.table_reader import TableReader
-from services.relay.history.value_verification import ValueVerifier
-from services.relay.history.verification import Verifier
-from services.relay.instruments import Instruments
-from services.relay.metrics import RelayMetrics
-from services.relay.realtime.registry import Registry
-from services.relay.service import RelayService, register
-from services.relay.store.database import Store, open_store
-from services.relay.store.schema import Batch
-from services.relay.triggers.backtest import Backtests
-from services.relay.udf_service import UdfRegistryService
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.exchanges import load_exchanges
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.coverage import Claim, Retraction
+from dexorder.services.common.model.dispatch_id import DispatchNumbers
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.rpc.lifecycle import grpc_server, stop_signal
+from dexorder.services.relay.access import ROLES
+from dexorder.services.relay.broker.leases import Leases
+from dexorder.services.relay.broker.router import open_broker
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.history import coverage, planner
+from dexorder.services.relay.history.engine import Engine
+from dexorder.services.relay.history.fetch_ohlc import Answers
+from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.history.mending import TableMender
+from dexorder.services.relay.history.outcome import OutcomeDecider
+from dexorder.services.relay.history.queries import CoverageQueries
+from dexorder.services.relay.history.retraction_log import RetractionLog, RetractionTable
+from dexorder.services.relay.history.second_look import SecondLook
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.history.table_reader import TableReader
+from dexorder.services.relay.history.value_verification import ValueVerifier
+from dexorder.services.relay.history.verification import Verifier
+from dexorder.services.relay.instruments import Instruments
+from dexorder.services.relay.metrics import RelayMetrics
+from dexorder.services.relay.realtime.registry import Registry
+from dexorder.services.relay.service import RelayService, register
+from dexorder.services.relay.store.database import Store, open_store
+from dexorder.services.relay.store.schema import Batch
+from dexorder.services.relay.triggers.backtest import Backtests
+from dexorder.services.relay.udf_service import UdfRegistryService
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5

@@ -13,38 +13,38 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import structlog
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.model.errors import InvalidRequest
-from services.common.model.history import HistoryRequest, RequestState
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.common.rpc import history_messages as messages
-from services.common.rpc.identity import Caller, current_caller
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import (
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import HistoryRequest, RequestState
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.rpc import history_messages as messages
+from dexorder.services.common.rpc.identity import Caller, current_caller
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import (
     ingestor_service_pb2,
     ingestor_service_pb2_grpc,
     pipeline_service_pb2,
     pipeline_service_pb2_grpc,
     relay_service_pb2_grpc,
 )
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from services.gen.dexorder.relay.v1.realtime_pb2 import SnapshotTickersRequest
-from services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc
-from services.relay import access
-from services.relay.history.engine import Engine
-from services.relay.history.fetch_ohlc import Answers
-from services.relay.history.queries import CoverageQueries
-from services.relay.history.request import check_part
-from services.relay.history.verification import VerificationState, Verifier
-from services.relay.instruments import Instruments
-from services.relay.metrics import RelayMetrics
-from services.relay.paging import page_size, read_token
-from services.relay.realtime_service import RealtimeCalls, RealtimeReports
-from services.relay.trigger_service import TriggerCalls, TriggerReports
-from services.relay.triggers.backtest import Backtests
-from services.relay.udf_service import UDFS, UdfRegistryService
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1.realtime_pb2 import SnapshotTickersRequest
+from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc
+from dexorder.services.relay import access
+from dexorder.services.relay.history.engine import Engine
+from dexorder.services.relay.history.fetch_ohlc import Answers
+from dexorder.services.relay.history.queries import CoverageQueries
+from dexorder.services.relay.history.request import check_part
+from dexorder.services.relay.history.verification import VerificationState, Verifier
+from dexorder.services.relay.instruments import Instruments
+from dexorder.services.relay.metrics import RelayMetrics
+from dexorder.services.relay.paging import page_size, read_token
+from dexorder.services.relay.realtime_service import RealtimeCalls, RealtimeReports
+from dexorder.services.relay.trigger_service import TriggerCalls, TriggerReports
+from dexorder.services.relay.triggers.backtest import Backtests
+from dexorder.services.relay.udf_service import UDFS, UdfRegistryService
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

@@ -9,23 +9,23 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 
-from services.common.cep import InvalidSql
-from services.common.model.errors import InvalidRequest
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.common.model.triggers import EventKind
-from services.common.model.user_events import MAX_ID_CHARACTERS
-from services.common.rpc import trigger_messages as messages
-from services.common.rpc.identity import Role, current_caller
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from services.gen.dexorder.relay.v1 import triggers_pb2 as pb
-from services.relay import access
-from services.relay.history.engine import Engine
-from services.relay.paging import page_size, read_token
-from services.relay.store import triggers as store
-from services.relay.triggers import rules
-from services.relay.triggers.backtest import Backtests
+from dexorder.services.common.cep import InvalidSql
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.model.triggers import EventKind
+from dexorder.services.common.model.user_events import MAX_ID_CHARACTERS
+from dexorder.services.common.rpc import trigger_messages as messages
+from dexorder.services.common.rpc.identity import Role, current_caller
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder.services.relay import access
+from dexorder.services.relay.history.engine import Engine
+from dexorder.services.relay.paging import page_size, read_token
+from dexorder.services.relay.store import triggers as store
+from dexorder.services.relay.triggers import rules
+from dexorder.services.relay.triggers.backtest import Backtests
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

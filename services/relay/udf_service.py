@@ -7,19 +7,19 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 
-from services.common.clock import Clock
-from services.common.model.errors import NotFound
-from services.common.model.udf import UdfCommand
-from services.common.rpc import udf_messages as messages
-from services.common.rpc.identity import Caller, current_caller
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2
-from services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
-from services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc as rpc
-from services.relay import access
-from services.relay.store.database import Store
-from services.relay.store.schema import Batch
-from services.relay.store.udfs import read_udfs, store_udf
-from services.relay.udf.registry import UdfRegistry
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.errors import NotFound
+from dexorder.services.common.model.udf import UdfCommand
+from dexorder.services.common.rpc import udf_messages as messages
+from dexorder.services.common.rpc.identity import Caller, current_caller
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2
+from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
+from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc as rpc
+from dexorder.services.relay import access
+from dexorder.services.relay.store.database import Store
+from dexorder.services.relay.store.schema import Batch
+from dexorder.services.relay.store.udfs import read_udfs, store_udf
+from dexorder.services.relay.udf.registry import UdfRegistry
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"

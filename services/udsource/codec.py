@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 from google.protobuf.empty_pb2 import Empty
 
-from services.common.kafka.client_options import WithHeaders, headers_of
-from services.common.model.errors import InvalidRequest
-from services.gen.source.v1 import source_pb2 as pb
-from services.udsource import replay
+from dexorder.services.common.kafka.client_options import WithHeaders, headers_of
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.gen.source.v1 import source_pb2 as pb
+from dexorder.services.udsource import replay
 
 BASE64 = b"base64:"
 

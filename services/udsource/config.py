@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.common.config import ServiceSettings
+from dexorder.services.common.config import ServiceSettings
 
 NUMAFLOW_FOLDER = Path("/var/run/numaflow")
 """Volume that a Numaflow pod mounts into its source container."""

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.model.errors import Conflict, InvalidRequest
+from dexorder.services.common.model.errors import Conflict, InvalidRequest
 
 PARTITION, START, END, EPOCH = "x-partition", "x-start", "x-end", "x-epoch"
 REPLAY = "x-replay"

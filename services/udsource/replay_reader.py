@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaError, Message
 
-from services.common.kafka.member_commits import position_of
-from services.common.model.errors import Unavailable
-from services.udsource.config import UdsourceSettings
-from services.udsource.replay import OffsetRange, OffsetsGone
-from services.udsource.topic_monitor import TopicMonitor, client_options
-from services.udsource.topic_reader import MAX_RECORDS
+from dexorder.services.common.kafka.member_commits import position_of
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.replay import OffsetRange, OffsetsGone
+from dexorder.services.udsource.topic_monitor import TopicMonitor, client_options
+from dexorder.services.udsource.topic_reader import MAX_RECORDS
 
 WAIT_SLICE_S = 0.1
 _GONE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION)

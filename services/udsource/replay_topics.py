@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from services.common.model.errors import InvalidRequest
-from services.udsource.config import UdsourceSettings
-from services.udsource.replay_reader import ReplayPool
-from services.udsource.topic_monitor import TopicMonitor
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.replay_reader import ReplayPool
+from dexorder.services.udsource.topic_monitor import TopicMonitor
 
 
 @dataclass(frozen=True)

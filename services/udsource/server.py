@@ -20,17 +20,17 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.common.model.errors import Unavailable
-from services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
-from services.gen.source.v1 import source_pb2
-from services.gen.source.v1 import source_pb2_grpc as rpc
-from services.udsource.config import UdsourceSettings
-from services.udsource.numaflow import FatalFailure, exit_after, remove_server_info, write_server_info
-from services.udsource.replay_reader import ReplayPool
-from services.udsource.replay_topics import ReplayTopic, ReplayTopics
-from services.udsource.service import SourceService
-from services.udsource.topic_monitor import TopicMonitor
-from services.udsource.topic_reader import TopicReader, UdsourceMetrics
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
+from dexorder.services.gen.source.v1 import source_pb2
+from dexorder.services.gen.source.v1 import source_pb2_grpc as rpc
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.numaflow import FatalFailure, exit_after, remove_server_info, write_server_info
+from dexorder.services.udsource.replay_reader import ReplayPool
+from dexorder.services.udsource.replay_topics import ReplayTopic, ReplayTopics
+from dexorder.services.udsource.service import SourceService
+from dexorder.services.udsource.topic_monitor import TopicMonitor
+from dexorder.services.udsource.topic_reader import TopicReader, UdsourceMetrics
 
 log = structlog.get_logger(__name__)
 CLOSE_SECONDS = 15.0

@@ -9,13 +9,13 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from google.protobuf.empty_pb2 import Empty
 
-from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.rpc.streams import until
-from services.gen.source.v1 import source_pb2 as pb
-from services.udsource import codec, replay
-from services.udsource.replay_topics import ReplayTopics
-from services.udsource.topic_monitor import TopicMonitor, TopicState
-from services.udsource.topic_reader import TopicReader, UdsourceMetrics
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.services.common.rpc.streams import until
+from dexorder.services.gen.source.v1 import source_pb2 as pb
+from dexorder.services.udsource import codec, replay
+from dexorder.services.udsource.replay_topics import ReplayTopics
+from dexorder.services.udsource.topic_monitor import TopicMonitor, TopicState
+from dexorder.services.udsource.topic_reader import TopicReader, UdsourceMetrics
 
 M = TypeVar("M", pb.ReadRequest, pb.AckRequest)
 ReadyResponses: TypeAlias = list[bytes]

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from services.common.kafka.client_errors import error_text
-from services.common.kafka.client_options import LIBRDKAFKA_LOG, client_id
-from services.common.kafka.group_commits import commit_now, committed, topic_ids
-from services.common.kafka.member_commits import position_of
-from services.common.model.errors import InvalidRequest, Unavailable
-from services.udsource import replay
-from services.udsource.config import UdsourceSettings
+from dexorder.services.common.kafka.client_errors import error_text
+from dexorder.services.common.kafka.client_options import LIBRDKAFKA_LOG, client_id
+from dexorder.services.common.kafka.group_commits import commit_now, committed, topic_ids
+from dexorder.services.common.kafka.member_commits import position_of
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.services.udsource import replay
+from dexorder.services.udsource.config import UdsourceSettings
 
 T = TypeVar("T")
 

@@ -13,13 +13,13 @@ import structlog
 from confluent_kafka import Message
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.common.kafka.group_member import GroupMember
-from services.common.kafka.member_commits import TopicReading
-from services.common.kafka.partition_queue import ReadRules
-from services.common.kafka.topic_queue import TopicQueue
-from services.common.model.errors import Conflict, InvalidRequest, NotAllowed, SuiteError, Unavailable
-from services.udsource.config import UdsourceSettings
-from services.udsource.topic_monitor import TopicState, client_options
+from dexorder.services.common.kafka.group_member import GroupMember
+from dexorder.services.common.kafka.member_commits import TopicReading
+from dexorder.services.common.kafka.partition_queue import ReadRules
+from dexorder.services.common.kafka.topic_queue import TopicQueue
+from dexorder.services.common.model.errors import Conflict, InvalidRequest, NotAllowed, SuiteError, Unavailable
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.topic_monitor import TopicState, client_options
 
 log = structlog.get_logger(__name__)
 

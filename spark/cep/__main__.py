@@ -1,4 +1,4 @@
-"""``python -m spark.cep``: the triggers' process, a child of the Spark driver; it ends with its standard input."""
+"""``python -m dexorder.spark.cep``: the triggers' process, a child of the driver; it ends with its standard input."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from functools import partial
 
 import structlog
 
-from services.common import logs
-from services.common.config import load_settings
-from services.common.lake.catalog import CatalogSettings
-from services.common.storage.process_lock import Locked, take_lock
-from spark.cep.relay import TriggerRelay
-from spark.cep.runner import Runner, stored
-from spark.config import SparkSettings
-from spark.pipeline.fault import Fault
+from dexorder.services.common import logs
+from dexorder.services.common.config import load_settings
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.storage.process_lock import Locked, take_lock
+from dexorder.spark.cep.relay import TriggerRelay
+from dexorder.spark.cep.runner import Runner, stored
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.pipeline.fault import Fault
 
 log = structlog.get_logger(__name__)
 _LOCK_SECONDS = 10.0

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from services.common.cep import Engine, Firing, InvalidSql, Outcome, Suspension, compile_trigger
-from services.common.lake.trigger_rows import Row
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Series
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.triggers import EventKind
-from services.common.rpc.trigger_messages import encode_event
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from spark.cep.journal import Entry, TopicPosition
-from spark.cep.records import topic_of, without_repeated
+from dexorder.services.common.cep import Engine, Firing, InvalidSql, Outcome, Suspension, compile_trigger
+from dexorder.services.common.lake.trigger_rows import Row
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.triggers import EventKind
+from dexorder.services.common.rpc.trigger_messages import encode_event
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder.spark.cep.journal import Entry, TopicPosition
+from dexorder.spark.cep.records import topic_of, without_repeated
 
 log = structlog.get_logger(__name__)
 REASON = "reason"

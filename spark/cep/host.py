@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import structlog
 
-from spark.cep.relay import TriggerRelay
+from dexorder.spark.cep.relay import TriggerRelay
 
 log = structlog.get_logger(__name__)
-COMMAND = (sys.executable, "-P", "-m", "spark.cep")
+COMMAND = (sys.executable, "-P", "-m", "dexorder.spark.cep")
 _LOOK_SECONDS = 0.25
 _MAX_BACKOFF_S = 30.0
 _STEADY_SECONDS = 60.0

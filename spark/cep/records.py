@@ -10,18 +10,18 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.lake.trigger_rows import CANDLE_COLUMNS, TRADE_COLUMNS, Row, as_rows
-from services.common.model.errors import InvalidRequest
-from services.common.model.history import IssuedDispatch
-from services.common.model.instrument import Series
-from services.common.model.page import OHLC_TOPIC, TICKS_TOPIC, Kind, PageHeaders
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.times import SECOND_NS
-from spark.pipeline.admission import refusal
-from spark.source.records import Result
-from spark.tables.ohlc import CANDLES
-from spark.tables.table import PageTable
-from spark.tables.ticks import TRADES
+from dexorder.services.common.lake.trigger_rows import CANDLE_COLUMNS, TRADE_COLUMNS, Row, as_rows
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import IssuedDispatch
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.page import OHLC_TOPIC, TICKS_TOPIC, Kind, PageHeaders
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.spark.pipeline.admission import refusal
+from dexorder.spark.source.records import Result
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.table import PageTable
+from dexorder.spark.tables.ticks import TRADES
 
 TABLES: Mapping[str, PageTable] = {OHLC_TOPIC: CANDLES, TICKS_TOPIC: TRADES}
 REPEATED_NS = SECOND_NS

@@ -13,13 +13,13 @@ import structlog
 import tenacity
 from google.protobuf.message import Message
 
-from services.common.model.history import IssuedDispatch
-from services.common.rpc.channel import open_sync_channel
-from services.common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
-from services.common.rpc.history_messages import decode_issued_dispatch
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from spark.cep.evaluator import Change, Changes
+from dexorder.services.common.model.history import IssuedDispatch
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
+from dexorder.services.common.rpc.history_messages import decode_issued_dispatch
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder.spark.cep.evaluator import Change, Changes
 
 log = structlog.get_logger(__name__)
 _CALL_TIMEOUT_S = 30.0

@@ -21,24 +21,24 @@ from functools import partial
 
 import structlog
 
-from services.common.clock import Clock, SystemClock
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.trigger_rows import Row, stored_rows
-from services.common.model.errors import Unavailable
-from services.common.model.instrument import Series
-from services.common.model.page import OHLC_TOPIC
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from spark.cep.evaluator import Changes, Evaluator, series_of
-from spark.cep.journal import Journal, TopicPosition
-from spark.cep.records import Dispatches, Record, rows_of, select
-from spark.cep.relay import Stopped, TriggerRelay
-from spark.config import SparkSettings
-from spark.pipeline.fault import Fault, Moment
-from spark.source.client import SourceBroken, SourceClient
-from spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
-from spark.source.records import Result
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.trigger_rows import Row, stored_rows
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.page import OHLC_TOPIC
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.spark.cep.evaluator import Changes, Evaluator, series_of
+from dexorder.spark.cep.journal import Journal, TopicPosition
+from dexorder.spark.cep.records import Dispatches, Record, rows_of, select
+from dexorder.spark.cep.relay import Stopped, TriggerRelay
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.pipeline.fault import Fault, Moment
+from dexorder.spark.source.client import SourceBroken, SourceClient
+from dexorder.spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
+from dexorder.spark.source.records import Result
 
 log = structlog.get_logger(__name__)
 WARM_ROWS = 1_000

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from services.common.model.times import from_datetime, iso_microseconds
-from spark.maintenance.snapshots import Expire, SnapshotState, Tag, plan_expiry
+from dexorder.services.common.model.times import from_datetime, iso_microseconds
+from dexorder.spark.maintenance.snapshots import Expire, SnapshotState, Tag, plan_expiry
 
 if TYPE_CHECKING:
-    from spark.config import MaintenanceSettings
+    from dexorder.spark.config import MaintenanceSettings
 
 _MAX_REPEATS = 20
 """Steps of one kind for a partition in one run; the next run continues."""

@@ -10,11 +10,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
-from services.common.lake.claims import needed_snapshots
-from services.common.lake.tags import TAG_PREFIX, set_tags, tags
-from services.common.model.times import iso_microseconds
-from spark.config import MaintenanceSettings
-from spark.maintenance.policy import (
+from dexorder.services.common.lake.claims import needed_snapshots
+from dexorder.services.common.lake.tags import TAG_PREFIX, set_tags, tags
+from dexorder.services.common.model.times import iso_microseconds
+from dexorder.spark.config import MaintenanceSettings
+from dexorder.spark.maintenance.policy import (
     Compact,
     MergeManifests,
     PartitionState,
@@ -23,7 +23,7 @@ from spark.maintenance.policy import (
     TableState,
     predicate,
 )
-from spark.maintenance.snapshots import Expire, SnapshotState, Tag
+from dexorder.spark.maintenance.snapshots import Expire, SnapshotState, Tag
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -18,21 +18,21 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 from pyiceberg.catalog import Catalog
 
-from services.common.clock import Clock, SystemClock
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import collect_claims, join_claims, renew_marks
-from services.common.lake.commit import CommitLost
-from services.common.lake.merge import merge_small_files
-from services.common.lake.tables import COVERAGE, OHLC, TICKERS, IcebergTable, udf_tables
-from services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
-from spark.config import MaintenanceSettings
-from spark.maintenance import procedures
-from spark.maintenance.policy import Compact, Step, TableState, plan
-from spark.maintenance.procedures import StepResult
-from spark.maintenance.snapshots import Expire
-from spark.metrics import MaintenanceMetrics
-from spark.runtime.locks import WriterLocks
-from spark.tables.table import TABLES
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.claims import collect_claims, join_claims, renew_marks
+from dexorder.services.common.lake.commit import CommitLost
+from dexorder.services.common.lake.merge import merge_small_files
+from dexorder.services.common.lake.tables import COVERAGE, OHLC, TICKERS, IcebergTable, udf_tables
+from dexorder.services.common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
+from dexorder.spark.config import MaintenanceSettings
+from dexorder.spark.maintenance import procedures
+from dexorder.spark.maintenance.policy import Compact, Step, TableState, plan
+from dexorder.spark.maintenance.procedures import StepResult
+from dexorder.spark.maintenance.snapshots import Expire
+from dexorder.spark.metrics import MaintenanceMetrics
+from dexorder.spark.runtime.locks import WriterLocks
+from dexorder.spark.tables.table import TABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.times import SECOND_NS
 
 if TYPE_CHECKING:
-    from spark.config import MaintenanceSettings
+    from dexorder.spark.config import MaintenanceSettings
 
 _HOUR_NS = 3_600 * SECOND_NS
 _PLANNING_NS = 600 * SECOND_NS

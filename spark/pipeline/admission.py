@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from services.common.model.history import IssuedDispatch
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS, iso
+from dexorder.services.common.model.history import IssuedDispatch
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS, iso
 
 MAX_AHEAD_NS = 120 * SECOND_NS
 """A page may end this much after the driver's time, as clocks differ."""

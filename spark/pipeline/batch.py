@@ -25,30 +25,30 @@ import structlog
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from services.common.clock import Clock, SystemClock
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import claim_rows, join_pages, write_claims
-from services.common.lake.commit import CommitLost, remove_files
-from services.common.lake.commit_state import state_of
-from services.common.model.dispatch_id import number_of
-from services.common.model.errors import SuiteError
-from services.common.model.history import PageResult
-from services.common.model.time_range import TimeRange
-from spark.pipeline import upsert
-from spark.pipeline.admission import Place, Refusal, refusal
-from spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
-from spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
-from spark.pipeline.decoded import Decoded
-from spark.pipeline.fault import Fault, Moment
-from spark.pipeline.files import Layout, Stage
-from spark.pipeline.position import lost_partitions
-from spark.pipeline.quarantine import isolate
-from spark.pipeline.reporter import Reporter
-from spark.source.client import SourceBroken, SourceClient
-from spark.source.offsets import OffsetRange, Offsets, SourceState, resume
-from spark.source.records import RAW, RAW_DDL, to_batch
-from spark.source.udsource import read_ranges
-from spark.tables.table import PageTable
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.claims import claim_rows, join_pages, write_claims
+from dexorder.services.common.lake.commit import CommitLost, remove_files
+from dexorder.services.common.lake.commit_state import state_of
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.errors import SuiteError
+from dexorder.services.common.model.history import PageResult
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.spark.pipeline import upsert
+from dexorder.spark.pipeline.admission import Place, Refusal, refusal
+from dexorder.spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
+from dexorder.spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
+from dexorder.spark.pipeline.decoded import Decoded
+from dexorder.spark.pipeline.fault import Fault, Moment
+from dexorder.spark.pipeline.files import Layout, Stage
+from dexorder.spark.pipeline.position import lost_partitions
+from dexorder.spark.pipeline.quarantine import isolate
+from dexorder.spark.pipeline.reporter import Reporter
+from dexorder.spark.source.client import SourceBroken, SourceClient
+from dexorder.spark.source.offsets import OffsetRange, Offsets, SourceState, resume
+from dexorder.spark.source.records import RAW, RAW_DDL, to_batch
+from dexorder.spark.source.udsource import read_ranges
+from dexorder.spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from spark.pipeline.batch import DecodedBatch
+from dexorder.spark.pipeline.batch import DecodedBatch
 
 
 class CommitThread:

@@ -19,9 +19,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from services.common.lake.commit import CommitLost, append_rows, commit_files, remove_files
-from services.common.lake.tables import DEAD_LETTERS
-from spark.pipeline.admission import Place
+from dexorder.services.common.lake.commit import CommitLost, append_rows, commit_files, remove_files
+from dexorder.services.common.lake.tables import DEAD_LETTERS
+from dexorder.spark.pipeline.admission import Place
 
 _ex: Any = expressions  # see upsert.py
 _MAX_BUFFERED_BYTES = 16 * 1024 * 1024

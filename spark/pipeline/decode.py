@@ -21,18 +21,18 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.common.kafka.page_record import parse_response
-from services.common.lake.tables import spark_ddl
-from services.common.model.dispatch_id import number_of
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Instrument
-from services.common.model.page import Kind, PageHeaders
-from services.common.model.proof import NO_PROOF, encode_proofs
-from services.common.model.times import MAX_TIME_NS
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from spark.pipeline.admission import Place, Refusal
-from spark.source.records import RAW
-from spark.tables.table import PageTable
+from dexorder.services.common.kafka.page_record import parse_response
+from dexorder.services.common.lake.tables import spark_ddl
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.page import Kind, PageHeaders
+from dexorder.services.common.model.proof import NO_PROOF, encode_proofs
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.spark.pipeline.admission import Place, Refusal
+from dexorder.spark.source.records import RAW
+from dexorder.spark.tables.table import PageTable
 
 PAGE_KIND = "page"
 FINAL_KIND = "final"

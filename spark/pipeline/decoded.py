@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.manifest import DataFile
 
-from services.common.model.history import PageResult
-from services.common.model.instrument import Series
-from services.common.model.proof import NO_PROOF
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from spark.pipeline.admission import Place
-from spark.pipeline.decode import FILE_KIND, FINAL_KIND, LETTERS_KIND, PAGE_KIND, REFUSED_KIND
-from spark.pipeline.files import unpack
-from spark.pipeline.reporter import FinalReport
-from spark.source.offsets import OffsetRange
+from dexorder.services.common.model.history import PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.proof import NO_PROOF
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.spark.pipeline.admission import Place
+from dexorder.spark.pipeline.decode import FILE_KIND, FINAL_KIND, LETTERS_KIND, PAGE_KIND, REFUSED_KIND
+from dexorder.spark.pipeline.files import unpack
+from dexorder.spark.pipeline.reporter import FinalReport
+from dexorder.spark.source.offsets import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

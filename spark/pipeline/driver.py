@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.common.lake.catalog import CatalogSettings
-from spark.cep.host import TriggerHost
-from spark.config import SparkSettings
-from spark.maintenance.runner import MaintenanceRunner
-from spark.metrics import Metrics
-from spark.pipeline.fault import Fault, kill_driver
-from spark.pipeline.reporter import RelayReporter
-from spark.pipeline.table_driver import TableDriver
-from spark.runtime.locks import WriterLocks
-from spark.runtime.session import another_session, build_session, jvm_pid
-from spark.tables.table import PageTable, ensure_tables
-from spark.udf.programs import declared_udfs
-from spark.udf.stages import UdfStages
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.spark.cep.host import TriggerHost
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.maintenance.runner import MaintenanceRunner
+from dexorder.spark.metrics import Metrics
+from dexorder.spark.pipeline.fault import Fault, kill_driver
+from dexorder.spark.pipeline.reporter import RelayReporter
+from dexorder.spark.pipeline.table_driver import TableDriver
+from dexorder.spark.runtime.locks import WriterLocks
+from dexorder.spark.runtime.session import another_session, build_session, jvm_pid
+from dexorder.spark.tables.table import PageTable, ensure_tables
+from dexorder.spark.udf.programs import declared_udfs
+from dexorder.spark.udf.stages import UdfStages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

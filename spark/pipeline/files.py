@@ -23,11 +23,11 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 
-from services.common.lake.commit import remove_files
-from services.common.lake.tables import writable
-from spark.pipeline.dead_letters import LetterLayout, LetterWriter, without_history
-from spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, NO_RULES, Rules, decode_batches
-from spark.tables.table import PageTable
+from dexorder.services.common.lake.commit import remove_files
+from dexorder.services.common.lake.tables import writable
+from dexorder.spark.pipeline.dead_letters import LetterLayout, LetterWriter, without_history
+from dexorder.spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, NO_RULES, Rules, decode_batches
+from dexorder.spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from spark.source.offsets import OffsetRange, Offsets, from_json, share
-from spark.source.options import SourceOptions
-from spark.source.replay import RangePartition, ReplayPlanner
-from spark.source.udsource import UdSource, UdStreamReader
+from dexorder.spark.source.offsets import OffsetRange, Offsets, from_json, share
+from dexorder.spark.source.options import SourceOptions
+from dexorder.spark.source.replay import RangePartition, ReplayPlanner
+from dexorder.spark.source.udsource import UdSource, UdStreamReader
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from services.common.lake.catalog import CatalogSettings
-    from spark.pipeline.files import Stage
-    from spark.tables.table import PageTable
+    from dexorder.services.common.lake.catalog import CatalogSettings
+    from dexorder.spark.pipeline.files import Stage
+    from dexorder.spark.tables.table import PageTable
 
 _FORMAT = "dexorder-pages"
 
@@ -117,7 +117,7 @@ def format_of(table: PageTable) -> str:
 def page_source(table: PageTable, catalog: CatalogSettings, pace: Pace = AT_ONCE) -> type[DataSource]:
     """Return the data source that writes files of ``table``, to be registered before ``format(format_of(table))``."""
 
-    from spark.pipeline.decode import DECODED_DDL
+    from dexorder.spark.pipeline.decode import DECODED_DDL
 
     name, ddl, target = format_of(table), DECODED_DDL, pickle.dumps((table, catalog))
 
@@ -177,9 +177,9 @@ class PageStreamReader(UdStreamReader):
         return planner.end_of_log()
 
     def _stage(self) -> Stage:
-        from spark.pipeline.dead_letters import LetterLayout
-        from spark.pipeline.decode import Rules
-        from spark.pipeline.files import Layout, Stage
+        from dexorder.spark.pipeline.dead_letters import LetterLayout
+        from dexorder.spark.pipeline.decode import Rules
+        from dexorder.spark.pipeline.files import Layout, Stage
 
         if self._opened is None:
             table, settings = pickle.loads(self._target)  # noqa: S301

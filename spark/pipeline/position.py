@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import structlog
 
-from services.common.lake.commit_state import CommitState
-from spark.source.client import SourceClient
-from spark.source.offsets import SourceState, begun_anew, to_compare
+from dexorder.services.common.lake.commit_state import CommitState
+from dexorder.spark.source.client import SourceClient
+from dexorder.spark.source.offsets import SourceState, begun_anew, to_compare
 
 log = structlog.get_logger(__name__)
 

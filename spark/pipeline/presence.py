@@ -20,7 +20,7 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
 
-from spark.tables.table import PageTable
+from dexorder.spark.tables.table import PageTable
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 """Bytes of data files that the driver reads, and that it rewrites, for one batch."""

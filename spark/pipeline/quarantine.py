@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from services.common.model.errors import Unavailable
-from spark.pipeline.reporter import Stopped
-from spark.source.offsets import OffsetRange, share
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.spark.pipeline.reporter import Stopped
+from dexorder.spark.source.offsets import OffsetRange, share
 
 log = structlog.get_logger(__name__)
 _MAX_LOGGED = 300

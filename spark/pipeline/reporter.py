@@ -12,13 +12,13 @@ import structlog
 import tenacity
 from google.protobuf.message import Message
 
-from services.common.model.errors import SuiteError
-from services.common.model.history import IssuedDispatch, PageResult
-from services.common.rpc.channel import open_sync_channel
-from services.common.rpc.client_retry import Failure, code_of, details_of, error_text, is_failure, is_too_large
-from services.common.rpc.history_messages import decode_issued_dispatch, encode_page_result
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder.services.common.model.errors import SuiteError
+from dexorder.services.common.model.history import IssuedDispatch, PageResult
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.rpc.client_retry import Failure, code_of, details_of, error_text, is_failure, is_too_large
+from dexorder.services.common.rpc.history_messages import decode_issued_dispatch, encode_page_result
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 
 log = structlog.get_logger(__name__)
 _CALL_TIMEOUT_S = 30.0

@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.model.errors import SuiteError, Unavailable
-from services.common.model.page import Kind
-from spark.config import SparkSettings
-from spark.metrics import TableMetrics
-from spark.pipeline.batch import DecodedBatch, Pipeline
-from spark.pipeline.commit_thread import CommitThread
-from spark.pipeline.fault import Fault
-from spark.pipeline.page_source import Pace, format_of, page_source
-from spark.pipeline.reporter import Reporter
-from spark.runtime.locks import WriterLock
-from spark.source.client import SourceClient
-from spark.source.offsets import SourceState, cap, plan, to_json
-from spark.source.replay import ack_before
-from spark.tables.table import PageTable
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.errors import SuiteError, Unavailable
+from dexorder.services.common.model.page import Kind
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.metrics import TableMetrics
+from dexorder.spark.pipeline.batch import DecodedBatch, Pipeline
+from dexorder.spark.pipeline.commit_thread import CommitThread
+from dexorder.spark.pipeline.fault import Fault
+from dexorder.spark.pipeline.page_source import Pace, format_of, page_source
+from dexorder.spark.pipeline.reporter import Reporter
+from dexorder.spark.runtime.locks import WriterLock
+from dexorder.spark.source.client import SourceClient
+from dexorder.spark.source.offsets import SourceState, cap, plan, to_json
+from dexorder.spark.source.replay import ack_before
+from dexorder.spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -28,12 +28,12 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyspark.storagelevel import StorageLevel
 
-from services.common.lake.commit import CommitLost, commit_files, remove_files
-from services.common.model.time_range import TimeRange, merge
-from services.common.model.times import iso_microseconds
-from spark.pipeline.files import Layout, Writer, frame, read_columns
-from spark.pipeline.presence import MAX_READ_BYTES, Change, FoundFile, difference, find, read_rows, size_of
-from spark.tables.table import PageTable
+from dexorder.services.common.lake.commit import CommitLost, commit_files, remove_files
+from dexorder.services.common.model.time_range import TimeRange, merge
+from dexorder.services.common.model.times import iso_microseconds
+from dexorder.spark.pipeline.files import Layout, Writer, frame, read_columns
+from dexorder.spark.pipeline.presence import MAX_READ_BYTES, Change, FoundFile, difference, find, read_rows, size_of
+from dexorder.spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

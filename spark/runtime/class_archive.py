@@ -1,7 +1,7 @@
 """Archive of the classes that Spark's driver loads; see `dexorder.setup.class_archive`.
 
-``python -m spark.runtime.class_archive``, which ``make classes`` calls, runs a session and a streaming batch once and
-writes the archive.
+``python -m dexorder.spark.runtime.class_archive``, which ``make classes`` calls, runs a session and a streaming batch
+once and writes the archive.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 
+from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.setup import class_archive
-from services.common.lake.catalog import CatalogSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +24,8 @@ PROGRAM = f"spark-{pyspark.__version__}"
 
 def run_driver(new: Path) -> None:
     """Run a streaming batch through Python workers, in a Java that archives its classes when it ends."""
-    from spark.config import SparkSettings
-    from spark.runtime.session import build_session  # it imports this module
+    from dexorder.spark.config import SparkSettings
+    from dexorder.spark.runtime.session import build_session  # it imports this module
 
     settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="")
     catalog = CatalogSettings.local(new.parent)
@@ -50,4 +50,4 @@ def _stream_once(session: SparkSession, checkpoint: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(class_archive.main("spark.runtime.class_archive", PROGRAM, run_driver))
+    sys.exit(class_archive.main("dexorder.spark.runtime.class_archive", PROGRAM, run_driver))

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from services.common.clock import Clock, SystemClock
+from dexorder.services.common.clock import Clock, SystemClock
 
 
 class WriterLock:

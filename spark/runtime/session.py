@@ -16,16 +16,16 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.errors import Conflict, InvalidRequest
 from dexorder.setup.class_archive import archive_path, options_with
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import find_java, java_env
-from services.common.lake.catalog import CatalogSettings
-from services.common.model.errors import Conflict, InvalidRequest
-from spark.config import SparkSettings
-from spark.runtime.class_archive import PROGRAM
-from spark.runtime.package import write_packages
-from spark.source.udsource import UdSource
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.runtime.class_archive import PROGRAM
+from dexorder.spark.runtime.package import write_packages
+from dexorder.spark.source.udsource import UdSource
 
 _ROOT = Path(__file__).resolve().parents[2]
 _BUSY_TIMEOUT_MS = 10_000
@@ -89,7 +89,7 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.python.daemon.module": "spark.runtime.worker_daemon",
+            "spark.python.daemon.module": "dexorder.spark.runtime.worker_daemon",
             # Driver and executor are one process here. After a pause of the machine (a closed lid, a migrated VM) Spark
             # would take its own executor for lost, and run on for minutes without one.
             "spark.network.timeout": _NEVER,

@@ -15,13 +15,13 @@ import grpc
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 
-from services.common.model.errors import SuiteError, Unavailable
-from services.common.rpc.channel import open_sync_channel
-from services.common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
-from services.gen.source.v1 import source_pb2 as pb
-from services.gen.source.v1 import source_pb2_grpc as rpc
-from spark.source.offsets import OffsetRange, Offsets, SourceState, parse_pairs
-from spark.source.records import Result
+from dexorder.services.common.model.errors import SuiteError, Unavailable
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
+from dexorder.services.gen.source.v1 import source_pb2 as pb
+from dexorder.services.gen.source.v1 import source_pb2_grpc as rpc
+from dexorder.spark.source.offsets import OffsetRange, Offsets, SourceState, parse_pairs
+from dexorder.spark.source.records import Result
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 READ_TIMEOUT_MS = 1_000

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.errors import InvalidRequest
 
 RecordId: TypeAlias = tuple[int, bytes]
 """Partition and offset. They identify a record at its source, and an ack names them."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from services.common.model.errors import InvalidRequest
-from spark.source.options import Position
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.spark.source.options import Position
 
 Offsets = Mapping[int, int]
 _RECORDS_OF_UNKNOWN_SIZE = 1_000

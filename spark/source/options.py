@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.errors import InvalidRequest
 
 Word: TypeAlias = Literal["committed", "earliest", "latest"]
 Position: TypeAlias = Word | Mapping[int, int]

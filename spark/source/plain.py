@@ -28,12 +28,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from services.common.model.errors import Unavailable
-from spark.source.client import SourceRefuses
-from spark.source.in_flight import BatchOffset, InFlight, RecordId, records_to_request
-from spark.source.options import SourceOptions
-from spark.source.records import Result, to_batch
-from spark.source.streams import AckRefused, PlainStreams
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.spark.source.client import SourceRefuses
+from dexorder.spark.source.in_flight import BatchOffset, InFlight, RecordId, records_to_request
+from dexorder.spark.source.options import SourceOptions
+from dexorder.spark.source.records import Result, to_batch
+from dexorder.spark.source.streams import AckRefused, PlainStreams
 
 log = logging.getLogger(__name__)
 _IDLE_WAIT_S = 0.5

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from services.gen.source.v1 import source_pb2 as pb
+from dexorder.services.gen.source.v1 import source_pb2 as pb
 
 Result: TypeAlias = pb.ReadResponse.Result
 

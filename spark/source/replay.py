@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from services.common.model.errors import InvalidRequest, Unavailable
-from spark.source import offsets as rules
-from spark.source.client import PendingUnknown, SourceBroken, SourceClient, SourceRefuses
-from spark.source.options import SourceOptions
-from spark.source.records import to_batch
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.spark.source import offsets as rules
+from dexorder.spark.source.client import PendingUnknown, SourceBroken, SourceClient, SourceRefuses
+from dexorder.spark.source.options import SourceOptions
+from dexorder.spark.source.records import to_batch
 
 log = logging.getLogger(__name__)
 _RECORDS_PER_LIST = 128

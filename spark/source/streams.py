@@ -17,13 +17,13 @@ from typing import Generic, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from services.common.model.errors import Code, Unavailable
-from services.common.rpc.client_retry import code_of, error_text, is_too_large
-from services.gen.source.v1 import source_pb2 as pb
-from services.gen.source.v1 import source_pb2_grpc as rpc
-from spark.source.client import SourceBroken, SourceRefuses, channel, is_final, read_method
-from spark.source.in_flight import RecordId
-from spark.source.records import Result
+from dexorder.services.common.model.errors import Code, Unavailable
+from dexorder.services.common.rpc.client_retry import code_of, error_text, is_too_large
+from dexorder.services.gen.source.v1 import source_pb2 as pb
+from dexorder.services.gen.source.v1 import source_pb2_grpc as rpc
+from dexorder.spark.source.client import SourceBroken, SourceRefuses, channel, is_final, read_method
+from dexorder.spark.source.in_flight import RecordId
+from dexorder.spark.source.records import Result
 
 log = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=pb.ReadRequest | pb.AckRequest)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
-from services.common.model.errors import InvalidRequest
-from spark.source.client import PendingUnknown, SourceClient
-from spark.source.in_flight import is_batch_offset
-from spark.source.offsets import OffsetRange, SourceState, to_json
-from spark.source.options import SourceOptions
-from spark.source.plain import PlainPlanner, RecordsPartition, read_now
-from spark.source.records import RECORD_DDL
-from spark.source.replay import RangePartition, ReplayPlanner, first_state, ranges_now
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.spark.source.client import PendingUnknown, SourceClient
+from dexorder.spark.source.in_flight import is_batch_offset
+from dexorder.spark.source.offsets import OffsetRange, SourceState, to_json
+from dexorder.spark.source.options import SourceOptions
+from dexorder.spark.source.plain import PlainPlanner, RecordsPartition, read_now
+from dexorder.spark.source.records import RECORD_DDL
+from dexorder.spark.source.replay import RangePartition, ReplayPlanner, first_state, ranges_now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,7 @@ Decode: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch
 
 
 class UdSource(DataSource):
-    """Data source; ``spark.runtime.session`` registers it, docs/spark-source.md lists its options."""
+    """Data source; ``dexorder.spark.runtime.session`` registers it, docs/spark-source.md lists its options."""
 
     @classmethod
     def name(cls) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from services.common.lake.tables import MICROSECONDS
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.lake.tables import MICROSECONDS
+from dexorder.services.common.model.errors import InvalidRequest
 
 Column: TypeAlias = "pa.Array[Any]"
 Bad: TypeAlias = npt.NDArray[np.bool_]

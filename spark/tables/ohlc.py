@@ -14,18 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from services.common.kafka.page_record import page_value, parse_response
-from services.common.lake.tables import MICROSECONDS, OHLC
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Series
-from services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
-from services.common.model.periods import MONTH_SECONDS, check_period, count_periods, is_on_grid, total_periods
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS, SECOND_NS
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.market.v1 import ohlcv_pb2
-from spark.tables.messages import columns_of
-from spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
+from dexorder.services.common.kafka.page_record import page_value, parse_response
+from dexorder.services.common.lake.tables import MICROSECONDS, OHLC
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
+from dexorder.services.common.model.periods import MONTH_SECONDS, check_period, count_periods, is_on_grid, total_periods
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.dexorder.market.v1 import ohlcv_pb2
+from dexorder.spark.tables.messages import columns_of
+from dexorder.spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
 
 _MINUTE_NS = 60 * SECOND_NS
 _VALUES = ("open", "high", "low", "close", "volume")

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS, IcebergTable
-from services.common.model.dispatch_id import new_dispatch_id
-from services.common.model.page import Kind, PageHeaders
+from dexorder.services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS, IcebergTable
+from dexorder.services.common.model.dispatch_id import new_dispatch_id
+from dexorder.services.common.model.page import Kind, PageHeaders
 
 Decode: TypeAlias = Callable[[PageHeaders, bytes], pa.RecordBatch]
 Check: TypeAlias = Callable[[PageHeaders], None]

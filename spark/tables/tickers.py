@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
-from services.common.lake.tables import TICKERS
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import MAX_TICKER_LENGTH, Instrument
-from services.common.model.page import MAX_RECORD_SNAPSHOTS, TICKERS_TOPIC, Kind, PageHeaders
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS, SECOND_NS
-from services.gen.dexorder.market.v1 import market_pb2 as pb
-from spark.tables.checks import check_texts, check_times, microseconds, refuse_first
-from spark.tables.messages import columns_of
-from spark.tables.table import SAMPLE_DISPATCH, PageTable
+from dexorder.services.common.lake.tables import TICKERS
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import MAX_TICKER_LENGTH, Instrument
+from dexorder.services.common.model.page import MAX_RECORD_SNAPSHOTS, TICKERS_TOPIC, Kind, PageHeaders
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder.services.gen.dexorder.market.v1 import market_pb2 as pb
+from dexorder.spark.tables.checks import check_texts, check_times, microseconds, refuse_first
+from dexorder.spark.tables.messages import columns_of
+from dexorder.spark.tables.table import SAMPLE_DISPATCH, PageTable
 
 ALL_MARKETS = "*"
 """Symbol of the ticker that stands for all markets of an exchange."""

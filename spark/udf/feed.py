@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.periods import PERIODS
-from services.common.model.udf import OHLC, UdfInput, window_of
-from services.common.udf.points import Batch, Point, Value
-from services.common.udf.session import Edge
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.udf import OHLC, UdfInput, window_of
+from dexorder.services.common.udf.points import Batch, Point, Value
+from dexorder.services.common.udf.session import Edge
 
 DATABASE = "trading"
 MAX_WINDOW_POINTS = 500_000

@@ -21,12 +21,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import commit_files, remove_files
-from services.common.lake.commit_state import CommitState, state_of
-from services.common.lake.tables import udf_table
-from services.common.model.errors import InvalidRequest
-from spark.udf.state import StageState, decode_state, encode_state
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.commit import commit_files, remove_files
+from dexorder.services.common.lake.commit_state import CommitState, state_of
+from dexorder.services.common.lake.tables import udf_table
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.spark.udf.state import StageState, decode_state, encode_state
 
 STATES = "udf-states"
 """Folder of the states, beside the folders of the tables."""

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from services.common.config import BadSettings
-from services.common.model.errors import InvalidRequest
-from services.common.model.udf import UdfCommand, UdfDefinition, UdfRegistration, check_udf_name, definition_from
-from services.common.udf.spec import UdfSpec
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.udf import (
+    UdfCommand,
+    UdfDefinition,
+    UdfRegistration,
+    check_udf_name,
+    definition_from,
+)
+from dexorder.services.common.udf.spec import UdfSpec
 
 if TYPE_CHECKING:
-    from spark.config import SparkSettings
+    from dexorder.spark.config import SparkSettings
 
 
 @dataclass(frozen=True)

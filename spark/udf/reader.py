@@ -14,18 +14,18 @@ from typing import Any, Protocol
 
 import structlog
 
-from services.common.lake.commit_state import CommitState
-from services.common.model.errors import SuiteError, Unavailable
-from services.common.model.history import IssuedDispatch
-from services.common.model.instrument import Instrument, Series
-from services.common.model.page import PageHeaders
-from services.common.model.udf import UdfInput
-from spark.pipeline.admission import refusal
-from spark.pipeline.position import lost_partitions
-from spark.source.client import SourceClient
-from spark.source.offsets import SourceState, cap, plan
-from spark.source.records import Result
-from spark.tables.table import PageTable
+from dexorder.services.common.lake.commit_state import CommitState
+from dexorder.services.common.model.errors import SuiteError, Unavailable
+from dexorder.services.common.model.history import IssuedDispatch
+from dexorder.services.common.model.instrument import Instrument, Series
+from dexorder.services.common.model.page import PageHeaders
+from dexorder.services.common.model.udf import UdfInput
+from dexorder.spark.pipeline.admission import refusal
+from dexorder.spark.pipeline.position import lost_partitions
+from dexorder.spark.source.client import SourceClient
+from dexorder.spark.source.offsets import SourceState, cap, plan
+from dexorder.spark.source.records import Result
+from dexorder.spark.tables.table import PageTable
 
 log = structlog.get_logger(__name__)
 MAX_ROWS = 50_000

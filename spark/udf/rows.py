@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.times import iso_microseconds
-from services.common.udf.points import Batch, Point, Value
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.times import iso_microseconds
+from dexorder.services.common.udf.points import Batch, Point, Value
 
 _INT64 = range(-(2**63), 2**63)
 

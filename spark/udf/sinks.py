@@ -14,16 +14,16 @@ import tenacity
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.udf import UdfOutput
-from services.common.rpc.channel import open_sync_channel
-from services.common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
-from services.gen.dexorder.events.v1 import event_service_pb2 as event_pb
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as event_rpc
-from services.gen.dexorder.events.v1 import user_events_pb2 as user_pb
-from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
-from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from spark.udf.rows import fields_of, text_of
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.udf import UdfOutput
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as event_pb
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as event_rpc
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as user_pb
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from dexorder.spark.udf.rows import fields_of, text_of
 
 Row = Mapping[str, Any]
 _CALL_TIMEOUT_S = 10.0

@@ -23,22 +23,22 @@ from typing import Any
 
 import structlog
 
-from services.common.lake.commit import CommitLost
-from services.common.model.errors import InvalidRequest
-from services.common.model.udf import UdfDefinition, UdfState, UdfStatus
-from services.common.udf.errors import UdfError
-from services.common.udf.host import UdfHost
-from services.common.udf.points import Batch, Point
-from services.common.udf.spec import UdfSpec
-from spark.pipeline.reporter import Stopped
-from spark.runtime.locks import WriterLock
-from spark.source.client import SourceBroken
-from spark.udf.feed import Feed
-from spark.udf.lake import Loaded, UdfLake
-from spark.udf.reader import UdfReader
-from spark.udf.rows import rows_of
-from spark.udf.sinks import Sinks
-from spark.udf.state import StageState
+from dexorder.services.common.lake.commit import CommitLost
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.udf import UdfDefinition, UdfState, UdfStatus
+from dexorder.services.common.udf.errors import UdfError
+from dexorder.services.common.udf.host import UdfHost
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.spec import UdfSpec
+from dexorder.spark.pipeline.reporter import Stopped
+from dexorder.spark.runtime.locks import WriterLock
+from dexorder.spark.source.client import SourceBroken
+from dexorder.spark.udf.feed import Feed
+from dexorder.spark.udf.lake import Loaded, UdfLake
+from dexorder.spark.udf.reader import UdfReader
+from dexorder.spark.udf.rows import rows_of
+from dexorder.spark.udf.sinks import Sinks
+from dexorder.spark.udf.state import StageState
 
 log = structlog.get_logger(__name__)
 OnLog = Callable[[str], None]

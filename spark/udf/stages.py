@@ -15,26 +15,26 @@ from functools import partial
 import grpc
 import structlog
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.model.errors import SuiteError
-from services.common.model.udf import OHLC, UdfRegistration, UdfState, UdfStatus
-from services.common.rpc.channel import open_sync_channel
-from services.common.rpc.client_retry import error_text
-from services.common.rpc.udf_messages import decode_registration, encode_definition, encode_status
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from services.gen.dexorder.udf.v1.udf_registry_service_pb2 import UdfLogLine
-from spark.config import SparkSettings
-from spark.pipeline.reporter import RelayReporter
-from spark.runtime.locks import WriterLocks
-from spark.tables.ohlc import CANDLES
-from spark.tables.ticks import TRADES
-from spark.udf.lake import UdfLake
-from spark.udf.logs import Line, LogBook
-from spark.udf.programs import Declared, Wanted, spec_of, wanted
-from spark.udf.reader import Describer, UdfReader
-from spark.udf.sinks import Sinks
-from spark.udf.stage import UdfStage
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.errors import SuiteError
+from dexorder.services.common.model.udf import OHLC, UdfRegistration, UdfState, UdfStatus
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.rpc.client_retry import error_text
+from dexorder.services.common.rpc.udf_messages import decode_registration, encode_definition, encode_status
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder.services.gen.dexorder.udf.v1.udf_registry_service_pb2 import UdfLogLine
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.pipeline.reporter import RelayReporter
+from dexorder.spark.runtime.locks import WriterLocks
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.ticks import TRADES
+from dexorder.spark.udf.lake import UdfLake
+from dexorder.spark.udf.logs import Line, LogBook
+from dexorder.spark.udf.programs import Declared, Wanted, spec_of, wanted
+from dexorder.spark.udf.reader import Describer, UdfReader
+from dexorder.spark.udf.sinks import Sinks
+from dexorder.spark.udf.stage import UdfStage
 
 log = structlog.get_logger(__name__)
 SYNC_SECONDS = 1.0

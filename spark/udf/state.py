@@ -11,9 +11,9 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from services.common.model.errors import InvalidRequest
-from services.common.udf.points import Point
-from spark.udf.feed import FeedState, GroupState, Window
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.udf.points import Point
+from dexorder.spark.udf.feed import FeedState, GroupState, Window
 
 _VERSION = 1
 _LENGTH_BYTES = 8

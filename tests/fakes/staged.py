@@ -8,11 +8,11 @@ from pathlib import Path
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from services.common.lake.commit import commit_files
-from services.common.model.page import PageHeaders
-from spark.pipeline.files import Layout, Writer
-from spark.tables.ohlc import CANDLES
-from spark.tables.table import PageTable
+from dexorder.services.common.lake.commit import commit_files
+from dexorder.services.common.model.page import PageHeaders
+from dexorder.spark.pipeline.files import Layout, Writer
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.table import PageTable
 from tests.fakes.pages import page
 
 

@@ -1,7 +1,7 @@
 """Rig of the triggers' process without Kafka and without a relay: records in memory, and every report kept.
 
-``python -m spark.cep`` runs as a child, is killed and started again at will; ``events`` says what a subscriber would
-have seen, and ``deliveries`` how often each event came.
+``python -m dexorder.spark.cep`` runs as a child, is killed and started again at will; ``events`` says what a subscriber
+would have seen, and ``deliveries`` how often each event came.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dexorder.services.common.kafka.page_record import page_value
+from dexorder.services.common.model.page import Candle, Kind, PageHeaders
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS, parse_time
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder.testing.dispatches import realtime_dispatch_id
-from services.common.kafka.page_record import page_value
-from services.common.model.page import Candle, Kind, PageHeaders
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS, parse_time
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT
@@ -129,7 +129,7 @@ class Rig:
         env = self._env | {"DEXORDER_SPARK_FAULT": fault}
         with (self.folder / "triggers.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "spark.cep"], cwd=ROOT, env=env, stdin=subprocess.PIPE, stderr=log
+                [sys.executable, "-m", "dexorder.spark.cep"], cwd=ROOT, env=env, stdin=subprocess.PIPE, stderr=log
             )
         return self.process
 

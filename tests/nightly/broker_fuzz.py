@@ -20,8 +20,8 @@ from typing import Any
 
 import zmq
 
-from services.common.messaging.frames import VERSION, WorkFrame, decode_work, encode_work
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.common.messaging.frames import VERSION, WorkFrame, decode_work, encode_work
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.nightly.mutations import mutated
 
 BATCH_SECONDS = 0.01

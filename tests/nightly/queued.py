@@ -17,12 +17,12 @@ from typing import Any
 
 import grpc
 
+from dexorder.services.common.rpc.channel import open_channel
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from dexorder.testing.oracle import minutes
 from dexorder.testing.processes import free_ports
-from services.common.rpc.channel import open_channel
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly import relay_life
 from tests.nightly.backfills import historical
 from tests.paths import ROOT

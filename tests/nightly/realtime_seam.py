@@ -12,15 +12,15 @@ from pathlib import Path
 
 from bench.parts.realtime_memory import exchanges_file
 from dexorder import AsyncClient
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.common.model.periods import PERIOD_SECONDS
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.exchange_sim.config import SimSettings
+from dexorder.services.exchange_sim.instruments import extra_instruments
+from dexorder.services.exchange_sim.market import SyntheticMarket
 from dexorder.testing.oracle import assert_equal, candles_of
 from dexorder.testing.suite import Suite, running_suite
-from services.common.model.history import HistoryRequest
-from services.common.model.periods import PERIOD_SECONDS
-from services.common.model.time_range import TimeRange, subtract
-from services.common.model.times import SECOND_NS
-from services.exchange_sim.config import SimSettings
-from services.exchange_sim.instruments import extra_instruments
-from services.exchange_sim.market import SyntheticMarket
 
 SPEED = 20.0
 PERIODS = ("1m", "5m", "1h")

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dexorder.spark.pipeline.fault import Moment
 from dexorder.testing.processes import until
-from spark.pipeline.fault import Moment
 from tests.nightly.numbered_pages import Verdict
 from tests.nightly.source_rig import PATIENCE_SECONDS, Rig, kill_at_once
 

@@ -30,13 +30,13 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from sqlalchemy.exc import OperationalError
 
 from dexorder.demo import MARKER, processes_marked
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.claims import read_coverage
+from dexorder.services.common.lake.commit_state import Offsets, state_of
+from dexorder.services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
+from dexorder.spark.pipeline.fault import Moment
+from dexorder.spark.tables.ohlc import CANDLES
 from dexorder.testing.processes import ServiceProcess, free_block, until
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import read_coverage
-from services.common.lake.commit_state import Offsets, state_of
-from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
-from spark.pipeline.fault import Moment
-from spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
@@ -136,7 +136,7 @@ class Rig:
             "GROUP": self._group,
         }
         environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
-        self.source = self._start("services.udsource", environment)
+        self.source = self._start("dexorder.services.udsource", environment)
 
     def start_driver(self) -> None:
         """Start the driver again; it can kill itself at every moment of spark/pipeline/fault.py."""

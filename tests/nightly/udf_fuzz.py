@@ -7,14 +7,14 @@ import resource
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dexorder.services.common.udf.errors import UdfError
+from dexorder.services.common.udf.framing import FrameSplitter, frame
+from dexorder.services.common.udf.link import Link
+from dexorder.services.common.udf.session import Kind
+from dexorder.services.common.udf.spec import MIB, UdfSpec
+from dexorder.services.gen.udf import udf_pb2 as pb
 from dexorder.udf import Batch, Edge, Function, Point
 from dexorder.udf.agent import Agent
-from services.common.udf.errors import UdfError
-from services.common.udf.framing import FrameSplitter, frame
-from services.common.udf.link import Link
-from services.common.udf.session import Kind
-from services.common.udf.spec import MIB, UdfSpec
-from services.gen.udf import udf_pb2 as pb
 
 LIMIT_BYTES = MIB
 M = TypeVar("M")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from services.common.udf.host import UdfHost
-from services.common.udf.points import Batch, Point
-from services.common.udf.spec import UdfSpec
+from dexorder.services.common.udf.host import UdfHost
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.spec import UdfSpec
 from tests.paths import ROOT
 
 AGENT = str(ROOT / "tests" / "peers" / "udf_agent.py")

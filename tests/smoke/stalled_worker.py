@@ -8,13 +8,13 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import SystemClock
-from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.requests import AnyDispatch
-from services.ingestor.broker.slots import Completion
-from services.ingestor.broker.stop import Stop
-from services.ingestor.config import IngestorSettings
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.clock import SystemClock
+from dexorder.services.ingestor.broker.connection import BrokerConnection
+from dexorder.services.ingestor.broker.requests import AnyDispatch
+from dexorder.services.ingestor.broker.slots import Completion
+from dexorder.services.ingestor.broker.stop import Stop
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.fakes import history_slots
 
 

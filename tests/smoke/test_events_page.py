@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.delivery.changes import AttemptRow
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 from dexorder.testing.processes import free_ports
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.delivery.changes import AttemptRow
-from services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.browser import Browser
 from tests.fakes.events.sessions_gateway import Served, served
 from tests.fakes.tcp_proxy import TcpProxy

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.paths import ROOT
 
@@ -36,8 +37,8 @@ sys.meta_path.insert(0, Bar())
 failures = {}
 for module in json.load(sys.stdin):
     # Our own modules are imported again for each module, so that each has to resolve its own imports.
-    pyspark_allowed = module.startswith("spark.")
-    for name in [n for n in sys.modules if n.partition(".")[0] in ("services", "spark", "dexorder")]:
+    pyspark_allowed = module.startswith("dexorder.spark.")
+    for name in [n for n in sys.modules if n.partition(".")[0] == "dexorder"]:
         del sys.modules[name]
     if not pyspark_allowed:
         for name in [n for n in sys.modules if n.partition(".")[0] == "pyspark"]:
@@ -60,7 +61,8 @@ def pure_modules() -> list[str]:
                 continue
             docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
             if name.startswith(LAYERS) or re.search(r"\bPure\b", docstring):
-                found.append(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+                module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+                found.append(module if top == "dexorder" else f"dexorder.{module}")
     return found
 
 
@@ -79,3 +81,24 @@ def test_pure_modules_import_no_transport() -> None:
     failures: dict[str, str] = json.loads(child.stdout)
     assert {name: why for name, why in failures.items() if name not in NOT_YET} == {}
     assert set(failures) >= NOT_YET, "these pass now: remove them from NOT_YET"
+
+
+def test_one_import_root() -> None:
+    """The folders services and spark are imported as ``dexorder.services`` and ``dexorder.spark`` only."""
+    found = []
+    for top in ("dexorder", "services", "spark", "bench", "docs", "protos", "tests"):
+        for path in sorted((ROOT / top).rglob("*.py*")):
+            if path.suffix in (".py", ".pyi"):
+                found += [f"{path}: {name}" for name in imported_roots(path) & {"services", "spark"}]
+    assert found == []
+
+
+def imported_roots(path: Path) -> set[str]:
+    """Return the first segments of the modules that a file imports."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.common.model.periods import open_times
-from services.common.model.time_range import TimeRange, intersect, merge, subtract
-from services.ingestor.history.job import Missing
-from services.ingestor.history.paging import Page
+from dexorder.services.common.model.periods import open_times
+from dexorder.services.common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder.services.ingestor.history.job import Missing
+from dexorder.services.ingestor.history.paging import Page
 
 Truth = Mapping[int, tuple[float, ...]]
 _PERIOD = 60

@@ -18,27 +18,27 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 
-from services.common.exchanges import Exchange, override_urls
-from services.common.model.instrument import Instrument
-from services.common.model.page import Candle
-from services.common.model.time_range import TimeRange, subtract
-from services.common.model.times import SECOND_NS
-from services.exchange_sim.candles import CandleQuery
-from services.exchange_sim.config import SimSettings
-from services.exchange_sim.faults import FaultPlan, FaultRule
-from services.exchange_sim.periods import DAY, PERIODS
-from services.exchange_sim.server import Simulator
-from services.exchange_sim.stats import Stats
-from services.exchange_sim.venue import Clock
-from services.ingestor.broker.slots import Dispatch
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.venue import Venue
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.answer_shape import AnswerShapes
-from services.ingestor.history.fetch import Fetcher
-from services.ingestor.history.job import Missing
-from services.ingestor.history.paging import Page
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.exchanges import Exchange, override_urls
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.exchange_sim.candles import CandleQuery
+from dexorder.services.exchange_sim.config import SimSettings
+from dexorder.services.exchange_sim.faults import FaultPlan, FaultRule
+from dexorder.services.exchange_sim.periods import DAY, PERIODS
+from dexorder.services.exchange_sim.server import Simulator
+from dexorder.services.exchange_sim.stats import Stats
+from dexorder.services.exchange_sim.venue import Clock
+from dexorder.services.ingestor.broker.slots import Dispatch
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.venue import Venue
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.answer_shape import AnswerShapes
+from dexorder.services.ingestor.history.fetch import Fetcher
+from dexorder.services.ingestor.history.job import Missing
+from dexorder.services.ingestor.history.paging import Page
+from dexorder.services.ingestor.metrics import IngestorMetrics
 
 CALL_NS = SECOND_NS // 10
 _RULES = TypeAdapter(tuple[FaultRule, ...])

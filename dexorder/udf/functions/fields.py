@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.common.udf.points import Point
+from dexorder.services.common.udf.points import Point
 
 
 def number(point: Point, field: str) -> float:

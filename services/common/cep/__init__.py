@@ -1,10 +1,10 @@
 """Complex event processing: Flink SQL triggers over candles and trades. Pure. docs/cep.md describes the language."""
 
-from services.common.cep.backtest import backtest
-from services.common.cep.compiled import CompiledTrigger, compile_trigger
-from services.common.cep.engine import Engine
-from services.common.cep.outcomes import Ended, Firing, Outcome, ResultColumn, Suspension
-from services.common.cep.refusals import InvalidSql
+from dexorder.services.common.cep.backtest import backtest
+from dexorder.services.common.cep.compiled import CompiledTrigger, compile_trigger
+from dexorder.services.common.cep.engine import Engine
+from dexorder.services.common.cep.outcomes import Ended, Firing, Outcome, ResultColumn, Suspension
+from dexorder.services.common.cep.refusals import InvalidSql
 
 __all__ = [
     "CompiledTrigger",

@@ -10,9 +10,17 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any, NamedTuple
 
-from services.common.cep.arithmetic import divide_decimals, divide_doubles, divide_integers, fit, power, wrap32, wrap64
-from services.common.cep.code import Function
-from services.common.cep.types import SqlType
+from dexorder.services.common.cep.arithmetic import (
+    divide_decimals,
+    divide_doubles,
+    divide_integers,
+    fit,
+    power,
+    wrap32,
+    wrap64,
+)
+from dexorder.services.common.cep.code import Function
+from dexorder.services.common.cep.types import SqlType
 
 Accumulator = list[Any]
 _VARIANCES = {

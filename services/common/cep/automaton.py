@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.common.cep.refusals import MAX_STATES, refuse
-from services.common.cep.syntax import Quantified
+from dexorder.services.common.cep.refusals import MAX_STATES, refuse
+from dexorder.services.common.cep.syntax import Quantified
 
 
 class Test(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from services.common.cep.compiled import CompiledTrigger
-from services.common.cep.engine import Engine
-from services.common.cep.outcomes import Outcome
+from dexorder.services.common.cep.compiled import CompiledTrigger
+from dexorder.services.common.cep.engine import Engine
+from dexorder.services.common.cep.outcomes import Outcome
 
 
 def backtest(compiled: CompiledTrigger, ticker: str, rows: Iterable[Sequence[Any]]) -> list[Outcome]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Protocol
 
-from services.common.cep import syntax
-from services.common.cep.functions import AGGREGATES, MORE_AGGREGATES, SIGNATURES
-from services.common.cep.refusals import Position, refuse
-from services.common.cep.typed import Apply, Constant, Typed
-from services.common.cep.types import (
+from dexorder.services.common.cep import syntax
+from dexorder.services.common.cep.functions import AGGREGATES, MORE_AGGREGATES, SIGNATURES
+from dexorder.services.common.cep.refusals import Position, refuse
+from dexorder.services.common.cep.typed import Apply, Constant, Typed
+from dexorder.services.common.cep.types import (
     BOOLEAN,
     DOUBLE,
     INTERVAL,

@@ -7,7 +7,7 @@ attribute.
 
 Names in generated code: ``r`` is the current row, ``q`` the row of an aggregate, ``R`` the rows of the ticker and ``o``
 the sequence number of the first of them, ``n`` the sequence number of the current row, ``b`` the first sequence number
-of each variable so far (``services.common.cep.matcher``), ``T`` the ticker, ``w`` the time of the match.
+of each variable so far (``dexorder.services.common.cep.matcher``), ``T`` the ticker, ``w`` the time of the match.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
 
-from services.common.cep import arithmetic
-from services.common.cep.refusals import Position, refuse
-from services.common.cep.typed import (
+from dexorder.services.common.cep import arithmetic
+from dexorder.services.common.cep.refusals import Position, refuse
+from dexorder.services.common.cep.typed import (
     TICKER_SLOT,
     Apply,
     ColumnValue,
@@ -32,7 +32,7 @@ from services.common.cep.typed import (
     PatternValue,
     Typed,
 )
-from services.common.cep.types import SqlType
+from dexorder.services.common.cep.types import SqlType
 
 Function = Callable[..., Any]
 ROW = ("r", "T")

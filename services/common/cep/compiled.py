@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.common.cep import syntax
-from services.common.cep.binder import bind_condition
-from services.common.cep.code import Function, row_predicate, row_values
-from services.common.cep.match_query import compile_match
-from services.common.cep.matcher import MatchPlan
-from services.common.cep.outcomes import ResultColumn
-from services.common.cep.parameters import Fire, Parameters, check_parameters
-from services.common.cep.parser import parse
-from services.common.cep.refusals import InvalidSql, Position, refuse
-from services.common.cep.relations import Query, Relation, compile_query, compile_relation, project
-from services.common.cep.row_scope import RowScope
-from services.common.cep.stages import Step
-from services.common.cep.tables import Source
-from services.common.cep.typed import Apply, Column, Constant, Typed
-from services.common.cep.types import BOOLEAN, DOUBLE
+from dexorder.services.common.cep import syntax
+from dexorder.services.common.cep.binder import bind_condition
+from dexorder.services.common.cep.code import Function, row_predicate, row_values
+from dexorder.services.common.cep.match_query import compile_match
+from dexorder.services.common.cep.matcher import MatchPlan
+from dexorder.services.common.cep.outcomes import ResultColumn
+from dexorder.services.common.cep.parameters import Fire, Parameters, check_parameters
+from dexorder.services.common.cep.parser import parse
+from dexorder.services.common.cep.refusals import InvalidSql, Position, refuse
+from dexorder.services.common.cep.relations import Query, Relation, compile_query, compile_relation, project
+from dexorder.services.common.cep.row_scope import RowScope
+from dexorder.services.common.cep.stages import Step
+from dexorder.services.common.cep.tables import Source
+from dexorder.services.common.cep.typed import Apply, Column, Constant, Typed
+from dexorder.services.common.cep.types import BOOLEAN, DOUBLE
 
 
 @dataclass(frozen=True, slots=True)

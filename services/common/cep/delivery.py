@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.common.cep.compiled import CompiledTrigger, plain_value
-from services.common.cep.outcomes import Ended, Firing, Outcome
-from services.common.cep.runs import Result
-from services.common.cep.stream import Row, Stream
+from dexorder.services.common.cep.compiled import CompiledTrigger, plain_value
+from dexorder.services.common.cep.outcomes import Ended, Firing, Outcome
+from dexorder.services.common.cep.runs import Result
+from dexorder.services.common.cep.stream import Row, Stream
 
 
 @dataclass(slots=True)

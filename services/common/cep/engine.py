@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from services.common.cep.arithmetic import TriggerFailed
-from services.common.cep.compiled import CompiledTrigger, compile_trigger
-from services.common.cep.delivery import Delivered, Registration, deliver
-from services.common.cep.outcomes import Ended, Outcome, Suspension
-from services.common.cep.parameters import MAX_WARMUP_ROWS
-from services.common.cep.runs import DerivedRun, MatchRun, PlainRun, Result, start_run
-from services.common.cep.stream import MILLISECOND_NS, Row, Stream
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.cep.arithmetic import TriggerFailed
+from dexorder.services.common.cep.compiled import CompiledTrigger, compile_trigger
+from dexorder.services.common.cep.delivery import Delivered, Registration, deliver
+from dexorder.services.common.cep.outcomes import Ended, Outcome, Suspension
+from dexorder.services.common.cep.parameters import MAX_WARMUP_ROWS
+from dexorder.services.common.cep.runs import DerivedRun, MatchRun, PlainRun, Result, start_run
+from dexorder.services.common.cep.stream import MILLISECOND_NS, Row, Stream
+from dexorder.services.common.model.errors import InvalidRequest
 
 STATE_VERSION = 1
 RING_ROWS = MAX_WARMUP_ROWS + 1_000
@@ -132,8 +132,8 @@ class Engine:
             ticker: The market.
             period_seconds: Their period.
             rows: Open time in ns, open, high, low, close, volume, quote volume or None, number of trades or None: the
-                order of ``services.common.model.page.Candle``. A candle that is not newer than those before it is
-                late.
+                order of ``dexorder.services.common.model.page.Candle``. A candle that is not newer than those before
+                it is late.
         """
         return self._feed(ticker, period_seconds, (tuple(row) for row in rows))
 

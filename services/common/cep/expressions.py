@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from services.common.cep.intervals import parse_interval, parse_timestamp
-from services.common.cep.reader import TokenReader
-from services.common.cep.refusals import MAX_OFFSET, Position, refuse
-from services.common.cep.reserved import COLUMNS_WITHOUT_QUOTES
-from services.common.cep.syntax import Call, Constant, Expression, Frame, Name, Number, Operation, Text, TypeName
+from dexorder.services.common.cep.intervals import parse_interval, parse_timestamp
+from dexorder.services.common.cep.reader import TokenReader
+from dexorder.services.common.cep.refusals import MAX_OFFSET, Position, refuse
+from dexorder.services.common.cep.reserved import COLUMNS_WITHOUT_QUOTES
+from dexorder.services.common.cep.syntax import (
+    Call,
+    Constant,
+    Expression,
+    Frame,
+    Name,
+    Number,
+    Operation,
+    Text,
+    TypeName,
+)
 
 _COMPARISONS = ("=", "<>", "!=", "<", "<=", ">", ">=")
 _RANGES = ("BETWEEN", "IN", "LIKE")

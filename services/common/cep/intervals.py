@@ -6,10 +6,10 @@ import datetime
 import re
 from collections.abc import Mapping
 
-from services.common.cep.reader import TokenReader
-from services.common.cep.refusals import Position, refuse
-from services.common.cep.syntax import Interval, Timestamp
-from services.common.cep.tokens import Token
+from dexorder.services.common.cep.reader import TokenReader
+from dexorder.services.common.cep.refusals import Position, refuse
+from dexorder.services.common.cep.syntax import Interval, Timestamp
+from dexorder.services.common.cep.tokens import Token
 
 _UNITS: Mapping[str, int] = {
     "DAY": 86_400_000,

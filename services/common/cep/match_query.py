@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from services.common.cep import syntax
-from services.common.cep.automaton import Automaton, Take, build, is_greedy
-from services.common.cep.binder import bind, bind_condition
-from services.common.cep.code import PATTERN, Emitter, Function, Spans, generate, pattern_values
-from services.common.cep.matcher import MatchPlan
-from services.common.cep.pattern_scope import PatternScope
-from services.common.cep.refusals import MAX_VARIABLES, Position, refuse
-from services.common.cep.syntax import Match, Quantified
-from services.common.cep.tables import TICKER, TIME_SLOT
-from services.common.cep.typed import TICKER_SLOT, TRUE, Column, PatternAggregate, PatternValue, Typed, walk
+from dexorder.services.common.cep import syntax
+from dexorder.services.common.cep.automaton import Automaton, Take, build, is_greedy
+from dexorder.services.common.cep.binder import bind, bind_condition
+from dexorder.services.common.cep.code import PATTERN, Emitter, Function, Spans, generate, pattern_values
+from dexorder.services.common.cep.matcher import MatchPlan
+from dexorder.services.common.cep.pattern_scope import PatternScope
+from dexorder.services.common.cep.refusals import MAX_VARIABLES, Position, refuse
+from dexorder.services.common.cep.syntax import Match, Quantified
+from dexorder.services.common.cep.tables import TICKER, TIME_SLOT
+from dexorder.services.common.cep.typed import TICKER_SLOT, TRUE, Column, PatternAggregate, PatternValue, Typed, walk
 
 
 class MatchQuery(NamedTuple):

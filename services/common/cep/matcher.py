@@ -19,11 +19,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from services.common.cep.arithmetic import TriggerFailed
-from services.common.cep.automaton import Automaton
-from services.common.cep.code import Function
-from services.common.cep.java_heap import Heap, pop, push, remove
-from services.common.cep.refusals import MAX_PARTIAL_MATCHES, MAX_SPAN_ROWS, MAX_WORK_PER_ROW
+from dexorder.services.common.cep.arithmetic import TriggerFailed
+from dexorder.services.common.cep.automaton import Automaton
+from dexorder.services.common.cep.code import Function
+from dexorder.services.common.cep.java_heap import Heap, pop, push, remove
+from dexorder.services.common.cep.refusals import MAX_PARTIAL_MATCHES, MAX_SPAN_ROWS, MAX_WORK_PER_ROW
 
 START = sys.maxsize
 """First row of the partial match that has none yet; Flink orders it last."""

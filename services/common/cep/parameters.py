@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
-from services.common.cep.refusals import InvalidSql
-from services.common.model.periods import PERIODS
+from dexorder.services.common.cep.refusals import InvalidSql
+from dexorder.services.common.model.periods import PERIODS
 
 Fire = Literal["edge", "level", "once"]
 On = Literal["bar_close", "tick", "bar"]

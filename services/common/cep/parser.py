@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from services.common.cep.expressions import parse_count, parse_expression
-from services.common.cep.intervals import parse_interval
-from services.common.cep.reader import TokenReader
-from services.common.cep.refusals import Position, refuse
-from services.common.cep.syntax import (
+from dexorder.services.common.cep.expressions import parse_count, parse_expression
+from dexorder.services.common.cep.intervals import parse_interval
+from dexorder.services.common.cep.reader import TokenReader
+from dexorder.services.common.cep.refusals import Position, refuse
+from dexorder.services.common.cep.syntax import (
     Expression,
     Interval,
     Match,

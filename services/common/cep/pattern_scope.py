@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from services.common.cep import syntax
-from services.common.cep.binder import bind
-from services.common.cep.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
-from services.common.cep.refusals import MAX_OFFSET, refuse
-from services.common.cep.tables import TIME_SLOT
-from services.common.cep.typed import (
+from dexorder.services.common.cep import syntax
+from dexorder.services.common.cep.binder import bind
+from dexorder.services.common.cep.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
+from dexorder.services.common.cep.refusals import MAX_OFFSET, refuse
+from dexorder.services.common.cep.tables import TIME_SLOT
+from dexorder.services.common.cep.typed import (
     Aggregate,
     Apply,
     Column,
@@ -22,7 +22,7 @@ from services.common.cep.typed import (
     Typed,
     walk,
 )
-from services.common.cep.types import BIGINT, ROWTIME, WINDOW_TIME
+from dexorder.services.common.cep.types import BIGINT, ROWTIME, WINDOW_TIME
 
 
 class PatternScope:

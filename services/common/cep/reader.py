@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from services.common.cep.refusals import MAX_DEPTH, MAX_NODES, InvalidSql, Position, refuse
-from services.common.cep.reserved import RESERVED
-from services.common.cep.tokens import Token, tokenize
+from dexorder.services.common.cep.refusals import MAX_DEPTH, MAX_NODES, InvalidSql, Position, refuse
+from dexorder.services.common.cep.reserved import RESERVED
+from dexorder.services.common.cep.tokens import Token, tokenize
 
 
 class TokenReader:

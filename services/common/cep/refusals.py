@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.errors import InvalidRequest
 
 MAX_TEXT_BYTES = 16_384
 """Largest size of a trigger's text in UTF-8."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.common.cep import syntax
-from services.common.cep.aggregates import WindowAggregate
-from services.common.cep.binder import bind, bind_condition, convert
-from services.common.cep.code import Function, row_predicate, row_values
-from services.common.cep.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
-from services.common.cep.refusals import MAX_OFFSET, MAX_SLICES, MAX_STEPS, Position, refuse
-from services.common.cep.row_scope import RowScope
-from services.common.cep.stages import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
-from services.common.cep.tables import TICKER, TIME_SLOT, TableSource, find_table
-from services.common.cep.typed import TICKER_SLOT, TRUE, Column, ColumnValue, Typed
-from services.common.cep.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
+from dexorder.services.common.cep import syntax
+from dexorder.services.common.cep.aggregates import WindowAggregate
+from dexorder.services.common.cep.binder import bind, bind_condition, convert
+from dexorder.services.common.cep.code import Function, row_predicate, row_values
+from dexorder.services.common.cep.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
+from dexorder.services.common.cep.refusals import MAX_OFFSET, MAX_SLICES, MAX_STEPS, Position, refuse
+from dexorder.services.common.cep.row_scope import RowScope
+from dexorder.services.common.cep.stages import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
+from dexorder.services.common.cep.tables import TICKER, TIME_SLOT, TableSource, find_table
+from dexorder.services.common.cep.typed import TICKER_SLOT, TRUE, Column, ColumnValue, Typed
+from dexorder.services.common.cep.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
 
 _MILLISECOND_NS = 1_000_000
 _VALUES = ("FIRST_VALUE", "LAST_VALUE")

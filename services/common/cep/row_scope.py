@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from services.common.cep import syntax
-from services.common.cep.pattern_scope import find_column
-from services.common.cep.refusals import refuse
-from services.common.cep.typed import Column, ColumnValue, Typed
+from dexorder.services.common.cep import syntax
+from dexorder.services.common.cep.pattern_scope import find_column
+from dexorder.services.common.cep.refusals import refuse
+from dexorder.services.common.cep.typed import Column, ColumnValue, Typed
 
 
 class RowScope:

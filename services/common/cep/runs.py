@@ -5,7 +5,7 @@ fire), ``on_time`` for a watermark if it is ``timed`` (``at_ns`` is the time of 
 sequence number of the oldest row that it needs, and ``dump`` and ``restore`` of its state as JSON values.
 
 A run knows nothing of delivery (cooldown, limits of an event, end of the trigger): see
-``services.common.cep.delivery``.
+``dexorder.services.common.cep.delivery``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from services.common.cep.compiled import CompiledTrigger, PatternPlan, PlainPlan
-from services.common.cep.matcher import START, Matcher
-from services.common.cep.refusals import MAX_OFFSET
-from services.common.cep.stages import WindowStage, WindowStep, start_stage
-from services.common.cep.stream import Row
+from dexorder.services.common.cep.compiled import CompiledTrigger, PatternPlan, PlainPlan
+from dexorder.services.common.cep.matcher import START, Matcher
+from dexorder.services.common.cep.refusals import MAX_OFFSET
+from dexorder.services.common.cep.stages import WindowStage, WindowStep, start_stage
+from dexorder.services.common.cep.stream import Row
 
 TRIM_ROWS = 2 * MAX_OFFSET
 """Derived rows that are kept before the oldest ones are looked at."""

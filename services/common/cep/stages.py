@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from services.common.cep.aggregates import Accumulator, WindowAggregate, add, empty, merge, of_values, result
-from services.common.cep.code import Function
-from services.common.cep.stream import MILLISECOND_NS, Row
+from dexorder.services.common.cep.aggregates import Accumulator, WindowAggregate, add, empty, merge, of_values, result
+from dexorder.services.common.cep.code import Function
+from dexorder.services.common.cep.stream import MILLISECOND_NS, Row
 
 FIRST_SLOT = 2
 """Slot of the first column of a derived row."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from services.common.cep.refusals import refuse
-from services.common.cep.syntax import Table
-from services.common.cep.typed import TICKER_SLOT, Column
-from services.common.cep.types import BIGINT, DOUBLE, ROWTIME, STRING
-from services.common.model.periods import PERIOD_SECONDS
+from dexorder.services.common.cep.refusals import refuse
+from dexorder.services.common.cep.syntax import Table
+from dexorder.services.common.cep.typed import TICKER_SLOT, Column
+from dexorder.services.common.cep.types import BIGINT, DOUBLE, ROWTIME, STRING
+from dexorder.services.common.model.periods import PERIOD_SECONDS
 
 Source = Literal["ohlc", "ticks"]
 TICKER = Column("ticker", STRING, TICKER_SLOT)

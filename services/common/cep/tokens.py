@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from services.common.cep.refusals import MAX_TEXT_BYTES, MAX_TOKENS, Position, refuse
+from dexorder.services.common.cep.refusals import MAX_TEXT_BYTES, MAX_TOKENS, Position, refuse
 
 Kind = Literal["name", "quoted", "number", "text", "symbol", "end"]
 

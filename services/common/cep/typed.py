@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from services.common.cep.types import BOOLEAN, SqlType
+from dexorder.services.common.cep.types import BOOLEAN, SqlType
 
 TICKER_SLOT = -1
 """Slot of the ticker, which is not in the rows as it is the same for all of them."""

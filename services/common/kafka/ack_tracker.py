@@ -31,8 +31,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.common.kafka.commits import Range
-from services.common.model.errors import Exhausted
+from dexorder.services.common.kafka.commits import Range
+from dexorder.services.common.model.errors import Exhausted
 
 NEVER_NS = 1 << 63
 """Later than every moment."""

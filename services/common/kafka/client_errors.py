@@ -6,7 +6,14 @@ import re
 
 from confluent_kafka import KafkaError
 
-from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
+from dexorder.services.common.model.errors import (
+    Exhausted,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    SuiteError,
+    Unavailable,
+)
 
 COORDINATOR_CHANGING = frozenset(
     {

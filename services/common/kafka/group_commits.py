@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from services.common.kafka.client_errors import COORDINATOR_CHANGING
+from dexorder.services.common.kafka.client_errors import COORDINATOR_CHANGING
 
 _RETRY_SECONDS = 0.2
 

@@ -15,11 +15,11 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from services.common.kafka.client_errors import error_text, group_error, topic_error
-from services.common.kafka.commits import Commit
-from services.common.kafka.group_commits import committed, metadata_of
-from services.common.kafka.member_commits import MemberCommits, NotRead, Place, TopicReading, position_of
-from services.common.model.errors import SuiteError
+from dexorder.services.common.kafka.client_errors import error_text, group_error, topic_error
+from dexorder.services.common.kafka.commits import Commit
+from dexorder.services.common.kafka.group_commits import committed, metadata_of
+from dexorder.services.common.kafka.member_commits import MemberCommits, NotRead, Place, TopicReading, position_of
+from dexorder.services.common.model.errors import SuiteError
 
 log = structlog.get_logger(__name__)
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.1, 0.25

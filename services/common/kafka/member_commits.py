@@ -16,11 +16,11 @@ from typing import Any
 import structlog
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from services.common.kafka.client_errors import error_text
-from services.common.kafka.commits import Commit
-from services.common.kafka.group_commits import commit_now
-from services.common.kafka.topic_queue import TopicQueue
-from services.common.model.errors import SuiteError, Unavailable
+from dexorder.services.common.kafka.client_errors import error_text
+from dexorder.services.common.kafka.commits import Commit
+from dexorder.services.common.kafka.group_commits import commit_now
+from dexorder.services.common.kafka.topic_queue import TopicQueue
+from dexorder.services.common.model.errors import SuiteError, Unavailable
 
 Place = tuple[str, int]
 """Topic and partition."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.page import MAX_PAGE_CANDLES, Candle
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.market.v1 import ohlcv_pb2
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.page import MAX_PAGE_CANDLES, Candle
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.dexorder.market.v1 import ohlcv_pb2
 
 _VARINT_BYTES = 9
 _NINE_BYTE_TIMES_NS = range(1 << 56, 1 << 63)

@@ -20,8 +20,8 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from services.common.kafka.ack_tracker import FIRST, NEVER_NS, AckTracker
-from services.common.kafka.commits import Commit, StartPosition, commit_metadata, start_position
+from dexorder.services.common.kafka.ack_tracker import FIRST, NEVER_NS, AckTracker
+from dexorder.services.common.kafka.commits import Commit, StartPosition, commit_metadata, start_position
 
 T = TypeVar("T", bound=Sized)
 BEGINNING, END = -2, -1

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Generic
 
-from services.common.kafka.ack_tracker import AckTracker
-from services.common.kafka.commits import Commit
-from services.common.kafka.partition_queue import BEGINNING, Delivery, PartitionQueue, Progress, ReadRules, T
+from dexorder.services.common.kafka.ack_tracker import AckTracker
+from dexorder.services.common.kafka.commits import Commit
+from dexorder.services.common.kafka.partition_queue import BEGINNING, Delivery, PartitionQueue, Progress, ReadRules, T
 
 
 class TopicQueue(Generic[T]):

@@ -20,7 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from services.common.lake.sql_catalog import LakeCatalog
+from dexorder.services.common.lake.sql_catalog import LakeCatalog
 
 _DRIVER = "postgresql+pg8000"
 _TIMEOUT_SECONDS = 30.0

@@ -21,15 +21,23 @@ from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from services.common.lake.commit import CommitLost, append_rows, commit_files
-from services.common.lake.commit_state import CommitState, ancestors, summary_of
-from services.common.lake.coverage import CoverageRow, decode_coverage, encode_coverage
-from services.common.lake.tables import COVERAGE, OHLC, TICKERS, TICKS, IcebergTable, present_columns, udf_tables
-from services.common.model.errors import Unavailable
-from services.common.model.history import PageResult
-from services.common.model.instrument import Series
-from services.common.model.proof import join_evidence, proofs_of, provisional_ranges
-from services.common.model.time_range import TimeRange, merge
+from dexorder.services.common.lake.commit import CommitLost, append_rows, commit_files
+from dexorder.services.common.lake.commit_state import CommitState, ancestors, summary_of
+from dexorder.services.common.lake.coverage import CoverageRow, decode_coverage, encode_coverage
+from dexorder.services.common.lake.tables import (
+    COVERAGE,
+    OHLC,
+    TICKERS,
+    TICKS,
+    IcebergTable,
+    present_columns,
+    udf_tables,
+)
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.proof import join_evidence, proofs_of, provisional_ranges
+from dexorder.services.common.model.time_range import TimeRange, merge
 
 CLAIMING = (OHLC, TICKS)
 """Tables whose commits claim coverage."""

@@ -22,7 +22,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
 
-from services.common.model.errors import Conflict
+from dexorder.services.common.model.errors import Conflict
 
 _MERGED_MANIFESTS = 16
 _MERGED_BYTES = 256 * 1024

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from services.common.model.instrument import Series
-from services.common.model.periods import ceil_to_grid, floor_to_grid
-from services.common.model.proof import NO_PROOF
-from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import ceil_to_grid, floor_to_grid
+from dexorder.services.common.model.proof import NO_PROOF
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, merge, subtract
 
 CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at", "dispatch", "evidence")
 """Columns of the coverage table that a Claim needs."""
@@ -43,7 +43,8 @@ class Claim:
         dispatch: Number of the dispatch that settled it.
         fetched_ns: Time at which the exchange answered, in whole microseconds.
         empty: Ranges verified to have no candle.
-        evidence: Proofs as `services.common.model.proof` encodes them; ``page``, or what was merged, in older rows.
+        evidence: Proofs as `dexorder.services.common.model.proof` encodes them; ``page``, or what was merged, in older
+            rows.
     """
 
     series: Series

@@ -23,9 +23,9 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
-from services.common.lake.commit import commit_files, remove_files
-from services.common.lake.rewrite import rows_of
-from services.common.lake.tables import IcebergTable, writable
+from dexorder.services.common.lake.commit import commit_files, remove_files
+from dexorder.services.common.lake.rewrite import rows_of
+from dexorder.services.common.lake.tables import IcebergTable, writable
 
 MIN_FILES = 3
 RATIO = 16

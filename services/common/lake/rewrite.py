@@ -29,7 +29,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask, Table
 
-from services.common.lake.commit import CommitLost, commit_files, remove_files
+from dexorder.services.common.lake.commit import CommitLost, commit_files, remove_files
 
 BATCH_ROWS = 65_536
 

@@ -37,10 +37,10 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso_microseconds
-from services.common.model.udf import UDF_PREFIX
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso_microseconds
+from dexorder.services.common.model.udf import UDF_PREFIX
 
 NAMESPACE = "trading"
 MICROSECONDS = pa.timestamp("us", tz="UTC")

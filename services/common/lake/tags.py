@@ -8,7 +8,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from services.common.lake.commit import commit_updates
+from dexorder.services.common.lake.commit import commit_updates
 
 TAG_PREFIX = "notified-"
 _MS_NS = 1_000_000

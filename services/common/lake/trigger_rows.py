@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 
-from services.common.lake.tables import MICROSECONDS, OHLC, TICKS, opens_in, trades_in
-from services.common.model.instrument import Series
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.lake.tables import MICROSECONDS, OHLC, TICKS, opens_in, trades_in
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.time_range import TimeRange
 
 CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
 TRADE_COLUMNS = ("time", "trade_id", "price", "amount", "side")

@@ -1,8 +1,8 @@
 """CURVE, ZeroMQ's encryption and authentication by key pairs, with key files in the format of ``zmq.auth``.
 
 A server has a key pair and a folder of the public keys that may connect; a client has a key pair and the server's
-public key. ``python -m services.common.messaging.curve keys DIR NAME`` creates a pair: ``NAME.key_secret``, which stays
-where it is used, and ``NAME.key``, for the other side.
+public key. ``python -m dexorder.services.common.messaging.curve keys DIR NAME`` creates a pair: ``NAME.key_secret``,
+which stays where it is used, and ``NAME.key``, for the other side.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ def make_keys(folder: Path, name: str) -> tuple[Path, Path]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command ``keys DIR NAME``."""
-    parser = argparse.ArgumentParser(prog="python -m services.common.messaging.curve", description="Keys for CURVE.")
+    parser = argparse.ArgumentParser(
+        prog="python -m dexorder.services.common.messaging.curve", description="Keys for CURVE."
+    )
     keys = parser.add_subparsers(required=True).add_parser("keys", help="create a key pair")
     keys.add_argument("folder", type=Path, metavar="DIR")
     keys.add_argument("name", metavar="NAME", help="name of its user, for example relay or ingestor-1")

@@ -18,9 +18,9 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from services.common.model.errors import InvalidRequest
-from services.gen.dexorder.events.v1 import user_events_pb2
-from services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
 
 VERSION = b"\x01"
 M = TypeVar("M", bound=Message)

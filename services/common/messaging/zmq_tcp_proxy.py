@@ -20,7 +20,7 @@ import structlog
 import uvloop
 import zmq
 
-from services.common.config import split_address
+from dexorder.services.common.config import split_address
 
 log = structlog.get_logger(__name__)
 _INNER_HOST = "127.0.0.1"  # not a Unix socket: on one libzmq aborts when it is out of file descriptors

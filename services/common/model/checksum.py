@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from math import fsum, inf
 from typing import NamedTuple
 
-from services.common.model.page import Candle
-from services.common.model.periods import WEEK_SECONDS, count_periods
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import WEEK_SECONDS, count_periods
+from dexorder.services.common.model.time_range import TimeRange
 
 SETTLED_AFTER_SECONDS = 600
 """Age at which a cell counts as closed: a replica may be behind by that much."""

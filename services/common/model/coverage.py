@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from services.common.model.history import Progress, RequestRecord, RequestStatus, range_json
-from services.common.model.periods import count_periods
-from services.common.model.time_range import TimeRange, subtract
-from services.common.model.times import iso
-from services.common.model.values import ValueComparison
+from dexorder.services.common.model.history import Progress, RequestRecord, RequestStatus, range_json
+from dexorder.services.common.model.periods import count_periods
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.common.model.times import iso
+from dexorder.services.common.model.values import ValueComparison
 
 
 class CoverageKind(StrEnum):

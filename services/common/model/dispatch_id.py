@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.errors import InvalidRequest
 
 MAX_NUMBER = 2**62 - 1
 MIN_TOKEN_LENGTH = 16

@@ -1,7 +1,7 @@
 """Errors of the suite, each with the status code that a caller receives.
 
-An error is raised where the problem is found; ``services.common.rpc.policy`` turns it into a status. A message names
-the field and its value.
+An error is raised where the problem is found; ``dexorder.services.common.rpc.policy`` turns it into a status. A message
+names the field and its value.
 """
 
 from __future__ import annotations

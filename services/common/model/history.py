@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Self
 
-from services.common.model.dispatch_id import number_of
-from services.common.model.instrument import ALL_SYMBOLS, Series
-from services.common.model.periods import TRADES_PERIOD, count_periods
-from services.common.model.proof import NO_PROOF
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.instrument import ALL_SYMBOLS, Series
+from dexorder.services.common.model.periods import TRADES_PERIOD, count_periods
+from dexorder.services.common.model.proof import NO_PROOF
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso
 
 
 class _NumberedEnum(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.errors import InvalidRequest
 
 MAX_TICKER_LENGTH = 256
 ALL_SYMBOLS = "*"

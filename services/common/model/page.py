@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from services.common.model.dispatch_id import number_of
-from services.common.model.errors import InvalidRequest
-from services.common.model.proof import Proof, encode_proofs, parse_proofs
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.proof import Proof, encode_proofs, parse_proofs
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
 
 OHLC_TOPIC = "dexorder.ohlc"
 TICKS_TOPIC = "dexorder.ticks"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.time_range import TimeRange, merge
-from services.common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.time_range import TimeRange, merge
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
 
 TRADES_PERIOD = 0
 """Stands for trades wherever a series has a period: every time is on its grid, and no span has a number of periods."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.time_range import TimeRange, subtract
-from services.common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
 
 MAX_PROOFS = 10_000
 """Largest number of proofs of a page."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.time_range import TimeRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.times import MAX_TIME_NS, iso
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.times import MAX_TIME_NS, iso
 
 
 @dataclass(frozen=True, slots=True, order=True)

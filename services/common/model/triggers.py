@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeAlias
 
-from services.common.model.times import iso
-from services.common.model.user_events import Preference, Priority
+from dexorder.services.common.model.times import iso
+from dexorder.services.common.model.user_events import Preference, Priority
 
 Value: TypeAlias = str | int | float | bool | bytes | None
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Instrument
-from services.common.model.periods import PERIOD_SECONDS, PERIODS
-from services.common.model.times import MAX_TIME_NS, SECOND_NS, parse_time
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.periods import PERIOD_SECONDS, PERIODS
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS, parse_time
 
 UDF_PREFIX = "udf_"
 """Prefix of the tables with the output of UDFs; the rest is the UDF's name."""

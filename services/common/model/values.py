@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from services.common.model.history import range_json
-from services.common.model.page import Candle
-from services.common.model.periods import PERIODS
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.model.history import range_json
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.time_range import TimeRange
 
 _VALUES = ("open", "high", "low", "close", "volume")
 

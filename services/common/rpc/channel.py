@@ -14,8 +14,8 @@ from grpc.aio import Metadata
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.common.config import is_loopback, read_settings
-from services.common.rpc.metadata_names import AUTHORIZATION
+from dexorder.services.common.config import is_loopback, read_settings
+from dexorder.services.common.rpc.metadata_names import AUTHORIZATION
 
 CLIENT_KEEPALIVE = (
     ("grpc.keepalive_time_ms", 10_000),

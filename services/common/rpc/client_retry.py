@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from services.common.model.errors import RETRY_AFTER, Code
+from dexorder.services.common.model.errors import RETRY_AFTER, Code
 
 
 class Failure(Enum):

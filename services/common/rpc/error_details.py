@@ -18,7 +18,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor
 from google.rpc import error_details_pb2, status_pb2
 
-from services.common.model.errors import Code, SuiteError
+from dexorder.services.common.model.errors import Code, SuiteError
 
 STATUS_DETAILS = "grpc-status-details-bin"
 """Name of the trailing metadata entry with a serialized google.rpc.Status."""

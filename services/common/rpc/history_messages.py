@@ -10,16 +10,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from services.common.model.coverage import (
+from dexorder.services.common.model.coverage import (
     CoverageKind,
     CoveragePage,
     CoverageRange,
     VerificationProgress,
     VerificationResult,
 )
-from services.common.model.dispatch_id import number_of
-from services.common.model.errors import InvalidRequest
-from services.common.model.history import (
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import (
     Delay,
     FinalResult,
     FinalStatus,
@@ -33,17 +33,17 @@ from services.common.model.history import (
     RequestState,
     RequestStatus,
 )
-from services.common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
-from services.common.model.page import Candle
-from services.common.model.periods import TRADES_PERIOD, check_span
-from services.common.model.proof import proofs_of, provisional_ranges
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.common.model.values import ValueComparison, ValueDifference
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.market.v1 import ohlcv_pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.services.common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import TRADES_PERIOD, check_span
+from dexorder.services.common.model.proof import proofs_of, provisional_ranges
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.model.values import ValueComparison, ValueDifference
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.market.v1 import ohlcv_pb2
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 
 MAX_UINT32 = 2**32 - 1
 MAX_REASON = 500

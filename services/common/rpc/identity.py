@@ -6,7 +6,8 @@
         role: client                       # client, ingestor, pipeline or admin
         quota: {unfinished_requests: 20}   # overrides the service's limits
 
-``python -m services.common.rpc.identity token CLIENT_ID`` creates a token and its entry. Only its hash is stored.
+``python -m dexorder.services.common.rpc.identity token CLIENT_ID`` creates a token and its entry. Only its hash is
+stored.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from services.common.model.errors import NotAllowed, Unauthenticated
-from services.common.rpc.metadata_names import AUTHORIZATION
-from services.common.storage.watched_file import FileModel, WatchedFile, read_yaml
+from dexorder.services.common.model.errors import NotAllowed, Unauthenticated
+from dexorder.services.common.rpc.metadata_names import AUTHORIZATION
+from dexorder.services.common.storage.watched_file import FileModel, WatchedFile, read_yaml
 
 OPEN_SERVICES = frozenset(
     {
@@ -228,7 +229,7 @@ def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print a new token, once, and its entry for the callers file."""
-    parser = argparse.ArgumentParser(prog="python -m services.common.rpc.identity")
+    parser = argparse.ArgumentParser(prog="python -m dexorder.services.common.rpc.identity")
     command = parser.add_subparsers(required=True).add_parser("token", help="create a token and its entry")
     command.add_argument("client_id")
     command.add_argument("--role", choices=[str(role) for role in Role], default=str(Role.CLIENT))

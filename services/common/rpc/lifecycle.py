@@ -25,14 +25,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from services.common import logs
-from services.common.config import BadSettings, ServiceSettings, split_address
-from services.common.metrics import CallMetrics, metrics_endpoint
-from services.common.model.errors import Unavailable
-from services.common.rpc.identity import Admission, Role, read_callers
-from services.common.rpc.policy import Admit, InternalText
-from services.common.rpc.server_interceptor import PolicyInterceptor
-from services.common.storage.watched_file import WatchedFile
+from dexorder.services.common import logs
+from dexorder.services.common.config import BadSettings, ServiceSettings, split_address
+from dexorder.services.common.metrics import CallMetrics, metrics_endpoint
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.rpc.identity import Admission, Role, read_callers
+from dexorder.services.common.rpc.policy import Admit, InternalText
+from dexorder.services.common.rpc.server_interceptor import PolicyInterceptor
+from dexorder.services.common.storage.watched_file import WatchedFile
 
 log = structlog.get_logger(__name__)
 

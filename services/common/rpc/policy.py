@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from services.common.metrics import CallTally
-from services.common.model.errors import Code, SuiteError
+from dexorder.services.common.metrics import CallTally
+from dexorder.services.common.model.errors import Code, SuiteError
 
 log = structlog.get_logger(__name__)
 

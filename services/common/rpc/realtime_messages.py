@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.periods import TRADES_PERIOD, check_span
-from services.common.model.realtime import (
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import TRADES_PERIOD, check_span
+from dexorder.services.common.model.realtime import (
     RealtimeJobRecord,
     RealtimeParams,
     RealtimeReport,
@@ -19,10 +19,10 @@ from services.common.model.realtime import (
     StartedSubscription,
     Subscription,
 )
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2, realtime_pb2
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2, realtime_pb2
 
 
 def encode_params(params: RealtimeParams) -> ingest_pb2.RealtimeParams:

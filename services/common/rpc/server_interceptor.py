@@ -17,10 +17,10 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 from grpc.aio import AbortError
 
-from services.common.metrics import CallMetrics
-from services.common.model.errors import RETRY_AFTER, RETRY_PUSHBACK, Code, InvalidRequest
-from services.common.rpc.error_details import STATUS_DETAILS, encode_details, field_names, reason_of
-from services.common.rpc.policy import Admit, Call, InternalText, Method, Status
+from dexorder.services.common.metrics import CallMetrics
+from dexorder.services.common.model.errors import RETRY_AFTER, RETRY_PUSHBACK, Code, InvalidRequest
+from dexorder.services.common.rpc.error_details import STATUS_DETAILS, encode_details, field_names, reason_of
+from dexorder.services.common.rpc.policy import Admit, Call, InternalText, Method, Status
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]

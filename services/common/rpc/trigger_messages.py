@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.triggers import (
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.triggers import (
     Alert,
     EventKind,
     RegisteredTrigger,
@@ -19,10 +19,10 @@ from services.common.model.triggers import (
     TriggerState,
     Value,
 )
-from services.common.model.user_events import Channel, Preference, Priority
-from services.gen.dexorder.events.v1 import user_events_pb2
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import triggers_pb2
+from dexorder.services.common.model.user_events import Channel, Preference, Priority
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2
 
 _TIMESTAMP = "TIMESTAMP"
 _NANOSECONDS = 1_000_000_000

@@ -5,7 +5,7 @@ Decoding does not validate: ``UdfDefinition.check`` does.
 
 from __future__ import annotations
 
-from services.common.model.udf import (
+from dexorder.services.common.model.udf import (
     OHLC,
     UdfCommand,
     UdfDefinition,
@@ -15,7 +15,7 @@ from services.common.model.udf import (
     UdfState,
     UdfStatus,
 )
-from services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
+from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 
 _DEFAULT_TIMEOUT_S = 10.0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from services.common.config import BadSettings
+from dexorder.services.common.config import BadSettings
 
 
 class Locked(Exception):

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from services.common.udf.errors import UdfError, UdfGone
-from services.common.udf.spec import UdfSpec
+from dexorder.services.common.udf.errors import UdfError, UdfGone
+from dexorder.services.common.udf.spec import UdfSpec
 
 Log = Callable[[str], None]
 
@@ -59,7 +59,7 @@ def open_connection(spec: UdfSpec, on_log: Log) -> Connection:
         return ProcessConnection(spec, on_log)
     if spec.socket:
         return SocketConnection(spec)
-    from services.common.udf.grpc_connection import GrpcConnection
+    from dexorder.services.common.udf.grpc_connection import GrpcConnection
 
     return GrpcConnection(spec)
 

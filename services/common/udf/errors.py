@@ -8,7 +8,7 @@ SuiteError
 
 from __future__ import annotations
 
-from services.common.model.errors import Code, SuiteError
+from dexorder.services.common.model.errors import Code, SuiteError
 
 
 class UdfError(SuiteError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from services.common.udf.errors import ProtocolError
+from dexorder.services.common.udf.errors import ProtocolError
 
 DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
 MAX_VARINT_BYTES = 10

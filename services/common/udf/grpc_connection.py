@@ -13,10 +13,10 @@ from typing import Any
 
 import grpc
 
-from services.common.rpc.channel import open_sync_channel
-from services.common.udf.errors import ProtocolError, UdfError, UdfGone
-from services.common.udf.framing import FrameSplitter, unwrap, wrap
-from services.common.udf.spec import UdfSpec
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.udf.errors import ProtocolError, UdfError, UdfGone
+from dexorder.services.common.udf.framing import FrameSplitter, unwrap, wrap
+from dexorder.services.common.udf.spec import UdfSpec
 
 METHOD = "/dexorder.udf.v1.UdfService/Run"
 _READ_BYTES = 256 * 1024

@@ -16,15 +16,15 @@ from typing import TypeVar
 
 import structlog
 
-from services.common.udf import messages
-from services.common.udf.connections import Log, open_connection
-from services.common.udf.errors import UdfError, UdfGone
-from services.common.udf.link import Link
-from services.common.udf.messages import UdfInfo
-from services.common.udf.options import check_options
-from services.common.udf.points import Batch, Point
-from services.common.udf.session import Edge
-from services.common.udf.spec import UdfSpec
+from dexorder.services.common.udf import messages
+from dexorder.services.common.udf.connections import Log, open_connection
+from dexorder.services.common.udf.errors import UdfError, UdfGone
+from dexorder.services.common.udf.link import Link
+from dexorder.services.common.udf.messages import UdfInfo
+from dexorder.services.common.udf.options import check_options
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.session import Edge
+from dexorder.services.common.udf.spec import UdfSpec
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from services.common.udf import messages
-from services.common.udf.connections import Connection
-from services.common.udf.errors import ProtocolError, UdfError, UdfGone
-from services.common.udf.framing import FrameSplitter, shown, text_hint
-from services.common.udf.points import Batch, Point
-from services.common.udf.session import HostSession, Kind
-from services.common.udf.spec import UdfSpec
-from services.gen.udf import udf_pb2 as pb
+from dexorder.services.common.udf import messages
+from dexorder.services.common.udf.connections import Connection
+from dexorder.services.common.udf.errors import ProtocolError, UdfError, UdfGone
+from dexorder.services.common.udf.framing import FrameSplitter, shown, text_hint
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.session import HostSession, Kind
+from dexorder.services.common.udf.spec import UdfSpec
+from dexorder.services.gen.udf import udf_pb2 as pb
 
 _READ_BYTES = 256 * 1024
 _WAIT_SECONDS = 0.5

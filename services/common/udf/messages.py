@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError, Message
 
-from services.common.udf.errors import ProtocolError
-from services.common.udf.framing import encode_varint, frame, shown, text_hint
-from services.common.udf.options import OptionValue, ValueType
-from services.common.udf.points import Batch, Point, Value
-from services.common.udf.session import Edge, Kind
-from services.gen.udf import udf_pb2 as pb
+from dexorder.services.common.udf.errors import ProtocolError
+from dexorder.services.common.udf.framing import encode_varint, frame, shown, text_hint
+from dexorder.services.common.udf.options import OptionValue, ValueType
+from dexorder.services.common.udf.points import Batch, Point, Value
+from dexorder.services.common.udf.session import Edge, Kind
+from dexorder.services.gen.udf import udf_pb2 as pb
 
 POINT_TAG = bytes((Kind.POINT << 3 & 127 | 2 | 128, Kind.POINT >> 4))
 BEGIN_TAG = bytes((Kind.BEGIN << 3 & 127 | 2 | 128, Kind.BEGIN >> 4))

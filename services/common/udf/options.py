@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from services.common.udf.errors import UdfOptionError
+from dexorder.services.common.udf.errors import UdfOptionError
 
 Given = bool | int | float | str
 """A value as a user gives it; text is read as the type that the option has."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.common.udf.groups import group_id, group_tags
+from dexorder.services.common.udf.groups import group_id, group_tags
 
 Value = bool | int | float | str
 

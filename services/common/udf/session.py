@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum
 
-from services.common.udf.errors import ProtocolError
+from dexorder.services.common.udf.errors import ProtocolError
 
 
 class Edge(IntEnum):

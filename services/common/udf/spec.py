@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.common.udf.errors import UdfError
-from services.common.udf.framing import DEFAULT_LIMIT_BYTES
-from services.common.udf.options import Given
+from dexorder.services.common.udf.errors import UdfError
+from dexorder.services.common.udf.framing import DEFAULT_LIMIT_BYTES
+from dexorder.services.common.udf.options import Given
 
 MIB = 1024 * 1024
 

@@ -12,13 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from services.exchange_sim.candles import CandleQuery, Candles, Source, sum_up
-from services.exchange_sim.dialects.dialect import Answer, Dialect, History, Layout, Query, Refusal, Row, Rows, printer
-from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.market import usual_trades
-from services.exchange_sim.periods import DAY, PERIODS, Period
-from services.exchange_sim.trades import Trades, TradeSource
-from services.exchange_sim.venue import Venue
+from dexorder.services.exchange_sim.candles import CandleQuery, Candles, Source, sum_up
+from dexorder.services.exchange_sim.dialects.dialect import (
+    Answer,
+    Dialect,
+    History,
+    Layout,
+    Query,
+    Refusal,
+    Row,
+    Rows,
+    printer,
+)
+from dexorder.services.exchange_sim.instruments import Instrument
+from dexorder.services.exchange_sim.market import usual_trades
+from dexorder.services.exchange_sim.periods import DAY, PERIODS, Period
+from dexorder.services.exchange_sim.trades import Trades, TradeSource
+from dexorder.services.exchange_sim.venue import Venue
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 500

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from services.exchange_sim.candles import Source
-from services.exchange_sim.dialects.binance import AGGREGATES, day_ticker
-from services.exchange_sim.dialects.dialect import printer
-from services.exchange_sim.dialects.session import Message, Session, Tapes
-from services.exchange_sim.instruments import Instrument
-from services.exchange_sim.periods import PERIODS
-from services.exchange_sim.stream import Event, Feed, Kline, Trade, klines
-from services.exchange_sim.trades import TradeSource
+from dexorder.services.exchange_sim.candles import Source
+from dexorder.services.exchange_sim.dialects.binance import AGGREGATES, day_ticker
+from dexorder.services.exchange_sim.dialects.dialect import printer
+from dexorder.services.exchange_sim.dialects.session import Message, Session, Tapes
+from dexorder.services.exchange_sim.instruments import Instrument
+from dexorder.services.exchange_sim.periods import PERIODS
+from dexorder.services.exchange_sim.stream import Event, Feed, Kline, Trade, klines
+from dexorder.services.exchange_sim.trades import TradeSource
 
 _MS = 1_000_000
 _MINI = {"c": "lastPrice", "o": "openPrice", "h": "highPrice", "l": "lowPrice", "v": "volume", "q": "quoteVolume"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from services.exchange_sim.candles import Column
-from services.exchange_sim.venue import Venue
+from dexorder.services.exchange_sim.candles import Column
+from dexorder.services.exchange_sim.venue import Venue
 
 Query = Mapping[str, str]
 Key = int | str

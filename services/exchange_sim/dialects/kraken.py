@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from services.exchange_sim.candles import Source, sum_up
-from services.exchange_sim.dialects.dialect import Answer, Dialect, Query, printer
-from services.exchange_sim.dialects.kraken_history import ohlc, trades
-from services.exchange_sim.dialects.kraken_query import Pair, altname, asset, find, one_pair, pairs
-from services.exchange_sim.market import usual_trades
-from services.exchange_sim.periods import DAY
-from services.exchange_sim.venue import Venue
+from dexorder.services.exchange_sim.candles import Source, sum_up
+from dexorder.services.exchange_sim.dialects.dialect import Answer, Dialect, Query, printer
+from dexorder.services.exchange_sim.dialects.kraken_history import ohlc, trades
+from dexorder.services.exchange_sim.dialects.kraken_query import Pair, altname, asset, find, one_pair, pairs
+from dexorder.services.exchange_sim.market import usual_trades
+from dexorder.services.exchange_sim.periods import DAY
+from dexorder.services.exchange_sim.venue import Venue
 
 _NS = 1_000_000_000
 _OTHERS = ("XETHZUSD", "XXBTZUSD")

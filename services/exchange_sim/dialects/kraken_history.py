@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from services.exchange_sim.candles import CandleQuery, Source
-from services.exchange_sim.dialects.dialect import Answer, History, Layout, Query, Row, Rows, printer
-from services.exchange_sim.dialects.kraken_query import KrakenError, Pair, integer, one_pair, since_ns
-from services.exchange_sim.market import usual_trades
-from services.exchange_sim.periods import DAY, PERIODS, Period
-from services.exchange_sim.trades import Ints, Trades, TradeSource
-from services.exchange_sim.venue import Venue
+from dexorder.services.exchange_sim.candles import CandleQuery, Source
+from dexorder.services.exchange_sim.dialects.dialect import Answer, History, Layout, Query, Row, Rows, printer
+from dexorder.services.exchange_sim.dialects.kraken_query import KrakenError, Pair, integer, one_pair, since_ns
+from dexorder.services.exchange_sim.market import usual_trades
+from dexorder.services.exchange_sim.periods import DAY, PERIODS, Period
+from dexorder.services.exchange_sim.trades import Ints, Trades, TradeSource
+from dexorder.services.exchange_sim.venue import Venue
 
 MAX_CANDLES = 720
 MAX_TRADES = 1000

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-from services.exchange_sim.candles import Source
-from services.exchange_sim.dialects.dialect import Answer, Query, Refusal
-from services.exchange_sim.venue import Venue
+from dexorder.services.exchange_sim.candles import Source
+from dexorder.services.exchange_sim.dialects.dialect import Answer, Query, Refusal
+from dexorder.services.exchange_sim.venue import Venue
 
 _RENAMED = {"BTC": "XBT", "DOGE": "XDG", "LUNA": "LUNA2"}
 _LETTERED = {name: f"X{name}" for name in ("XBT", "XDG", "ETH", "LTC", "XRP", "XMR", "ZEC")} | {

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from services.exchange_sim.candles import CandleQuery, Source, sum_up
-from services.exchange_sim.dialects.kraken_history import PERIODS_BY_MINUTES
-from services.exchange_sim.dialects.kraken_query import pairs
-from services.exchange_sim.dialects.session import Message, Session, Tapes
-from services.exchange_sim.market import usual_trades
-from services.exchange_sim.periods import DAY, Period
-from services.exchange_sim.stream import Event, Feed, Kline, Trade, klines
-from services.exchange_sim.trades import TradeSource
+from dexorder.services.exchange_sim.candles import CandleQuery, Source, sum_up
+from dexorder.services.exchange_sim.dialects.kraken_history import PERIODS_BY_MINUTES
+from dexorder.services.exchange_sim.dialects.kraken_query import pairs
+from dexorder.services.exchange_sim.dialects.session import Message, Session, Tapes
+from dexorder.services.exchange_sim.market import usual_trades
+from dexorder.services.exchange_sim.periods import DAY, Period
+from dexorder.services.exchange_sim.stream import Event, Feed, Kline, Trade, klines
+from dexorder.services.exchange_sim.trades import TradeSource
 
 _NS = 1_000_000_000
 _CHANNELS = ("trade", "ohlc", "ticker")

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from services.exchange_sim.stream import Event, Feed, Merge, Sample, Tape
-from services.exchange_sim.trades import TradeSource
-from services.exchange_sim.venue import Clock, Venue
+from dexorder.services.exchange_sim.stream import Event, Feed, Merge, Sample, Tape
+from dexorder.services.exchange_sim.trades import TradeSource
+from dexorder.services.exchange_sim.venue import Clock, Venue
 
 _NS = 1_000_000_000
 

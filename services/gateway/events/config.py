@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.common.config import is_loopback, split_address
-from services.common.messaging.curve import SecretKeyFile
-from services.common.model.user_events import SESSION_CHANNELS, Channel
+from dexorder.services.common.config import is_loopback, split_address
+from dexorder.services.common.messaging.curve import SecretKeyFile
+from dexorder.services.common.model.user_events import SESSION_CHANNELS, Channel
 
 # finite, so that every time fits into a column
 Seconds = Annotated[float, Field(gt=0, le=1e9)]

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from zoneinfo import ZoneInfo
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.user_events import Channel
-from services.gateway.events.channels.http import AllowedHosts
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Contacts, QuietHours, WebPushSubscription
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.channels.http import AllowedHosts
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.model import Contacts, QuietHours, WebPushSubscription
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
 
 HIDDEN = "***"
 MAX_DEVICES = 20

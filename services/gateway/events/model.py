@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common.model.user_events import Channel, Preference, Priority
+from dexorder.services.common.model.user_events import Channel, Preference, Priority
 
 
 class EventKey(NamedTuple):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.user_events import Status
-from services.gateway.events.delivery.changes import AttemptRow
-from services.gateway.events.dispatcher.port import Place
-from services.gateway.events.model import EventKey
-from services.gateway.events.store.records import Page, Query, Record
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.user_events import Status
+from dexorder.services.gateway.events.delivery.changes import AttemptRow
+from dexorder.services.gateway.events.dispatcher.port import Place
+from dexorder.services.gateway.events.model import EventKey
+from dexorder.services.gateway.events.store.records import Page, Query, Record
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 MAX_RECORDS = 1_000
 _DEFAULT_RECORDS = 100

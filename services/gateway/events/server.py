@@ -11,24 +11,24 @@ import grpc
 import structlog
 from prometheus_client import CollectorRegistry
 
-from services.gateway.events import service
-from services.gateway.events.channels.registry import open_channels
-from services.gateway.events.channels.rendering import render
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.contacts import host_check
-from services.gateway.events.delivery.changes import SendRequest, SessionEvent
-from services.gateway.events.dispatcher.dispatcher import Dispatcher
-from services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
-from services.gateway.events.dispatcher.sender import Sender
-from services.gateway.events.dispatcher.start import open_dispatcher
-from services.gateway.events.ingress.publisher_service import EventPublisherService
-from services.gateway.events.service import ContactService, EventLogService, EventService
-from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from services.gateway.events.sessions.user_tokens import TokenVerifier
-from services.gateway.events.sessions.web_server import web_server
-from services.gateway.events.sessions.websocket import SessionBackend
-from services.gateway.events.store.records import TransientEvent
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder.services.gateway.events import service
+from dexorder.services.gateway.events.channels.registry import open_channels
+from dexorder.services.gateway.events.channels.rendering import render
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.contacts import host_check
+from dexorder.services.gateway.events.delivery.changes import SendRequest, SessionEvent
+from dexorder.services.gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
+from dexorder.services.gateway.events.dispatcher.sender import Sender
+from dexorder.services.gateway.events.dispatcher.start import open_dispatcher
+from dexorder.services.gateway.events.ingress.publisher_service import EventPublisherService
+from dexorder.services.gateway.events.service import ContactService, EventLogService, EventService
+from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder.services.gateway.events.sessions.user_tokens import TokenVerifier
+from dexorder.services.gateway.events.sessions.web_server import web_server
+from dexorder.services.gateway.events.sessions.websocket import SessionBackend
+from dexorder.services.gateway.events.store.records import TransientEvent
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
 log = structlog.get_logger(__name__)
 

@@ -11,18 +11,25 @@ from typing import Any
 
 import grpc
 
-from services.common.clock import SystemClock
-from services.common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
-from services.common.model.user_events import SESSION_CHANNELS, Channel
-from services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
-from services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
-from services.gateway.events.dispatcher.port import DispatcherPort
-from services.gateway.events.proto_mapping import ack_of, key_of, page_answer, place_of, query_of, record_answer
-from services.gateway.events.sessions.session_frames import join_frames
-from services.gateway.events.sessions.user_tokens import MAX_USER_ID_BYTES, TokenVerifier, User
-from services.gateway.events.sessions.websocket import MAX_NAME_CHARACTERS, SessionBackend
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder.services.common.clock import SystemClock
+from dexorder.services.common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
+from dexorder.services.common.model.user_events import SESSION_CHANNELS, Channel
+from dexorder.services.common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
+from dexorder.services.gateway.events.contacts import HostCheck, contacts_answer, contacts_of
+from dexorder.services.gateway.events.dispatcher.port import DispatcherPort
+from dexorder.services.gateway.events.proto_mapping import (
+    ack_of,
+    key_of,
+    page_answer,
+    place_of,
+    query_of,
+    record_answer,
+)
+from dexorder.services.gateway.events.sessions.session_frames import join_frames
+from dexorder.services.gateway.events.sessions.user_tokens import MAX_USER_ID_BYTES, TokenVerifier, User
+from dexorder.services.gateway.events.sessions.websocket import MAX_NAME_CHARACTERS, SessionBackend
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _SERVICES = pb.DESCRIPTOR.services_by_name

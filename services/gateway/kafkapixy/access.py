@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from services.common.model.errors import NotAllowed
-from services.common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
-from services.common.rpc.identity import Caller, Role
+from dexorder.services.common.model.errors import NotAllowed
+from dexorder.services.common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
+from dexorder.services.common.rpc.identity import Caller, Role
 
 PIPELINE_TOPICS = frozenset({OHLC_TOPIC, TICKS_TOPIC, TICKERS_TOPIC})
 """Topics whose records become rows of the tables, in whichever cluster."""

@@ -26,11 +26,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from services.common.kafka.client_errors import COORDINATOR_CHANGING, admin_error, error_text
-from services.common.kafka.commits import Commit
-from services.common.kafka.group_commits import commit_now, committed, metadata_of, topic_ids
-from services.common.model.errors import Exhausted, NotFound, Unavailable
-from services.gateway.kafkapixy.admin_views import (
+from dexorder.services.common.kafka.client_errors import COORDINATOR_CHANGING, admin_error, error_text
+from dexorder.services.common.kafka.commits import Commit
+from dexorder.services.common.kafka.group_commits import commit_now, committed, metadata_of, topic_ids
+from dexorder.services.common.model.errors import Exhausted, NotFound, Unavailable
+from dexorder.services.gateway.kafkapixy.admin_views import (
     SETTLED_STATES,
     GroupView,
     LogRange,
@@ -42,9 +42,9 @@ from services.gateway.kafkapixy.admin_views import (
     consumers_of,
     offsets_view,
 )
-from services.gateway.kafkapixy.cluster_config import ClusterConfig
-from services.gateway.kafkapixy.metrics import Place
-from services.gateway.kafkapixy.options import consumer_options
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder.services.gateway.kafkapixy.metrics import Place
+from dexorder.services.gateway.kafkapixy.options import consumer_options
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -6,14 +6,14 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.kafka.commits import (
+from dexorder.services.common.kafka.commits import (
     MAX_METADATA_CHARACTERS,
     Commit,
     metadata_to_commit,
     shown_metadata,
     sparse_text,
 )
-from services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.errors import InvalidRequest
 
 NO_COMMIT = -1
 """Offset of a group without a commit, as in Kafka's own protocol."""

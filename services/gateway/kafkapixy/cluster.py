@@ -12,17 +12,17 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from services.common.kafka.client_errors import ConnectionErrors, error_text
-from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.rpc.streams import retrieved
-from services.gateway.kafkapixy.admin import Admin
-from services.gateway.kafkapixy.admin_views import RequestedOffset, check_requested, check_time, commits_of
-from services.gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec
-from services.gateway.kafkapixy.consumers import Consumers
-from services.gateway.kafkapixy.metrics import KafkaMetrics, Place
-from services.gateway.kafkapixy.options import client_options
-from services.gateway.kafkapixy.producer import RecordProducer
-from services.gateway.kafkapixy.set_offsets import set_offsets
+from dexorder.services.common.kafka.client_errors import ConnectionErrors, error_text
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.services.common.rpc.streams import retrieved
+from dexorder.services.gateway.kafkapixy.admin import Admin
+from dexorder.services.gateway.kafkapixy.admin_views import RequestedOffset, check_requested, check_time, commits_of
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec
+from dexorder.services.gateway.kafkapixy.consumers import Consumers
+from dexorder.services.gateway.kafkapixy.metrics import KafkaMetrics, Place
+from dexorder.services.gateway.kafkapixy.options import client_options
+from dexorder.services.gateway.kafkapixy.producer import RecordProducer
+from dexorder.services.gateway.kafkapixy.set_offsets import set_offsets
 
 log = structlog.get_logger(__name__)
 _QUERY_TIMEOUT_SECONDS = 3.0

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from services.common.kafka.group_member import GroupMember
-from services.common.kafka.member_commits import NotAssigned
-from services.common.model.errors import Exhausted, Unavailable
-from services.gateway.kafkapixy.cluster_config import ClusterConfig
-from services.gateway.kafkapixy.metrics import ClusterMetrics, GroupTopic, Place
-from services.gateway.kafkapixy.options import consumer_options
-from services.gateway.kafkapixy.subscription import Subscription
+from dexorder.services.common.kafka.group_member import GroupMember
+from dexorder.services.common.kafka.member_commits import NotAssigned
+from dexorder.services.common.model.errors import Exhausted, Unavailable
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder.services.gateway.kafkapixy.metrics import ClusterMetrics, GroupTopic, Place
+from dexorder.services.gateway.kafkapixy.options import consumer_options
+from dexorder.services.gateway.kafkapixy.subscription import Subscription
 
 _LEAVE_SECONDS = 5.0
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from aiohttp import web
 
-from services.common.metrics import CallMetrics
-from services.common.model.errors import Code, NotAllowed
-from services.common.rpc.policy import Admit, Call, Method
-from services.gateway.kafkapixy.http_messages import ROUTES, Route, parameters_of
-from services.gateway.kafkapixy.service import NAME, KafkaPixy
-from services.gateway.kafkapixy.types import UnknownTopic
+from dexorder.services.common.metrics import CallMetrics
+from dexorder.services.common.model.errors import Code, NotAllowed
+from dexorder.services.common.rpc.policy import Admit, Call, Method
+from dexorder.services.gateway.kafkapixy.http_messages import ROUTES, Route, parameters_of
+from dexorder.services.gateway.kafkapixy.service import NAME, KafkaPixy
+from dexorder.services.gateway.kafkapixy.types import UnknownTopic
 
 _STATUS = {
     Code.INVALID_ARGUMENT: 400,

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from aiohttp import web
 from multidict import MultiDict
 
-from services.common.model.errors import InvalidRequest
-from services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 
 Parameters = MultiDict[Any]
 _HEADER_PREFIX = "x-kafka-"

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from services.common.kafka.partition_queue import Progress
+from dexorder.services.common.kafka.partition_queue import Progress
 
 KEPT_SECONDS = 300.0
 PREFIX = "dexorder_gateway"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.common.kafka.client_options import LIBRDKAFKA_LOG, client_id
-from services.gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder.services.common.kafka.client_options import LIBRDKAFKA_LOG, client_id
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig
 
 CLIENT_ID = client_id("gateway")
 """Name of this process at the brokers and in ListConsumers."""

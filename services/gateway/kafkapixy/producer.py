@@ -12,11 +12,11 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from services.common.kafka.client_errors import produce_error
-from services.common.model.errors import Exhausted, Unavailable
-from services.gateway.kafkapixy.cluster_config import ClusterConfig
-from services.gateway.kafkapixy.metrics import ClusterMetrics, Mode
-from services.gateway.kafkapixy.options import producer_options
+from dexorder.services.common.kafka.client_errors import produce_error
+from dexorder.services.common.model.errors import Exhausted, Unavailable
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder.services.gateway.kafkapixy.metrics import ClusterMetrics, Mode
+from dexorder.services.gateway.kafkapixy.options import producer_options
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]

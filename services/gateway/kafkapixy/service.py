@@ -8,17 +8,17 @@ from typing import Any
 
 import grpc
 
-from services.common.kafka.client_options import headers_of
-from services.common.kafka.member_commits import NotAssigned
-from services.common.kafka.partition_queue import Delivery
-from services.common.model.errors import InvalidRequest, NotFound, Unavailable
-from services.common.rpc.identity import current_caller
-from services.gateway.kafkapixy.access import check_produce
-from services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
-from services.gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
-from services.gateway.kafkapixy.types import Record, UnknownTopic, group_name, topic_name
-from services.gen.kafkapixy import kafkapixy_pb2 as pb
-from services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from dexorder.services.common.kafka.client_options import headers_of
+from dexorder.services.common.kafka.member_commits import NotAssigned
+from dexorder.services.common.kafka.partition_queue import Delivery
+from dexorder.services.common.model.errors import InvalidRequest, NotFound, Unavailable
+from dexorder.services.common.rpc.identity import current_caller
+from dexorder.services.gateway.kafkapixy.access import check_produce
+from dexorder.services.gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
+from dexorder.services.gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
+from dexorder.services.gateway.kafkapixy.types import Record, UnknownTopic, group_name, topic_name
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _QUEUED = pb.ProdRs(partition=-1, offset=-1)

@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException
 
-from services.common.kafka.client_errors import COORDINATOR_CHANGING
-from services.common.kafka.commits import Commit
-from services.common.kafka.group_member import GroupMember
-from services.common.kafka.member_commits import NotAssigned
-from services.common.model.errors import Conflict, Unavailable
-from services.gateway.kafkapixy.admin import Admin
-from services.gateway.kafkapixy.admin_views import GroupView, MemberView
-from services.gateway.kafkapixy.consumers import Consumers
+from dexorder.services.common.kafka.client_errors import COORDINATOR_CHANGING
+from dexorder.services.common.kafka.commits import Commit
+from dexorder.services.common.kafka.group_member import GroupMember
+from dexorder.services.common.kafka.member_commits import NotAssigned
+from dexorder.services.common.model.errors import Conflict, Unavailable
+from dexorder.services.gateway.kafkapixy.admin import Admin
+from dexorder.services.gateway.kafkapixy.admin_views import GroupView, MemberView
+from dexorder.services.gateway.kafkapixy.consumers import Consumers
 
 _RETRY_SECONDS = 0.2
 _TIMEOUT_SECONDS = 8.0

@@ -1,7 +1,7 @@
 """Subscription of a group to one topic: callers wait here on the event loop, the group's member reads Kafka.
 
 A caller takes one record. Callers are served in the order of their requests. Records to deliver are in the topic's
-queue, which the member's thread fills; see `services.common.kafka.group_member`.
+queue, which the member's thread fills; see `dexorder.services.common.kafka.group_member`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Protocol
 
 import structlog
 
-from services.common.kafka.group_member import GroupMember
-from services.common.kafka.member_commits import NotAssigned, TopicReading
-from services.common.kafka.partition_queue import BEGINNING, END, Delivery, Progress, ReadRules
-from services.common.kafka.topic_queue import TopicQueue
-from services.common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
-from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
-from services.gateway.kafkapixy.metrics import ClusterMetrics
-from services.gateway.kafkapixy.types import Record
+from dexorder.services.common.kafka.group_member import GroupMember
+from dexorder.services.common.kafka.member_commits import NotAssigned, TopicReading
+from dexorder.services.common.kafka.partition_queue import BEGINNING, END, Delivery, Progress, ReadRules
+from dexorder.services.common.kafka.topic_queue import TopicQueue
+from dexorder.services.common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
+from dexorder.services.gateway.kafkapixy.metrics import ClusterMetrics
+from dexorder.services.gateway.kafkapixy.types import Record
 
 log = structlog.get_logger(__name__)
 _MAX_TICK_SECONDS = 1.0

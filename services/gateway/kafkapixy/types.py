@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from services.common.kafka.client_options import WithHeaders
-from services.common.model.errors import InvalidRequest
-from services.gateway.kafkapixy.cluster_config import TOPIC_NAME
+from dexorder.services.common.kafka.client_options import WithHeaders
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.gateway.kafkapixy.cluster_config import TOPIC_NAME
 
 MAX_GROUP_CHARACTERS = 8_000
 """Kafka's protocol takes 32,767 bytes, at most four per character; librdkafka does not check."""

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from services.gateway.kafkapixy.yaml_values import NOT_A_DURATION, BadYaml, parse_duration, read_tree
+from dexorder.services.gateway.kafkapixy.yaml_values import NOT_A_DURATION, BadYaml, parse_duration, read_tree
 
 _MIN_WITHOUT_UNIT_NS = 1_000_000
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]*\]|[^\s:,\[\]]*):(?P<port>[0-9]{1,5})")

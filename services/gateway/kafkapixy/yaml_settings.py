@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from services.common.config import BadSettings, ServiceSettings
-from services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig
-from services.gateway.kafkapixy.yaml_config import (
+from dexorder.services.common.config import BadSettings, ServiceSettings
+from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig
+from dexorder.services.gateway.kafkapixy.yaml_config import (
     BadPixyConfig,
     Kafka,
     Net,

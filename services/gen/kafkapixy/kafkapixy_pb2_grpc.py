@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from services.gen.kafkapixy import kafkapixy_pb2 as kafkapixy_dot_kafkapixy__pb2
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as kafkapixy_dot_kafkapixy__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -5,7 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from grpc import aio as _aio
-from services.gen.kafkapixy import kafkapixy_pb2 as _kafkapixy_pb2
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as _kafkapixy_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

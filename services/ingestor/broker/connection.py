@@ -19,16 +19,16 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from services.common.clock import Clock
-from services.common.messaging.curve import curve_client
-from services.common.messaging.frames import WorkFrame, decode_work, encode_work
-from services.common.model.errors import InvalidRequest
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.requests import AnyDispatch, RealtimeDispatch, read_dispatch, slot_of, used_slot
-from services.ingestor.broker.slots import Completion, JobKind, Slots
-from services.ingestor.broker.stop import Stop
-from services.ingestor.config import IngestorSettings
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.messaging.curve import curve_client
+from dexorder.services.common.messaging.frames import WorkFrame, decode_work, encode_work
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.ingestor.broker.requests import AnyDispatch, RealtimeDispatch, read_dispatch, slot_of, used_slot
+from dexorder.services.ingestor.broker.slots import Completion, JobKind, Slots
+from dexorder.services.ingestor.broker.stop import Stop
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
 _MAX_FRAME_BYTES = 1 << 20

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Instrument
-from services.common.model.periods import check_period, check_span
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.slots import Dispatch, JobKind, SlotType
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.periods import check_period, check_span
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.ingestor.broker.slots import Dispatch, JobKind, SlotType
 
 ALL = "*"
 """Symbol that stands for all markets of an exchange."""

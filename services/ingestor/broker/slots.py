@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from services.common.model.instrument import Instrument
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.time_range import TimeRange
 
 
 class JobKind(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.ingestor.broker.slots import Completion
+from dexorder.services.ingestor.broker.slots import Completion
 
 
 class Stop:

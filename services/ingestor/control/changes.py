@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.common.model.errors import InvalidRequest
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,16 @@ from typing import Protocol
 import grpc
 import structlog
 
-from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.relay.v1 import control_pb2
-from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.slots import JobKind, Slots
-from services.ingestor.config import IngestorSettings
-from services.ingestor.control.changes import read_change
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.services.common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2
+from dexorder.services.ingestor.broker.connection import BrokerConnection
+from dexorder.services.ingestor.broker.slots import JobKind, Slots
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.control.changes import read_change
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher
 
 log = structlog.get_logger(__name__)
 TOPICS = (OHLC_TOPIC, TICKS_TOPIC, TICKERS_TOPIC)

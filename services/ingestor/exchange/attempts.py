@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.common.model.history import Delay
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.history import Delay
+from dexorder.services.common.model.times import SECOND_NS
 
 SLOW_NS = 5 * SECOND_NS
 """An attempt without an answer for this long is a delay."""

@@ -22,9 +22,9 @@ from typing import Any
 import aiohttp
 import ccxt.async_support as ccxt
 
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.dialects.table import Dialect, Remedy
-from services.ingestor.exchange.validation import MS_NS, BadAnswer
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.dialects.table import Dialect, Remedy
+from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer
 
 _EQUAL_FAULTS = 7
 """Three equal answers show a lasting fault only where faults are rare. An exchange that spoils a fifth of its answers

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Instrument, ListedInstrument
-from services.ingestor.exchange.dialects.table import TABLE
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import Instrument, ListedInstrument
+from dexorder.services.ingestor.exchange.dialects.table import TABLE
 
 CcxtMarket = Mapping[str, Any]
 _CODE = re.compile(r"[^/:-]+")

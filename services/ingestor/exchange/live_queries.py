@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from services.common.model.page import Candle
-from services.common.model.periods import PERIODS
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.dialects.live_trades import PAGE_TRADES, TradeQuery
-from services.ingestor.exchange.validation import MS_NS, BadAnswer, check_market, read_candles
-from services.ingestor.exchange.venue import Session, Venue
-from services.ingestor.realtime.numbered_feed import Answer
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.dialects.live_trades import PAGE_TRADES, TradeQuery
+from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer, check_market, read_candles
+from dexorder.services.ingestor.exchange.venue import Session, Venue
+from dexorder.services.ingestor.realtime.numbered_feed import Answer
 
 T = TypeVar("T")
 _SESSIONS = 4

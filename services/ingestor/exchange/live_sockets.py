@@ -12,7 +12,7 @@ from typing import Any
 import ccxt.pro as ccxt_pro
 import structlog
 
-from services.ingestor.exchange.venue import Venue
+from dexorder.services.ingestor.exchange.venue import Venue
 
 log = structlog.get_logger(__name__)
 _KEPT_TRADES = 20_000

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from services.common.clock import Clock
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure
+from dexorder.services.ingestor.metrics import IngestorMetrics
 
 _RECORD = struct.Struct("=8s16sqq")  # magic, boot, free_ns, ban_ns
 _FREE_AT, _BAN_AT = 24, 32

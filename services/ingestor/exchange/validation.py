@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import orjson
 
-from services.common.model.page import Candle
-from services.common.model.periods import floor_to_grid, next_open, open_times
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso
-from services.ingestor.exchange.dialects.table import CCXT_COLUMNS, MARKET, Columns, Dialect, at
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import floor_to_grid, next_open, open_times
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso
+from dexorder.services.ingestor.exchange.dialects.table import CCXT_COLUMNS, MARKET, Columns, Dialect, at
 
 MS_NS = 1_000_000
 _COLUMNS = 6

@@ -19,20 +19,20 @@ import ccxt.async_support as ccxt
 import structlog
 import tenacity
 
-from services.common.clock import Clock
-from services.common.exchanges import Exchange, override_urls
-from services.common.model.history import Delay
-from services.common.model.instrument import CandleOffer
-from services.common.model.page import Candle
-from services.common.model.periods import PERIODS
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS, SECOND_NS, iso
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.attempts import Attempts
-from services.ingestor.exchange.dialects.live_trades import trade_series_of
-from services.ingestor.exchange.dialects.table import CCXT_COLUMNS, CallLimits, at, dialect_of
-from services.ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
-from services.ingestor.exchange.failures import (
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.exchanges import Exchange, override_urls
+from dexorder.services.common.model.history import Delay
+from dexorder.services.common.model.instrument import CandleOffer
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS, iso
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.attempts import Attempts
+from dexorder.services.ingestor.exchange.dialects.live_trades import trade_series_of
+from dexorder.services.ingestor.exchange.dialects.table import CCXT_COLUMNS, CallLimits, at, dialect_of
+from dexorder.services.ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
+from dexorder.services.ingestor.exchange.failures import (
     PARSER_ERRORS,
     ExchangeFailure,
     Failures,
@@ -42,11 +42,11 @@ from services.ingestor.exchange.failures import (
     is_slow_down,
     kind_of,
 )
-from services.ingestor.exchange.instruments import keep_main_markets, refusal
-from services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
-from services.ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
-from services.ingestor.history.learnt import Learnt
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.exchange.instruments import keep_main_markets, refusal
+from dexorder.services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
+from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
+from dexorder.services.ingestor.history.learnt import Learnt
+from dexorder.services.ingestor.metrics import IngestorMetrics
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

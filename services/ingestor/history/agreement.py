@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil, log, sqrt
 from typing import NamedTuple
 
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.times import SECOND_NS
 
 ODDS = 1e-6
 """Largest probability of one wrong decision."""

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from services.common.model.time_range import TimeRange
-from services.ingestor.exchange.dialects.table import CallLimits
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.ingestor.exchange.dialects.table import CallLimits
 
 _AGREEING = 3
 """Answers in a row that show the same."""

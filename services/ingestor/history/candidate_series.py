@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from services.common.model.page import Candle
-from services.common.model.time_range import TimeRange
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.paging import Windows
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.paging import Windows
 
 _PROVEN_VOTES = 20
 """Answers that the candles of earlier pages count as."""

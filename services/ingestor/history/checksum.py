@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from services.common.model.checksum import aggregate, agrees, tallies
-from services.common.model.page import Candle
-from services.common.model.periods import count_periods, open_times, split_by_periods
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.ingestor.history.answer_shape import Answered, AnswerShapes
-from services.ingestor.history.paging import Windows
+from dexorder.services.common.model.checksum import aggregate, agrees, tallies
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import count_periods, open_times, split_by_periods
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.history.answer_shape import Answered, AnswerShapes
+from dexorder.services.ingestor.history.paging import Windows
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,21 @@ from dataclasses import replace
 
 import structlog
 
-from services.common.clock import Clock
-from services.common.kafka.page_record import final_value, page_value
-from services.common.model.errors import Unavailable
-from services.common.model.history import Delay
-from services.common.model.page import Kind, PageHeaders
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.slots import Completion, Dispatch
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.venue import Session, Venue
-from services.ingestor.history.fetch import Fetcher
-from services.ingestor.history.job import Missing
-from services.ingestor.history.paging import Page
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.kafka.page_record import final_value, page_value
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import Delay
+from dexorder.services.common.model.page import Kind, PageHeaders
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.ingestor.broker.slots import Completion, Dispatch
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.venue import Session, Venue
+from dexorder.services.ingestor.history.fetch import Fetcher
+from dexorder.services.ingestor.history.job import Missing
+from dexorder.services.ingestor.history.paging import Page
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher
 
 log = structlog.get_logger(__name__)
 

@@ -21,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from services.common.model.page import Candle
-from services.common.model.periods import count_periods, open_times
-from services.common.model.proof import Proof, ProofKind
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.ingestor.exchange.dialects.table import CallLimits
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.candidate_series import Answer, Candidates, CandidateSeries, complete
-from services.ingestor.history.paging import Page, Windows
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import count_periods, open_times
+from dexorder.services.common.model.proof import Proof, ProofKind
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.ingestor.exchange.dialects.table import CallLimits
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.candidate_series import Answer, Candidates, CandidateSeries, complete
+from dexorder.services.ingestor.history.paging import Page, Windows
 
 ANCHORS = 8
 """Known candles before the hole in the first shifted window, of a call of 512 candles or more; further windows have a

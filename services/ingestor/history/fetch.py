@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder, scan_seconds
-from services.common.model.page import Candle
-from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, open_times, split_by_periods
-from services.common.model.proof import Proof, ProofKind, join_proofs
-from services.common.model.time_range import TimeRange, subtract
-from services.common.model.times import SECOND_NS
-from services.ingestor.broker.slots import Dispatch
-from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.exchange.venue import Session, Venue
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.checksum import CellStream, CheckedCell
-from services.ingestor.history.evidence import Query
-from services.ingestor.history.job import Job, Missing, Put, Unproven
-from services.ingestor.history.paging import Page, Windows, page_periods
-from services.ingestor.history.trade_walk import settle_by_trades
+from dexorder.services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder, scan_seconds
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import (
+    ceil_to_grid,
+    count_periods,
+    floor_to_grid,
+    open_times,
+    split_by_periods,
+)
+from dexorder.services.common.model.proof import Proof, ProofKind, join_proofs
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.broker.slots import Dispatch
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.exchange.venue import Session, Venue
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.checksum import CellStream, CheckedCell
+from dexorder.services.ingestor.history.evidence import Query
+from dexorder.services.ingestor.history.job import Job, Missing, Put, Unproven
+from dexorder.services.ingestor.history.paging import Page, Windows, page_periods
+from dexorder.services.ingestor.history.trade_walk import settle_by_trades
 
 _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""

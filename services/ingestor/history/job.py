@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from services.common.model.page import Candle
-from services.common.model.periods import PERIODS, count_periods, floor_to_grid, next_open, split_by_periods
-from services.common.model.time_range import TimeRange, intersect, merge, subtract
-from services.common.model.times import SECOND_NS
-from services.ingestor.broker.slots import Dispatch
-from services.ingestor.exchange.dialects.trades import TradePager, TradeQuery
-from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.exchange.venue import Session, Venue
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.evidence import Evidence, Query
-from services.ingestor.history.newest import REASON, Newest
-from services.ingestor.history.paging import Page, Windows, page_periods
-from services.ingestor.history.waits import Waits
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import PERIODS, count_periods, floor_to_grid, next_open, split_by_periods
+from dexorder.services.common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.broker.slots import Dispatch
+from dexorder.services.ingestor.exchange.dialects.trades import TradePager, TradeQuery
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.exchange.venue import Session, Venue
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.evidence import Evidence, Query
+from dexorder.services.ingestor.history.newest import REASON, Newest
+from dexorder.services.ingestor.history.paging import Page, Windows, page_periods
+from dexorder.services.ingestor.history.waits import Waits
 
 log = structlog.get_logger(__name__)
 _MAX_IMPOSSIBLE = 100

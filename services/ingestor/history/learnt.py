@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import structlog
 
-from services.common.model.times import MAX_TIME_NS, SECOND_NS
-from services.ingestor.history.agreement import Agreement, Counted, UntrueShare
-from services.ingestor.history.answer_shape import AnswerShapes, Shape
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder.services.ingestor.history.agreement import Agreement, Counted, UntrueShare
+from dexorder.services.ingestor.history.answer_shape import AnswerShapes, Shape
 
 log = structlog.get_logger(__name__)
 SHAPE_AGE_NS = 86_400 * SECOND_NS

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from services.common.model.page import Candle
-from services.common.model.periods import next_open, open_times
-from services.common.model.proof import ProofKind
-from services.common.model.time_range import TimeRange, subtract
-from services.common.model.times import SECOND_NS
-from services.ingestor.history.paging import Page
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import next_open, open_times
+from dexorder.services.common.model.proof import ProofKind
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.history.paging import Page
 
 QUIET_AFTER_SECONDS = 600
 """Age from which on a candle may be absent although no later one exists: the market may be quiet, or no longer traded.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.common.model.page import Candle
-from services.common.model.periods import count_periods, next_open, split_by_periods
-from services.common.model.proof import Proof
-from services.common.model.time_range import TimeRange, intersect, merge
-from services.ingestor.exchange.dialects.table import CallLimits
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import count_periods, next_open, split_by_periods
+from dexorder.services.common.model.proof import Proof
+from dexorder.services.common.model.time_range import TimeRange, intersect, merge
+from dexorder.services.ingestor.exchange.dialects.table import CallLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from services.common.model.page import Candle
-from services.common.model.periods import next_open, open_times, split_by_periods
-from services.common.model.proof import Proof, ProofKind
-from services.common.model.time_range import TimeRange, intersect, merge, subtract
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.dialects.trades import TradePager
-from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.job import Job
-from services.ingestor.history.newest import QUIET_AFTER_SECONDS
-from services.ingestor.history.paging import Page
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import next_open, open_times, split_by_periods
+from dexorder.services.common.model.proof import Proof, ProofKind
+from dexorder.services.common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.dialects.trades import TradePager
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.history.job import Job
+from dexorder.services.ingestor.history.newest import QUIET_AFTER_SECONDS
+from dexorder.services.ingestor.history.paging import Page
 
 _ANY_NUMBER = 2**63
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.dialects.live_trades import TradeQuery
-from services.ingestor.exchange.validation import BadAnswer
-from services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer
-from services.ingestor.realtime.silence_limit import SilenceLimit
-from services.ingestor.realtime.trade import Trade
-from services.ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal_ids
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.dialects.live_trades import TradeQuery
+from dexorder.services.ingestor.exchange.validation import BadAnswer
+from dexorder.services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer
+from dexorder.services.ingestor.realtime.silence_limit import SilenceLimit
+from dexorder.services.ingestor.realtime.trade import Trade
+from dexorder.services.ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal_ids
 
 _RETRY_NS = SECOND_NS // 2
 _GRACE_NS = 3 * SECOND_NS

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.dialects.live_trades import PAGE_TRADES, TradeQuery
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.dialects.live_trades import PAGE_TRADES, TradeQuery
+from dexorder.services.ingestor.realtime.trade import Trade
 
 _FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH, _LOOKBACKS = 2 * SECOND_NS, 32, 6
 _ANSWERS = 3

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from services.common.model.page import Candle
-from services.common.model.periods import ceil_to_grid, floor_to_grid, next_open
-from services.common.model.time_range import TimeRange
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import ceil_to_grid, floor_to_grid, next_open
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.ingestor.realtime.trade import Trade
 
 _KEPT, _KEPT_SECONDS = 3, 300
 """Closed periods, and seconds, whose candles a late trade can still amend; a later one is counted as too late."""

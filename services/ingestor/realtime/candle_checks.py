@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.common.model.page import Candle
-from services.common.model.periods import count_periods, next_open, split_by_periods
-from services.common.model.time_range import TimeRange, merge, subtract
-from services.ingestor.realtime.candle_builder import ClosedCandles
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import count_periods, next_open, split_by_periods
+from dexorder.services.common.model.time_range import TimeRange, merge, subtract
+from dexorder.services.ingestor.realtime.candle_builder import ClosedCandles
 
 _MAX_PERIODS = 1_000
 _TOLERANCE = 1e-8

@@ -17,33 +17,33 @@ from dataclasses import dataclass
 import ccxt.async_support as ccxt
 import structlog
 
-from services.common.kafka.page_record import page_value
-from services.common.model.errors import Unavailable
-from services.common.model.page import TICKS_TOPIC, Kind, PageHeaders
-from services.common.model.periods import ceil_to_grid
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from services.ingestor.broker.requests import RealtimeDispatch
-from services.ingestor.broker.slots import Completion
-from services.ingestor.broker.stop import Stop
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.live_queries import LiveQueries
-from services.ingestor.exchange.live_sockets import LiveSockets
-from services.ingestor.exchange.validation import BadAnswer
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher
-from services.ingestor.realtime.agreed_feed import AgreedFeed
-from services.ingestor.realtime.batches import Batch, Batches
-from services.ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
-from services.ingestor.realtime.candle_checks import CandleChecks
-from services.ingestor.realtime.live_buffer import LiveBuffer
-from services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer, NumberedFeed
-from services.ingestor.realtime.records import candle_pages, encode_live, trades_value
-from services.ingestor.realtime.refetch import refetch
-from services.ingestor.realtime.relay_client import LivePush, Progress, Reports, Resume
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.kafka.page_record import page_value
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.page import TICKS_TOPIC, Kind, PageHeaders
+from dexorder.services.common.model.periods import ceil_to_grid
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder.services.ingestor.broker.requests import RealtimeDispatch
+from dexorder.services.ingestor.broker.slots import Completion
+from dexorder.services.ingestor.broker.stop import Stop
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure
+from dexorder.services.ingestor.exchange.live_queries import LiveQueries
+from dexorder.services.ingestor.exchange.live_sockets import LiveSockets
+from dexorder.services.ingestor.exchange.validation import BadAnswer
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher
+from dexorder.services.ingestor.realtime.agreed_feed import AgreedFeed
+from dexorder.services.ingestor.realtime.batches import Batch, Batches
+from dexorder.services.ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
+from dexorder.services.ingestor.realtime.candle_checks import CandleChecks
+from dexorder.services.ingestor.realtime.live_buffer import LiveBuffer
+from dexorder.services.ingestor.realtime.numbered_feed import MARGIN_NS, Answer, NumberedFeed
+from dexorder.services.ingestor.realtime.records import candle_pages, encode_live, trades_value
+from dexorder.services.ingestor.realtime.refetch import refetch
+from dexorder.services.ingestor.realtime.relay_client import LivePush, Progress, Reports, Resume
+from dexorder.services.ingestor.realtime.trade import Trade
 
 log = structlog.get_logger(__name__)
 _STOP_SECONDS = 0.8

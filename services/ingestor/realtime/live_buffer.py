@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.common.model.page import Candle
-from services.ingestor.realtime.candle_builder import ClosedCandles
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.model.page import Candle
+from dexorder.services.ingestor.realtime.candle_builder import ClosedCandles
+from dexorder.services.ingestor.realtime.trade import Trade
 
 MAX_LIVE = 1_000
 """Trades, and closed candles, that are kept."""

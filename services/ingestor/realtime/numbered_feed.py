@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS, iso
-from services.ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries
-from services.ingestor.exchange.validation import BadAnswer
-from services.ingestor.realtime.anchor import Anchor
-from services.ingestor.realtime.silence_limit import SilenceLimit
-from services.ingestor.realtime.trade import Trade
-from services.ingestor.realtime.trade_sequence import Gap, NumberedTrades
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS, iso
+from dexorder.services.ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries
+from dexorder.services.ingestor.exchange.validation import BadAnswer
+from dexorder.services.ingestor.realtime.anchor import Anchor
+from dexorder.services.ingestor.realtime.silence_limit import SilenceLimit
+from dexorder.services.ingestor.realtime.trade import Trade
+from dexorder.services.ingestor.realtime.trade_sequence import Gap, NumberedTrades
 
 MARGIN_NS = SECOND_NS
 """A trade is in REST's answers this long after its time."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from services.common.kafka.page_record import encode_candle
-from services.common.model.instrument import Instrument
-from services.common.model.page import MAX_PAGE_CANDLES, Candle
-from services.common.model.periods import next_open, split_by_periods
-from services.common.model.time_range import TimeRange, subtract
-from services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from services.gen.dexorder.relay.v1 import realtime_pb2
-from services.ingestor.exchange.validation import MS_NS
-from services.ingestor.history.paging import Page
-from services.ingestor.realtime.candle_builder import ClosedCandles
-from services.ingestor.realtime.live_buffer import LiveNews
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.kafka.page_record import encode_candle
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.page import MAX_PAGE_CANDLES, Candle
+from dexorder.services.common.model.periods import next_open, split_by_periods
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2
+from dexorder.services.ingestor.exchange.validation import MS_NS
+from dexorder.services.ingestor.history.paging import Page
+from dexorder.services.ingestor.realtime.candle_builder import ClosedCandles
+from dexorder.services.ingestor.realtime.live_buffer import LiveNews
+from dexorder.services.ingestor.realtime.trade import Trade
 
 _SIDES = {"buy": market_pb2.Trade.SIDE_BUY, "sell": market_pb2.Trade.SIDE_SELL}
 _PRICES = {"last": "last", "bid": "bid", "ask": "ask", "open": "open", "high": "high", "low": "low"}

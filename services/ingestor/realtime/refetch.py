@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from services.common.model.time_range import TimeRange
-from services.ingestor.exchange.dialects.live_trades import TradeQuery
-from services.ingestor.exchange.live_queries import LiveQueries
-from services.ingestor.realtime.numbered_feed import Answer
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.ingestor.exchange.dialects.live_trades import TradeQuery
+from dexorder.services.ingestor.exchange.live_queries import LiveQueries
+from dexorder.services.ingestor.realtime.numbered_feed import Answer
+from dexorder.services.ingestor.realtime.trade import Trade
 
 _MAX_PAGES = 100
 

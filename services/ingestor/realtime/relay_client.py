@@ -10,12 +10,12 @@ from typing import Protocol
 import grpc
 import structlog
 
-from services.common.model.errors import Unavailable
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as pb
-from services.ingestor.config import IngestorSettings
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher, Refused
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as pb
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher, Refused
 
 log = structlog.get_logger(__name__)
 _REPORT_SECONDS = 0.15

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 
 import structlog
 
-from services.common.model.errors import Unavailable
-from services.ingestor.broker.requests import RealtimeDispatch
-from services.ingestor.broker.slots import Completion
-from services.ingestor.broker.stop import Stop
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.live_queries import LiveQueries
-from services.ingestor.exchange.live_sockets import LiveSockets
-from services.ingestor.exchange.venue import Venue
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher
-from services.ingestor.realtime.job import RealtimeJob, Services
-from services.ingestor.realtime.relay_client import LivePush, Reports, resume
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.ingestor.broker.requests import RealtimeDispatch
+from dexorder.services.ingestor.broker.slots import Completion
+from dexorder.services.ingestor.broker.stop import Stop
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure
+from dexorder.services.ingestor.exchange.live_queries import LiveQueries
+from dexorder.services.ingestor.exchange.live_sockets import LiveSockets
+from dexorder.services.ingestor.exchange.venue import Venue
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher
+from dexorder.services.ingestor.realtime.job import RealtimeJob, Services
+from dexorder.services.ingestor.realtime.relay_client import LivePush, Reports, resume
 
 log = structlog.get_logger(__name__)
 

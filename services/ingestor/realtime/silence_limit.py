@@ -6,7 +6,7 @@ malformed frame. So silence is measured against the rate of messages so far. An 
 
 from __future__ import annotations
 
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.times import SECOND_NS
 
 _GAPS = 20
 """Mean times between two messages in a silence that is worth a query."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.common.model.times import iso_microseconds
+from dexorder.services.common.model.times import iso_microseconds
 
 
 class Trade(NamedTuple):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.ingestor.realtime.trade import Trade
 
 
 class Gap(NamedTuple):

@@ -9,22 +9,22 @@ from typing import Any
 
 import structlog
 
-from services.common.clock import Clock
-from services.common.kafka.page_record import final_value
-from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.model.instrument import Instrument
-from services.common.model.page import TICKERS_TOPIC, Kind, PageHeaders
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.market.v1 import market_pb2
-from services.ingestor.broker.requests import ALL, TickersDispatch
-from services.ingestor.broker.slots import Completion
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.live_queries import LiveQueries
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher
-from services.ingestor.realtime.records import encode_ticker
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.kafka.page_record import final_value
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.page import TICKERS_TOPIC, Kind, PageHeaders
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.dexorder.market.v1 import market_pb2
+from dexorder.services.ingestor.broker.requests import ALL, TickersDispatch
+from dexorder.services.ingestor.broker.slots import Completion
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure
+from dexorder.services.ingestor.exchange.live_queries import LiveQueries
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher
+from dexorder.services.ingestor.realtime.records import encode_ticker
 
 log = structlog.get_logger(__name__)
 _MAX_SNAPSHOTS = 1_000

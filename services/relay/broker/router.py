@@ -18,16 +18,16 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
-from services.common.messaging.curve import curve_server
-from services.common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
-from services.common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
-from services.common.model.history import Dispatch
-from services.common.model.realtime import RealtimeDispatch, Stop
-from services.common.rpc.realtime_messages import encode_params
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.relay.broker.leases import Slot, SlotKind
-from services.relay.config import RelaySettings
-from services.relay.metrics import RelayMetrics
+from dexorder.services.common.messaging.curve import curve_server
+from dexorder.services.common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
+from dexorder.services.common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
+from dexorder.services.common.model.history import Dispatch
+from dexorder.services.common.model.realtime import RealtimeDispatch, Stop
+from dexorder.services.common.rpc.realtime_messages import encode_params
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.relay.broker.leases import Slot, SlotKind
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.metrics import RelayMetrics
 
 log = structlog.get_logger(__name__)
 FRAMES_BEFORE_A_BREAK = 100

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from services.common.model.periods import (
+from dexorder.services.common.model.periods import (
     MONTH_SECONDS,
     ceil_to_grid,
     count_periods,
@@ -18,8 +18,8 @@ from services.common.model.periods import (
     split_by_periods,
     total_periods,
 )
-from services.common.model.time_range import RangeSet, TimeRange, merge, subtract
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, merge, subtract
+from dexorder.services.common.model.times import SECOND_NS
 
 Times = NDArray[np.int64]
 WINDOW_PERIODS = 500_000

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from services.common.lake.tables import MICROSECONDS
-from services.common.model.checksum import Aggregate, tallies
-from services.common.model.page import Candle
-from services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, split_by_periods
-from services.common.model.time_range import TimeRange
-from services.common.model.values import ValueDifference
+from dexorder.services.common.lake.tables import MICROSECONDS
+from dexorder.services.common.model.checksum import Aggregate, tallies
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import ceil_to_grid, count_periods, floor_to_grid, split_by_periods
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.values import ValueDifference
 
 _VALUES = ("open", "high", "low", "close", "volume")
 

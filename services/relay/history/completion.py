@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import structlog
 
-from services.common.model.errors import Unavailable
-from services.common.model.history import Outcome, RequestStatus
-from services.common.model.periods import total_periods
-from services.common.model.times import SECOND_NS
-from services.relay.history import planner
-from services.relay.history.context import Context
-from services.relay.history.outcome import OutcomeDecider
-from services.relay.history.request import CANCELLED, LiveRequest, describe_missing
-from services.relay.history.state import progress, timed_out
-from services.relay.store.schema import Batch, series_owner
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import Outcome, RequestStatus
+from dexorder.services.common.model.periods import total_periods
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.relay.history import planner
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.history.outcome import OutcomeDecider
+from dexorder.services.relay.history.request import CANCELLED, LiveRequest, describe_missing
+from dexorder.services.relay.history.state import progress, timed_out
+from dexorder.services.relay.store.schema import Batch, series_owner
 
 log = structlog.get_logger(__name__)
 RETRY_NS = 5 * SECOND_NS

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.common.clock import Clock
-from services.common.model.errors import Unavailable
-from services.common.model.history import HistoryRequest
-from services.relay.access import Quotas
-from services.relay.config import RelaySettings
-from services.relay.history.state import HistoryState
-from services.relay.metrics import RelayMetrics
-from services.relay.store.database import Store
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.relay.access import Quotas
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.metrics import RelayMetrics
+from dexorder.services.relay.store.database import Store
 
 
 class Signals:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from services.common.lake.coverage import Claim, Order, Retraction
-from services.common.model.instrument import Series
-from services.common.model.proof import proofs_of, provisional_ranges
-from services.common.model.time_range import RangeSet, TimeRange, intersect, subtract
-from services.relay.history.job import Job
-from services.relay.history.state import HistoryState
-from services.relay.store.schema import Batch, job_owner, series_owner
+from dexorder.services.common.lake.coverage import Claim, Order, Retraction
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.proof import proofs_of, provisional_ranges
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, intersect, subtract
+from dexorder.services.relay.history.job import Job
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.store.schema import Batch, job_owner, series_owner
 
 
 def cover(

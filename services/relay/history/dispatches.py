@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from services.common.lake.coverage import Order
-from services.common.model.errors import InvalidRequest
-from services.common.model.history import Dispatch, FinalResult, PageResult
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange, intersect, subtract
-from services.relay.broker.leases import Assignment
-from services.relay.history.coverage import cover, note_absences, settle_job
-from services.relay.history.job import Job, Phase
-from services.relay.history.state import HistoryState
-from services.relay.store.schema import Batch, job_owner
+from dexorder.services.common.lake.coverage import Order
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import Dispatch, FinalResult, PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange, intersect, subtract
+from dexorder.services.relay.broker.leases import Assignment
+from dexorder.services.relay.history.coverage import cover, note_absences, settle_job
+from dexorder.services.relay.history.job import Job, Phase
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.store.schema import Batch, job_owner
 
 
 def begin(state: HistoryState, assignment: Assignment, batch: Batch, *, wall_ns: int, now_ns: int) -> Dispatch:

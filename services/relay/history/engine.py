@@ -11,28 +11,28 @@ from collections.abc import Iterable
 
 import structlog
 
-from services.common.clock import Clock
-from services.common.model.times import SECOND_NS
-from services.relay.access import Quotas
-from services.relay.config import RelaySettings
-from services.relay.dispatcher import Dispatcher, Sender
-from services.relay.history.completion import Completion
-from services.relay.history.context import Context
-from services.relay.history.jobs import HistoryJobs
-from services.relay.history.outcome import OutcomeDecider
-from services.relay.history.queries import RequestQueries
-from services.relay.history.rechecker import Rechecker
-from services.relay.history.retraction_log import RetractionLog
-from services.relay.history.state import HistoryState
-from services.relay.history.submitter import Submitter
-from services.relay.metrics import RelayMetrics
-from services.relay.realtime.control import ControlChannel
-from services.relay.realtime.jobs import FLUSH_SECONDS, RealtimeJobs
-from services.relay.realtime.live import LiveHub
-from services.relay.realtime.registry import Registry
-from services.relay.store.database import FORGOTTEN_AT_ONCE, Store
-from services.relay.triggers.alerts import AlertSender
-from services.relay.triggers.triggers import Triggers
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.relay.access import Quotas
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.dispatcher import Dispatcher, Sender
+from dexorder.services.relay.history.completion import Completion
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.history.jobs import HistoryJobs
+from dexorder.services.relay.history.outcome import OutcomeDecider
+from dexorder.services.relay.history.queries import RequestQueries
+from dexorder.services.relay.history.rechecker import Rechecker
+from dexorder.services.relay.history.retraction_log import RetractionLog
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.history.submitter import Submitter
+from dexorder.services.relay.metrics import RelayMetrics
+from dexorder.services.relay.realtime.control import ControlChannel
+from dexorder.services.relay.realtime.jobs import FLUSH_SECONDS, RealtimeJobs
+from dexorder.services.relay.realtime.live import LiveHub
+from dexorder.services.relay.realtime.registry import Registry
+from dexorder.services.relay.store.database import FORGOTTEN_AT_ONCE, Store
+from dexorder.services.relay.triggers.alerts import AlertSender
+from dexorder.services.relay.triggers.triggers import Triggers
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.25

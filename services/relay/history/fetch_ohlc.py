@@ -12,21 +12,21 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from services.common.kafka.page_record import encode_candle
-from services.common.lake.tables import OHLC
-from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.model.history import HistoryRequest, Outcome, RequestStatus
-from services.common.model.instrument import Series
-from services.common.model.page import MAX_PAGE_CANDLES, Candle
-from services.common.model.periods import split_by_periods
-from services.common.model.time_range import TimeRange
-from services.common.rpc.history_messages import MAX_UINT32
-from services.common.rpc.identity import Caller
-from services.gen.dexorder.ingest.v1.ingest_pb2 import Response
-from services.relay.history.engine import Engine
-from services.relay.history.outcome import read
-from services.relay.history.request import describe_wrong
-from services.relay.history.table_reader import CANDLE_COLUMNS, Rows, TableReader
+from dexorder.services.common.kafka.page_record import encode_candle
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.services.common.model.history import HistoryRequest, Outcome, RequestStatus
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.page import MAX_PAGE_CANDLES, Candle
+from dexorder.services.common.model.periods import split_by_periods
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.rpc.history_messages import MAX_UINT32
+from dexorder.services.common.rpc.identity import Caller
+from dexorder.services.gen.dexorder.ingest.v1.ingest_pb2 import Response
+from dexorder.services.relay.history.engine import Engine
+from dexorder.services.relay.history.outcome import read
+from dexorder.services.relay.history.request import describe_wrong
+from dexorder.services.relay.history.table_reader import CANDLE_COLUMNS, Rows, TableReader
 
 WINDOW_PERIODS = 20 * MAX_PAGE_CANDLES
 PARALLEL_WINDOWS = 2

@@ -27,9 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from services.common.model.history import Delay, Dispatch, FinalResult, FinalStatus
-from services.common.model.instrument import Series
-from services.common.model.time_range import RangeSet, TimeRange, subtract
+from dexorder.services.common.model.history import Delay, Dispatch, FinalResult, FinalStatus
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, subtract
 
 MAX_BACKOFF_NS = 30_000_000_000
 

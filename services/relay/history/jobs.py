@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.common.model.history import Delay, Dispatch, FinalResult, PageResult
-from services.common.model.time_range import TimeRange
-from services.relay.broker.leases import Assignment
-from services.relay.dispatcher import Loss
-from services.relay.history import dispatches
-from services.relay.history.completion import Completion
-from services.relay.history.context import Context
-from services.relay.history.job import Phase
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.history import Delay, Dispatch, FinalResult, PageResult
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.broker.leases import Assignment
+from dexorder.services.relay.dispatcher import Loss
+from dexorder.services.relay.history import dispatches
+from dexorder.services.relay.history.completion import Completion
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.history.job import Phase
+from dexorder.services.relay.store.schema import Batch
 
 
 class HistoryJobs:

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from services.common.lake.commit import CommitLost
-from services.common.lake.rewrite import read_rows, replace_rows
-from services.common.lake.tables import MICROSECONDS, OHLC, opens_in
-from services.common.model.errors import Unavailable
-from services.common.model.instrument import Series
-from services.common.model.periods import split_by_periods
-from services.common.model.time_range import RangeSet, TimeRange
-from services.relay.history.compare import WINDOW_PERIODS, Times, on_grid, runs
-from services.relay.history.table_reader import RETRY_SECONDS, accessible
+from dexorder.services.common.lake.commit import CommitLost
+from dexorder.services.common.lake.rewrite import read_rows, replace_rows
+from dexorder.services.common.lake.tables import MICROSECONDS, OHLC, opens_in
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import split_by_periods
+from dexorder.services.common.model.time_range import RangeSet, TimeRange
+from dexorder.services.relay.history.compare import WINDOW_PERIODS, Times, on_grid, runs
+from dexorder.services.relay.history.table_reader import RETRY_SECONDS, accessible
 
 log = structlog.get_logger(__name__)
 ATTEMPTS = 10

@@ -15,19 +15,19 @@ import numpy as np
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
-from services.common.clock import Clock
-from services.common.model.errors import Unavailable
-from services.common.model.history import Outcome
-from services.common.model.instrument import Series
-from services.common.model.periods import floor_to_grid, next_open, split_by_periods
-from services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
-from services.relay.history import coverage, planner
-from services.relay.history.compare import WINDOW_PERIODS, Comparison, compare
-from services.relay.history.request import LiveRequest, decide, describe_wrong
-from services.relay.history.retraction_log import RetractionLog
-from services.relay.history.state import HistoryState
-from services.relay.history.table_reader import Rows, TableReader
-from services.relay.store.schema import Batch
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import Outcome
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import floor_to_grid, next_open, split_by_periods
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
+from dexorder.services.relay.history import coverage, planner
+from dexorder.services.relay.history.compare import WINDOW_PERIODS, Comparison, compare
+from dexorder.services.relay.history.request import LiveRequest, decide, describe_wrong
+from dexorder.services.relay.history.retraction_log import RetractionLog
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.history.table_reader import Rows, TableReader
+from dexorder.services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 MAX_RETRACTED_RANGES = 1_000

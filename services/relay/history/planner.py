@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from services.common.model.history import HistoryRequest
-from services.common.model.instrument import Series
-from services.common.model.periods import count_periods, next_open, split_by_periods
-from services.common.model.time_range import RangeSet, TimeRange, intersect, subtract
-from services.common.model.times import MAX_TIME_NS
-from services.relay.history.job import Job
-from services.relay.history.request import LiveRequest
-from services.relay.history.state import HistoryState
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import count_periods, next_open, split_by_periods
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, intersect, subtract
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.history.job import Job
+from dexorder.services.relay.history.request import LiveRequest
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.store.schema import Batch
 
 
 def make_plan(

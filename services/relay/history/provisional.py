@@ -18,9 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange, intersect, merge, subtract
-from services.common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
 
 MANY_RANGES = 10
 """Ranges of a page from which on they are kept as one, with the candles between them: the market is thin."""

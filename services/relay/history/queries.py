@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
 
-from services.common.model.coverage import CoveragePage, CoverageRange, known_ranges
-from services.common.model.errors import InvalidRequest
-from services.common.model.history import (
+from dexorder.services.common.model.coverage import CoveragePage, CoverageRange, known_ranges
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import (
     HistoryRequest,
     IssuedDispatch,
     Notification,
@@ -16,15 +16,15 @@ from services.common.model.history import (
     RequestRecord,
     RequestState,
 )
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.relay.access import unknown_request
-from services.relay.history.context import Signals
-from services.relay.history.request import LiveRequest
-from services.relay.history.state import HistoryState, progress
-from services.relay.history.table_reader import TableReader
-from services.relay.metrics import RelayMetrics
-from services.relay.store.database import Store
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.access import unknown_request
+from dexorder.services.relay.history.context import Signals
+from dexorder.services.relay.history.request import LiveRequest
+from dexorder.services.relay.history.state import HistoryState, progress
+from dexorder.services.relay.history.table_reader import TableReader
+from dexorder.services.relay.metrics import RelayMetrics
+from dexorder.services.relay.store.database import Store
 
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500

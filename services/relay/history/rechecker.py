@@ -9,16 +9,16 @@ from collections.abc import Iterator, Sequence
 
 import structlog
 
-from services.common.model.errors import Unavailable
-from services.common.model.history import HistoryRequest
-from services.common.model.instrument import Series
-from services.common.model.periods import ceil_to_grid, floor_to_grid
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.relay.history.context import Context
-from services.relay.history.provisional import join_near
-from services.relay.history.second_look import SecondLook
-from services.relay.history.submitter import Submitter
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import ceil_to_grid, floor_to_grid
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.history.provisional import join_near
+from dexorder.services.relay.history.second_look import SecondLook
+from dexorder.services.relay.history.submitter import Submitter
 
 log = structlog.get_logger(__name__)
 INTERVAL_SECONDS = 2.0

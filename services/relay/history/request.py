@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from services.common.lake.tables import OHLC
-from services.common.model.errors import InvalidRequest
-from services.common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
-from services.common.model.instrument import ALL_SYMBOLS, Instrument, Series
-from services.common.model.periods import (
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
+from dexorder.services.common.model.instrument import ALL_SYMBOLS, Instrument, Series
+from dexorder.services.common.model.periods import (
     PERIODS,
     TRADES_PERIOD,
     ceil_to_grid,
@@ -36,9 +36,9 @@ from services.common.model.periods import (
     floor_to_grid,
     total_periods,
 )
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.relay.history.compare import Comparison
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.history.compare import Comparison
 
 MAX_ID_LENGTH = 256
 RANGES_IN_A_MESSAGE = 50

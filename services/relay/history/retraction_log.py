@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
 
-from services.common.clock import Clock
-from services.common.lake.coverage import Order, Retraction, decode_retraction, encode_retraction
-from services.common.lake.tables import RETRACTIONS, present_columns
-from services.common.model.dispatch_id import DispatchNumbers
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.relay.history.table_reader import accessible
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.lake.coverage import Order, Retraction, decode_retraction, encode_retraction
+from dexorder.services.common.lake.tables import RETRACTIONS, present_columns
+from dexorder.services.common.model.dispatch_id import DispatchNumbers
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.history.table_reader import accessible
 
 WRITE_ATTEMPTS = 4
 MICROSECOND_NS = 1_000

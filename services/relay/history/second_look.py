@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 import structlog
 
-from services.common.model.errors import SuiteError
-from services.common.model.instrument import Series
-from services.common.model.periods import floor_to_grid
-from services.common.model.proof import SETTLED_AFTER_NS
-from services.common.model.time_range import TimeRange, intersect, merge, subtract
-from services.common.model.times import MAX_TIME_NS
-from services.relay.history.compare_values import whole_cells
-from services.relay.history.context import Context
-from services.relay.history.provisional import MANY_RANGES
-from services.relay.history.value_verification import ValueCheck, ValueVerifier
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.errors import SuiteError
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import floor_to_grid
+from dexorder.services.common.model.proof import SETTLED_AFTER_NS
+from dexorder.services.common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.history.compare_values import whole_cells
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.history.provisional import MANY_RANGES
+from dexorder.services.relay.history.value_verification import ValueCheck, ValueVerifier
+from dexorder.services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 

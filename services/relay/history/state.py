@@ -10,16 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence, ValuesView
 from dataclasses import dataclass, field
 
-from services.common.lake.coverage import Retractions
-from services.common.model.history import Dispatch, Progress
-from services.common.model.instrument import Series
-from services.common.model.periods import count_periods, total_periods
-from services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
-from services.common.model.times import MAX_TIME_NS
-from services.relay.broker.leases import Leases
-from services.relay.history.job import Job, RetryPolicy
-from services.relay.history.provisional import ProvisionalRanges, hull, join_near
-from services.relay.history.request import LiveRequest
+from dexorder.services.common.lake.coverage import Retractions
+from dexorder.services.common.model.history import Dispatch, Progress
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import count_periods, total_periods
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.broker.leases import Leases
+from dexorder.services.relay.history.job import Job, RetryPolicy
+from dexorder.services.relay.history.provisional import ProvisionalRanges, hull, join_near
+from dexorder.services.relay.history.request import LiveRequest
 
 MAX_LISTED = 100
 """Provisional ranges from which on near ones are listed as one."""

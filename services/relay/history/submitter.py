@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.history import HistoryRequest
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.rpc.identity import Caller
-from services.common.rpc.streams import retrieved
-from services.relay.history import coverage, planner
-from services.relay.history.completion import Completion
-from services.relay.history.context import Context
-from services.relay.history.request import check, check_snapshot
-from services.relay.history.retraction_log import RetractionLog
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.rpc.identity import Caller
+from dexorder.services.common.rpc.streams import retrieved
+from dexorder.services.relay.history import coverage, planner
+from dexorder.services.relay.history.completion import Completion
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.history.request import check, check_snapshot
+from dexorder.services.relay.history.retraction_log import RetractionLog
+from dexorder.services.relay.store.schema import Batch
 
 
 class Submitter:

@@ -20,15 +20,15 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from services.common.lake.claims import read_coverage
-from services.common.lake.commit_state import state_of
-from services.common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
-from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in, present_columns
-from services.common.model.errors import SuiteError, Unavailable
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import iso_microseconds
-from services.relay.history.compare import Times
+from dexorder.services.common.lake.claims import read_coverage
+from dexorder.services.common.lake.commit_state import state_of
+from dexorder.services.common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
+from dexorder.services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in, present_columns
+from dexorder.services.common.model.errors import SuiteError, Unavailable
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import iso_microseconds
+from dexorder.services.relay.history.compare import Times
 
 KEY = OHLC.key
 READING_THREADS = 4

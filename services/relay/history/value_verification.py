@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from services.common.clock import Clock
-from services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder
-from services.common.model.errors import NotFound
-from services.common.model.history import HistoryRequest, Progress, RequestStatus
-from services.common.model.instrument import CandleOffer, Series
-from services.common.model.periods import (
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder
+from dexorder.services.common.model.errors import NotFound
+from dexorder.services.common.model.history import HistoryRequest, Progress, RequestStatus
+from dexorder.services.common.model.instrument import CandleOffer, Series
+from dexorder.services.common.model.periods import (
     PERIODS,
     ceil_to_grid,
     count_periods,
@@ -25,18 +25,18 @@ from services.common.model.periods import (
     split_by_periods,
     total_periods,
 )
-from services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
-from services.common.model.times import SECOND_NS
-from services.common.model.values import ValueComparison, ValueDifference
-from services.common.rpc.identity import Caller
-from services.relay.history.compare import WINDOW_PERIODS
-from services.relay.history.compare_values import compare_values, fetch_ranges, whole_cells
-from services.relay.history.completion import Completion
-from services.relay.history.queries import RequestQueries
-from services.relay.history.state import HistoryState
-from services.relay.history.submitter import Submitter
-from services.relay.history.table_reader import TableReader
-from services.relay.instruments import Instruments
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.model.values import ValueComparison, ValueDifference
+from dexorder.services.common.rpc.identity import Caller
+from dexorder.services.relay.history.compare import WINDOW_PERIODS
+from dexorder.services.relay.history.compare_values import compare_values, fetch_ranges, whole_cells
+from dexorder.services.relay.history.completion import Completion
+from dexorder.services.relay.history.queries import RequestQueries
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.history.submitter import Submitter
+from dexorder.services.relay.history.table_reader import TableReader
+from dexorder.services.relay.instruments import Instruments
 
 CLOCK_MARGIN_SECONDS = 60
 """Largest difference between the clocks of relay and exchange with which a young cell is left out."""

@@ -16,19 +16,19 @@ from typing import TypeVar
 
 import structlog
 
-from services.common.model.coverage import VerificationProgress, VerificationResult
-from services.common.model.history import HistoryRequest
-from services.common.model.instrument import Series
-from services.common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
-from services.common.model.time_range import TimeRange, intersect, merge
-from services.common.rpc.identity import Caller
-from services.relay.config import RelaySettings
-from services.relay.history.compare import WINDOW_PERIODS, Comparison, compare, repair_ranges
-from services.relay.history.engine import Engine
-from services.relay.history.mending import TableMender
-from services.relay.history.state import HistoryState
-from services.relay.history.table_reader import TableReader
-from services.relay.history.value_verification import ValueCheck, ValueVerifier, Waiting
+from dexorder.services.common.model.coverage import VerificationProgress, VerificationResult
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
+from dexorder.services.common.model.time_range import TimeRange, intersect, merge
+from dexorder.services.common.rpc.identity import Caller
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.history.compare import WINDOW_PERIODS, Comparison, compare, repair_ranges
+from dexorder.services.relay.history.engine import Engine
+from dexorder.services.relay.history.mending import TableMender
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.history.table_reader import TableReader
+from dexorder.services.relay.history.value_verification import ValueCheck, ValueVerifier, Waiting
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from services.common.model.errors import Conflict, InvalidRequest, NotFound
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import control_pb2 as pb
+from dexorder.services.common.model.errors import Conflict, InvalidRequest, NotFound
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as pb
 
 MAX_UNREAD = 1_000
 CONFIG_FIELDS = ("max_concurrent", "timeout_seconds", "kafka_topic")

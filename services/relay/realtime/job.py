@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from services.common.model.instrument import Instrument
-from services.common.model.periods import TRADES_PERIOD, ceil_to_grid
-from services.common.model.realtime import (
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.periods import TRADES_PERIOD, ceil_to_grid
+from dexorder.services.common.model.realtime import (
     RealtimeDispatch,
     RealtimeJobRecord,
     RealtimeParams,
@@ -33,7 +33,7 @@ from services.common.model.realtime import (
     SeriesProgress,
     StartedSubscription,
 )
-from services.common.model.time_range import TimeRange
+from dexorder.services.common.model.time_range import TimeRange
 
 
 @dataclass(slots=True)

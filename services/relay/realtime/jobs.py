@@ -7,10 +7,10 @@ from secrets import token_hex
 
 import structlog
 
-from services.common.model.errors import InvalidRequest, NotFound, Unavailable
-from services.common.model.history import PageResult
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.realtime import (
+from dexorder.services.common.model.errors import InvalidRequest, NotFound, Unavailable
+from dexorder.services.common.model.history import PageResult
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.realtime import (
     RealtimeDispatch,
     RealtimeJobRecord,
     RealtimeReport,
@@ -19,20 +19,20 @@ from services.common.model.realtime import (
     StartedSubscription,
     Subscription,
 )
-from services.common.model.times import SECOND_NS
-from services.common.rpc.identity import Caller
-from services.relay import access
-from services.relay.broker.leases import Assignment
-from services.relay.dispatcher import Loss
-from services.relay.history import request as history_request
-from services.relay.history.context import Context
-from services.relay.history.submitter import Submitter
-from services.relay.realtime import rules, subscription
-from services.relay.realtime.job import RealtimeJob
-from services.relay.realtime.live import LiveHub
-from services.relay.realtime.registry import HistoryPart, Registry
-from services.relay.store import realtime as store
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.rpc.identity import Caller
+from dexorder.services.relay import access
+from dexorder.services.relay.broker.leases import Assignment
+from dexorder.services.relay.dispatcher import Loss
+from dexorder.services.relay.history import request as history_request
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.history.submitter import Submitter
+from dexorder.services.relay.realtime import rules, subscription
+from dexorder.services.relay.realtime.job import RealtimeJob
+from dexorder.services.relay.realtime.live import LiveHub
+from dexorder.services.relay.realtime.registry import HistoryPart, Registry
+from dexorder.services.relay.store import realtime as store
+from dexorder.services.relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 2.0

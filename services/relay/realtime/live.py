@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.realtime import RealtimeState
-from services.gen.dexorder.market.v1 import market_pb2
-from services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from services.relay.realtime.live_queue import Dropped, Item, Kind, LiveQueue, SlowClientPolicy
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.realtime import RealtimeState
+from dexorder.services.gen.dexorder.market.v1 import market_pb2
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder.services.relay.realtime.live_queue import Dropped, Item, Kind, LiveQueue, SlowClientPolicy
 
 Message = market_pb2.Trade | market_pb2.Candle
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from services.common.model.history import HistoryRequest
-from services.common.model.realtime import StartedSubscription
-from services.common.model.time_range import TimeRange
-from services.relay.broker.leases import Leases
-from services.relay.realtime.job import RealtimeJob
+from dexorder.services.common.model.history import HistoryRequest
+from dexorder.services.common.model.realtime import StartedSubscription
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.broker.leases import Leases
+from dexorder.services.relay.realtime.job import RealtimeJob
 
 MAX_FENCED = 10_000
 

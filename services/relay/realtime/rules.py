@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from services.common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
-from services.common.model.realtime import RealtimeDispatch, StartedSubscription
-from services.common.model.time_range import TimeRange
-from services.relay.broker.leases import Assignment, SlotKind
-from services.relay.history.job import RetryPolicy
-from services.relay.realtime.job import RealtimeJob
-from services.relay.realtime.registry import HistoryPart, Registry
-from services.relay.store import realtime as store
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
+from dexorder.services.common.model.realtime import RealtimeDispatch, StartedSubscription
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.broker.leases import Assignment, SlotKind
+from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.realtime.job import RealtimeJob
+from dexorder.services.relay.realtime.registry import HistoryPart, Registry
+from dexorder.services.relay.store import realtime as store
+from dexorder.services.relay.store.schema import Batch
 
 NewId = Callable[[], str]
 

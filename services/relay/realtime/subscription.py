@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.periods import check_period
-from services.common.model.realtime import Subscription
-from services.common.model.times import MAX_TIME_NS
-from services.relay.history.request import check_id, check_ticker
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import check_period
+from dexorder.services.common.model.realtime import Subscription
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.history.request import check_id, check_ticker
 
 
 def check(subscription: Subscription, venues: Container[str], *, wall_ns: int) -> None:

@@ -19,25 +19,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.common.config import BadSettings
-from services.common.lake.coverage import Order, Retraction
-from services.common.lake.tables import NAMESPACE, OHLC
-from services.common.model.dispatch_id import number_of
-from services.common.model.errors import InvalidRequest, Unavailable
-from services.common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
-from services.common.model.instrument import InstrumentList, Series
-from services.common.model.time_range import TimeRange
-from services.common.rpc.streams import retrieved
-from services.common.storage.durable_sqlite import open_durable
-from services.common.storage.process_lock import sole_owner
-from services.relay.broker.leases import SlotKind
-from services.relay.history.job import Job, Phase
-from services.relay.history.provisional import Absence
-from services.relay.history.request import LiveRequest
-from services.relay.history.state import HistoryState
-from services.relay.realtime.registry import Registry
-from services.relay.store import realtime, schema, triggers
-from services.relay.store.schema import (
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.lake.coverage import Order, Retraction
+from dexorder.services.common.lake.tables import NAMESPACE, OHLC
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.errors import InvalidRequest, Unavailable
+from dexorder.services.common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
+from dexorder.services.common.model.instrument import InstrumentList, Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.rpc.streams import retrieved
+from dexorder.services.common.storage.durable_sqlite import open_durable
+from dexorder.services.common.storage.process_lock import sole_owner
+from dexorder.services.relay.broker.leases import SlotKind
+from dexorder.services.relay.history.job import Job, Phase
+from dexorder.services.relay.history.provisional import Absence
+from dexorder.services.relay.history.request import LiveRequest
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.realtime.registry import Registry
+from dexorder.services.relay.store import realtime, schema, triggers
+from dexorder.services.relay.store.schema import (
     COVERAGE_READ,
     FORGET,
     FORGET_DISPATCHES,

@@ -7,14 +7,14 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from services.common.model.dispatch_id import number_of
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.realtime import RealtimeParams, StartedSubscription, Subscription
-from services.common.model.time_range import TimeRange
-from services.common.model.times import MAX_TIME_NS
-from services.relay.realtime.job import Position, RealtimeJob
-from services.relay.realtime.registry import HistoryPart
-from services.relay.store.schema import LAST_NUMBER, Batch
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.realtime import RealtimeParams, StartedSubscription, Subscription
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.realtime.job import Position, RealtimeJob
+from dexorder.services.relay.realtime.registry import HistoryPart
+from dexorder.services.relay.store.schema import LAST_NUMBER, Batch
 
 _SUBSCRIPTION = "subscription_id, ticker, params, since_ns, client_id, started_ns, sequence"
 

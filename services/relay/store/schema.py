@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from services.common.lake.coverage import Retraction
-from services.common.model.dispatch_id import number_of
-from services.common.model.history import (
+from dexorder.services.common.lake.coverage import Retraction
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.history import (
     Dispatch,
     HistoryRequest,
     Outcome,
@@ -22,11 +22,11 @@ from services.common.model.history import (
     RequestState,
     RequestStatus,
 )
-from services.common.model.instrument import CandleOffer, InstrumentList, ListedInstrument, Series
-from services.common.model.time_range import Diff, TimeRange
-from services.relay.history.job import Job
-from services.relay.history.provisional import Change
-from services.relay.history.request import LiveRequest
+from dexorder.services.common.model.instrument import CandleOffer, InstrumentList, ListedInstrument, Series
+from dexorder.services.common.model.time_range import Diff, TimeRange
+from dexorder.services.relay.history.job import Job
+from dexorder.services.relay.history.provisional import Change
+from dexorder.services.relay.history.request import LiveRequest
 
 STEPS = (
     # 1

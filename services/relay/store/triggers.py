@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerState
-from services.common.model.user_events import Channel, Preference, Priority
+from dexorder.services.common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerState
+from dexorder.services.common.model.user_events import Channel, Preference, Priority
 
 _CHANGE, _FORGOTTEN, _APPLIED = "trigger_change", "trigger_forgotten_change", "trigger_applied_change"
 _COLUMNS = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from services.common.model.udf import UdfRegistration
-from services.common.rpc.udf_messages import decode_registration, encode_registration
-from services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.udf import UdfRegistration
+from dexorder.services.common.rpc.udf_messages import decode_registration, encode_registration
+from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
+from dexorder.services.relay.store.schema import Batch
 
 
 def store_udf(batch: Batch, registration: UdfRegistration) -> None:

@@ -13,17 +13,17 @@ from typing import Any
 import grpc
 import structlog
 
-from services.common.model.triggers import TriggerEvent, Value
-from services.common.rpc.channel import open_channel
-from services.common.rpc.client_retry import error_text
-from services.common.rpc.trigger_messages import decode_event, encode_alert
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from services.gen.dexorder.events.v1 import user_events_pb2
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.relay.history.context import Context
-from services.relay.store import triggers as store
-from services.relay.triggers.triggers import Triggers
+from dexorder.services.common.model.triggers import TriggerEvent, Value
+from dexorder.services.common.rpc.channel import open_channel
+from dexorder.services.common.rpc.client_retry import error_text
+from dexorder.services.common.rpc.trigger_messages import decode_event, encode_alert
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.store import triggers as store
+from dexorder.services.relay.triggers.triggers import Triggers
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 50

@@ -15,14 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from services.common.cep import Firing, Suspension, backtest, compile_trigger
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.trigger_rows import stored_rows
-from services.common.model.errors import Exhausted, InvalidRequest, Unavailable
-from services.common.model.time_range import TimeRange
-from services.common.model.triggers import Trigger
-from services.common.rpc.trigger_messages import encode_event
-from services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder.services.common.cep import Firing, Suspension, backtest, compile_trigger
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.trigger_rows import stored_rows
+from dexorder.services.common.model.errors import Exhausted, InvalidRequest, Unavailable
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.triggers import Trigger
+from dexorder.services.common.rpc.trigger_messages import encode_event
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
 
 EVENTS_IN_AN_ANSWER = 100
 _LENGTH = struct.Struct(">I")
@@ -101,7 +101,7 @@ class Backtests:
                 sys.executable,
                 "-P",
                 "-m",
-                "services.relay.triggers.backtest",
+                "dexorder.services.relay.triggers.backtest",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.realtime import RealtimeParams
-from services.common.model.triggers import RegisteredTrigger, Trigger, TriggerState
-from services.common.model.user_events import MAX_CHANNELS, id_problem
-from services.relay.history.request import check_id, check_ticker
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.realtime import RealtimeParams
+from dexorder.services.common.model.triggers import RegisteredTrigger, Trigger, TriggerState
+from dexorder.services.common.model.user_events import MAX_CHANNELS, id_problem
+from dexorder.services.relay.history.request import check_id, check_ticker
 
 MAX_TRIGGER_ID = 128
 """Length limit of a trigger's id: an event's id contains it, and has at most 256 characters."""

@@ -13,17 +13,17 @@ from secrets import token_hex
 
 import structlog
 
-from services.common.cep import CompiledTrigger, compile_trigger
-from services.common.model.errors import InvalidRequest, NotFound, SuiteError
-from services.common.model.periods import TRADES_PERIOD, check_period
-from services.common.model.realtime import RealtimeParams, Subscription
-from services.common.model.triggers import RegisteredTrigger, Trigger
-from services.common.rpc.identity import Caller
-from services.relay import access
-from services.relay.history.context import Context
-from services.relay.realtime.jobs import RealtimeJobs
-from services.relay.store import triggers as store
-from services.relay.triggers import rules
+from dexorder.services.common.cep import CompiledTrigger, compile_trigger
+from dexorder.services.common.model.errors import InvalidRequest, NotFound, SuiteError
+from dexorder.services.common.model.periods import TRADES_PERIOD, check_period
+from dexorder.services.common.model.realtime import RealtimeParams, Subscription
+from dexorder.services.common.model.triggers import RegisteredTrigger, Trigger
+from dexorder.services.common.rpc.identity import Caller
+from dexorder.services.relay import access
+from dexorder.services.relay.history.context import Context
+from dexorder.services.relay.realtime.jobs import RealtimeJobs
+from dexorder.services.relay.store import triggers as store
+from dexorder.services.relay.triggers import rules
 
 log = structlog.get_logger(__name__)
 EVENTS_IN_A_READ = 500

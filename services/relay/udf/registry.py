@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.common.model.errors import AlreadyExists, NotFound
-from services.common.model.udf import UdfDefinition, UdfRegistration, UdfState, UdfStatus, check_udf_name
+from dexorder.services.common.model.errors import AlreadyExists, NotFound
+from dexorder.services.common.model.udf import UdfDefinition, UdfRegistration, UdfState, UdfStatus, check_udf_name
 
 KEPT_LINES = 500
 """Lines of stderr that are kept of a UDF."""

@@ -16,8 +16,8 @@ StartUdsource = Callable[..., "Udsource"]
 
 
 class Udsource(ServiceProcess):
-    """``python -m services.udsource`` with a folder of its own where Numaflow mounts its volume; it and its readers die
-    with us. The consumer group has the topic's name.
+    """``python -m dexorder.services.udsource`` with a folder of its own where Numaflow mounts its volume; it and its
+    readers die with us. The consumer group has the topic's name.
 
     Args:
         run: That folder; made if it is not there.
@@ -27,7 +27,14 @@ class Udsource(ServiceProcess):
     """
 
     def __init__(
-        self, run: Path, log: Path, *, kafka: str, topic: str, module: str = "services.udsource", **settings: Any
+        self,
+        run: Path,
+        log: Path,
+        *,
+        kafka: str,
+        topic: str,
+        module: str = "dexorder.services.udsource",
+        **settings: Any,
     ) -> None:
         run.mkdir(parents=True, exist_ok=True)
         self.socket = run / "source.sock"

@@ -19,14 +19,14 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
-from services.common.config import ServiceSettings
-from services.common.rpc.lifecycle import grpc_server
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.contacts import host_check
-from services.gateway.events.ingress.containers import ContainersFile
-from services.gateway.events.ingress.publisher_service import EventPublisherService
-from services.gateway.events.model import Event, Message
-from services.gateway.events.service import (
+from dexorder.services.common.config import ServiceSettings
+from dexorder.services.common.rpc.lifecycle import grpc_server
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.contacts import host_check
+from dexorder.services.gateway.events.ingress.containers import ContainersFile
+from dexorder.services.gateway.events.ingress.publisher_service import EventPublisherService
+from dexorder.services.gateway.events.model import Event, Message
+from dexorder.services.gateway.events.service import (
     NAMES,
     OPTIONS,
     OWN_IDENTITY,
@@ -35,12 +35,12 @@ from services.gateway.events.service import (
     EventLogService,
     EventService,
 )
-from services.gateway.events.sessions import user_tokens
-from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from services.gateway.events.sessions.web_server import PAGE, web_server
-from services.gateway.events.sessions.websocket import SessionBackend
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder.services.gateway.events.sessions import user_tokens
+from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder.services.gateway.events.sessions.web_server import PAGE, web_server
+from dexorder.services.gateway.events.sessions.websocket import SessionBackend
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 from tests.fakes.events.dispatcher import FakeDispatcher
 
 

@@ -12,14 +12,14 @@ from bench.parts.completeness.timed import MINUTES, Run, TimedBench, TimedResult
 from bench.parts.completeness.timed_cells import MINUTE_NS, TimedCell
 from bench.parts.completeness.timed_outcome import Table, TimedOutcome, judge
 from bench.parts.completeness.virtual import virtual_world
-from services.common.model.page import Candle
-from services.common.model.proof import Proof, ProofKind
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.exchange_sim.faults import FaultRule
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.job import Missing
-from services.ingestor.history.paging import Page
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.proof import Proof, ProofKind
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.exchange_sim.faults import FaultRule
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.job import Missing
+from dexorder.services.ingestor.history.paging import Page
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_706_745_630 * SECOND_NS

@@ -13,21 +13,21 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic_settings import BaseSettings
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.metrics import CallMetrics
-from services.gateway.config import GatewaySettings
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
-from services.gateway.events.sessions.registry import SessionMetrics
-from services.gateway.kafkapixy.metrics import KafkaMetrics
-from services.ingestor.config import IngestorSettings
-from services.ingestor.metrics import IngestorMetrics
-from services.relay.config import RelaySettings
-from services.relay.metrics import RelayMetrics
-from services.udsource.config import UdsourceSettings
-from services.udsource.topic_reader import UdsourceMetrics
-from spark.config import SparkSettings
-from spark.metrics import Metrics as SparkMetrics
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.metrics import CallMetrics
+from dexorder.services.gateway.config import GatewaySettings
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
+from dexorder.services.gateway.events.sessions.registry import SessionMetrics
+from dexorder.services.gateway.kafkapixy.metrics import KafkaMetrics
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.metrics import RelayMetrics
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.topic_reader import UdsourceMetrics
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.metrics import Metrics as SparkMetrics
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"

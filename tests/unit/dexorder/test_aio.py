@@ -9,9 +9,9 @@ from pyiceberg.catalog import load_catalog
 
 from dexorder import AsyncClient, Client, aio, connection, errors, reading
 from dexorder.request import make_request
-from services.common.model.history import Progress, RequestState
-from services.common.model.instrument import InstrumentList, ListedInstrument
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.services.common.model.history import Progress, RequestState
+from dexorder.services.common.model.instrument import InstrumentList, ListedInstrument
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, candles, make_warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 

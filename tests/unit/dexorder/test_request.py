@@ -5,9 +5,9 @@ import pytest
 from dexorder.errors import RequestRefused
 from dexorder.moments import Moment
 from dexorder.request import make_request, parse_period
-from services.common.model.errors import InvalidRequest
-from services.common.model.times import iso, parse_time
-from services.common.rpc.history_messages import encode_request
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.times import iso, parse_time
+from dexorder.services.common.rpc.history_messages import encode_request
 
 
 @pytest.mark.parametrize(

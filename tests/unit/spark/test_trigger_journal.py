@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.cep.journal import Damaged, Entry, Journal, TopicPosition
+from dexorder.spark.cep.journal import Damaged, Entry, Journal, TopicPosition
 
 OFFSETS = st.dictionaries(st.integers(0, 50), st.integers(0, 2**62), max_size=4)
 ENTRIES = st.builds(

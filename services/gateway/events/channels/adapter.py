@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from services.common.model.user_events import Channel, Priority
-from services.gateway.events.model import Contacts, Message, Result
+from dexorder.services.common.model.user_events import Channel, Priority
+from dexorder.services.gateway.events.model import Contacts, Message, Result
 
 NO_CONTACT = "no contact"
 NOT_CONFIGURED = "not configured"

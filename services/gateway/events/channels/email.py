@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 import aiosmtplib
 from pydantic import SecretStr
 
-from services.common.config import BadSettings, is_loopback
-from services.common.model.user_events import Channel, Priority
-from services.gateway.events.channels.adapter import NO_CONNECTION, NO_CONTACT, TIMEOUT
-from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
+from dexorder.services.common.config import BadSettings, is_loopback
+from dexorder.services.common.model.user_events import Channel, Priority
+from dexorder.services.gateway.events.channels.adapter import NO_CONNECTION, NO_CONTACT, TIMEOUT
+from dexorder.services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
 
 _PORTS: Final = {"smtp": 587, "smtps": 465}
 _ADDRESS = re.compile(r'[^\x00-\x20\x7f@<>,;:"\\()\[\]]+@[^\x00-\x20\x7f@<>,;:"\\()\[\]]+')

@@ -14,8 +14,8 @@ from typing import Any, Self
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
 from yarl import URL
 
-from services.gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT
-from services.gateway.events.model import Later, Sent
+from dexorder.services.gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT
+from dexorder.services.gateway.events.model import Later, Sent
 
 _MAX_ANSWER_BYTES = 64 * 1024
 _MAX_WAIT_SECONDS = 24 * 3600.0

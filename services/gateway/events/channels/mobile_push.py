@@ -12,9 +12,9 @@ from firebase_admin import credentials, messaging
 from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 
-from services.common.config import BadSettings
-from services.common.model.user_events import Priority
-from services.gateway.events.channels.adapter import (
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.model.user_events import Priority
+from dexorder.services.gateway.events.channels.adapter import (
     NO_CONNECTION,
     NOT_ACCEPTED,
     PUSH_TTL_SECONDS,
@@ -22,8 +22,8 @@ from services.gateway.events.channels.adapter import (
     truncate,
     utf8_bytes,
 )
-from services.gateway.events.channels.http import Answer, Http
-from services.gateway.events.model import Later, Message, Refused, Result
+from dexorder.services.gateway.events.channels.http import Answer, Http
+from dexorder.services.gateway.events.model import Later, Message, Refused, Result
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1000  # the limit of a whole message is 4096

@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from services.common.model.user_events import Channel
-from services.gateway.events.channels.adapter import NO_CONTACT, NOT_CONFIGURED, ChannelAdapter
-from services.gateway.events.channels.http import AllowedHosts, Http
-from services.gateway.events.channels.telegram import Telegram
-from services.gateway.events.channels.webhooks import DISCORD, SLACK, Webhook
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.channels.adapter import NO_CONTACT, NOT_CONFIGURED, ChannelAdapter
+from dexorder.services.gateway.events.channels.http import AllowedHosts, Http
+from dexorder.services.gateway.events.channels.telegram import Telegram
+from dexorder.services.gateway.events.channels.webhooks import DISCORD, SLACK, Webhook
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
 
 if TYPE_CHECKING:
-    from services.gateway.events.channels.mobile_push import MobilePush
-    from services.gateway.events.channels.web_push import WebPush
+    from dexorder.services.gateway.events.channels.mobile_push import MobilePush
+    from dexorder.services.gateway.events.channels.web_push import WebPush
 
 _CALL_SHARE = 0.9
 """A call ends a little before its send, so that one silent device of PUSH does not hide that another one accepted."""
@@ -44,7 +44,7 @@ async def open_channels(settings: EventsSettings) -> AsyncIterator[ChannelRegist
         http = await stack.enter_async_context(Http(timeout_seconds))
         adapters = [*_http_channels(settings, http), *_push_channel(settings, http, timeout_seconds)]
         if settings.smtp_url.get_secret_value():
-            from services.gateway.events.channels.email import Email
+            from dexorder.services.gateway.events.channels.email import Email
 
             email = Email(settings.smtp_url, settings.smtp_from, timeout_seconds)
             stack.push_async_callback(email.close)
@@ -63,12 +63,12 @@ def _http_channels(settings: EventsSettings, http: Http) -> Iterable[ChannelAdap
 def _push_channel(settings: EventsSettings, http: Http, timeout_seconds: float) -> Iterable[ChannelAdapter]:
     web = mobile = None
     if settings.vapid_key:
-        from services.gateway.events.channels.web_push import WebPush
+        from dexorder.services.gateway.events.channels.web_push import WebPush
 
         hosts = AllowedHosts(settings.push_hosts, plain_http=settings.plain_http)
         web = WebPush(http, hosts, settings.vapid_key, settings.vapid_contact)
     if settings.fcm_credentials:
-        from services.gateway.events.channels.mobile_push import MobilePush
+        from dexorder.services.gateway.events.channels.mobile_push import MobilePush
 
         mobile = MobilePush(http, settings.fcm_credentials, settings.fcm_url, timeout_seconds)
     if web or mobile:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from services.gateway.events.model import Event, Message
+from dexorder.services.gateway.events.model import Event, Message
 
 _MAX_TITLE = 200
 _MAX_VALUE = 500

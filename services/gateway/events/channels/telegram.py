@@ -8,10 +8,10 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from services.common.model.user_events import Channel
-from services.gateway.events.channels.adapter import NO_CONTACT, NOT_ACCEPTED, truncate
-from services.gateway.events.channels.http import Answer, Http
-from services.gateway.events.model import Contacts, Later, Message, Refused, Result
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.channels.adapter import NO_CONTACT, NOT_ACCEPTED, truncate
+from dexorder.services.gateway.events.channels.http import Answer, Http
+from dexorder.services.gateway.events.model import Contacts, Later, Message, Refused, Result
 
 _MAX_TITLE = 256  # UTF-16 units, after the markup is parsed
 _MAX_TEXT = 4096

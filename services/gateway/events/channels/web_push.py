@@ -14,17 +14,17 @@ from py_vapid import Vapid02
 from pywebpush import WebPusher, WebPushException
 from yarl import URL
 
-from services.common.config import BadSettings
-from services.common.model.user_events import Priority
-from services.gateway.events.channels.adapter import (
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.model.user_events import Priority
+from dexorder.services.gateway.events.channels.adapter import (
     HOST_NOT_ALLOWED,
     NOT_ACCEPTED,
     PUSH_TTL_SECONDS,
     truncate,
     utf8_bytes,
 )
-from services.gateway.events.channels.http import AllowedHosts, Answer, Http
-from services.gateway.events.model import Message, Refused, Result, WebPushSubscription
+from dexorder.services.gateway.events.channels.http import AllowedHosts, Answer, Http
+from dexorder.services.gateway.events.model import Message, Refused, Result, WebPushSubscription
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1500  # quoted and encrypted, title and body stay below the 4096 that services accept

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
-from services.common.model.user_events import Channel
-from services.gateway.events.channels.adapter import HOST_NOT_ALLOWED, NO_CONTACT, NOT_ACCEPTED, truncate, utf16_units
-from services.gateway.events.channels.http import AllowedHosts, Answer, Http
-from services.gateway.events.model import Contacts, Message, Refused, Result
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.channels.adapter import (
+    HOST_NOT_ALLOWED,
+    NO_CONTACT,
+    NOT_ACCEPTED,
+    truncate,
+    utf16_units,
+)
+from dexorder.services.gateway.events.channels.http import AllowedHosts, Answer, Http
+from dexorder.services.gateway.events.model import Contacts, Message, Refused, Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.model import Contacts, Event, EventKey, Message
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.model import Contacts, Event, EventKey, Message
 
 NEVER = 2**63 - 1
 """Due time of an event that waits for something other than time; fits into SQLite's integers."""

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-from services.common.model.user_events import Channel, Preference
-from services.gateway.events.delivery.contacts_cache import ContactsCache
-from services.gateway.events.delivery.pending_events import PendingEvent
-from services.gateway.events.model import Contacts, Event, QuietHours
+from dexorder.services.common.model.user_events import Channel, Preference
+from dexorder.services.gateway.events.delivery.contacts_cache import ContactsCache
+from dexorder.services.gateway.events.delivery.pending_events import PendingEvent
+from dexorder.services.gateway.events.model import Contacts, Event, QuietHours
 
 SECOND_NS = 1_000_000_000
 _SESSION = Preference(Channel.ACTIVE_SESSION)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from services.common.model.user_events import Channel
-from services.gateway.events.model import NO_CONTACTS, Contacts
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.model import NO_CONTACTS, Contacts
 
 _FIELDS = {
     Channel.TELEGRAM: "telegram_chat_id",

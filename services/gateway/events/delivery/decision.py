@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from services.common.model.user_events import Channel
-from services.gateway.events.delivery.changes import AttemptRow, Changes, SendRequest, SessionEvent
-from services.gateway.events.delivery.pending_events import PendingEvent
-from services.gateway.events.model import Contacts, Event, Message
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.delivery.changes import AttemptRow, Changes, SendRequest, SessionEvent
+from dexorder.services.gateway.events.delivery.pending_events import PendingEvent
+from dexorder.services.gateway.events.model import Contacts, Event, Message
 
 MAX_EVENTS = 100
 """Events that one decision moves; the others wait for the next one, as containers wait meanwhile."""

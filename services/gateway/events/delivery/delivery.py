@@ -10,17 +10,17 @@ from functools import partial
 from itertools import takewhile
 from operator import itemgetter
 
-from services.common.model.user_events import Channel
-from services.gateway.events.delivery.changes import NEVER, Changes, QueuedRow, Seen
-from services.gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
-from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
-from services.gateway.events.delivery.decision import MAX_EVENTS, Decision, ProviderCall
-from services.gateway.events.delivery.pending_events import PendingEvent, PendingEvents
-from services.gateway.events.delivery.provider_limits import Provider
-from services.gateway.events.delivery.scheduler import Scheduler, if_pending
-from services.gateway.events.delivery.state_machine import StateMachine
-from services.gateway.events.delivery.timers import Timers
-from services.gateway.events.model import Contacts, Event, EventKey, Message, Result
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.delivery.changes import NEVER, Changes, QueuedRow, Seen
+from dexorder.services.gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
+from dexorder.services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
+from dexorder.services.gateway.events.delivery.decision import MAX_EVENTS, Decision, ProviderCall
+from dexorder.services.gateway.events.delivery.pending_events import PendingEvent, PendingEvents
+from dexorder.services.gateway.events.delivery.provider_limits import Provider
+from dexorder.services.gateway.events.delivery.scheduler import Scheduler, if_pending
+from dexorder.services.gateway.events.delivery.state_machine import StateMachine
+from dexorder.services.gateway.events.delivery.timers import Timers
+from dexorder.services.gateway.events.model import Contacts, Event, EventKey, Message, Result
 
 
 class Delivery:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from services.common.model.user_events import SESSION_CHANNELS, Channel, Priority
-from services.gateway.events.delivery.changes import QueuedRow
-from services.gateway.events.delivery.provider_limits import Provider
-from services.gateway.events.delivery.timers import Timed
-from services.gateway.events.model import EventKey
+from dexorder.services.common.model.user_events import SESSION_CHANNELS, Channel, Priority
+from dexorder.services.gateway.events.delivery.changes import QueuedRow
+from dexorder.services.gateway.events.delivery.provider_limits import Provider
+from dexorder.services.gateway.events.delivery.timers import Timed
+from dexorder.services.gateway.events.model import EventKey
 
 _row_values = attrgetter(*QueuedRow._fields)
 

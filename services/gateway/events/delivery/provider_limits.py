@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from typing import Generic, TypeVar
 
-from services.common.model.user_events import Channel
-from services.gateway.events.delivery.timers import Timed
-from services.gateway.events.model import Contacts
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.delivery.timers import Timed
+from dexorder.services.gateway.events.model import Contacts
 
 T = TypeVar("T")
 

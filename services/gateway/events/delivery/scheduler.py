@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from services.gateway.events.delivery.decision import Decision
-from services.gateway.events.delivery.pending_events import PendingEvent
-from services.gateway.events.delivery.provider_limits import Provider
-from services.gateway.events.delivery.timers import Timers
+from dexorder.services.gateway.events.delivery.decision import Decision
+from dexorder.services.gateway.events.delivery.pending_events import PendingEvent
+from dexorder.services.gateway.events.delivery.provider_limits import Provider
+from dexorder.services.gateway.events.delivery.timers import Timers
 
 T = TypeVar("T")
 

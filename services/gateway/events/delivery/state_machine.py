@@ -36,16 +36,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
-from services.gateway.events.delivery.changes import NEVER, ROUND_ENDED, Final, QueuedRow
-from services.gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
-from services.gateway.events.delivery.contacts_cache import ContactsCache
-from services.gateway.events.delivery.decision import Decision, ProviderCall
-from services.gateway.events.delivery.pending_events import PendingEvent, PendingEvents
-from services.gateway.events.delivery.provider_limits import Provider, ProviderLimits
-from services.gateway.events.delivery.scheduler import Scheduler, if_pending
-from services.gateway.events.delivery.timers import Timers
-from services.gateway.events.model import Contacts, Event, Later, Refused, Result, Sent
+from dexorder.services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
+from dexorder.services.gateway.events.delivery.changes import NEVER, ROUND_ENDED, Final, QueuedRow
+from dexorder.services.gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
+from dexorder.services.gateway.events.delivery.contacts_cache import ContactsCache
+from dexorder.services.gateway.events.delivery.decision import Decision, ProviderCall
+from dexorder.services.gateway.events.delivery.pending_events import PendingEvent, PendingEvents
+from dexorder.services.gateway.events.delivery.provider_limits import Provider, ProviderLimits
+from dexorder.services.gateway.events.delivery.scheduler import Scheduler, if_pending
+from dexorder.services.gateway.events.delivery.timers import Timers
+from dexorder.services.gateway.events.model import Contacts, Event, Later, Refused, Result, Sent
 
 
 class StateMachine:

@@ -15,21 +15,21 @@ from typing import Any, TypeVar
 
 import structlog
 
-from services.common.clock import Clock
-from services.common.model.errors import Unavailable
-from services.common.model.user_events import Channel
-from services.common.rpc.streams import retrieved
-from services.gateway.events.dispatcher.port import DispatcherOutputs, Place
-from services.gateway.events.dispatcher.thread import DispatcherThread
-from services.gateway.events.dispatcher.transaction import TransactionProcessor
-from services.gateway.events.dispatcher.unit_of_work import AfterCommit
-from services.gateway.events.ingress.acks import AckCallback
-from services.gateway.events.ingress.containers import Container, ContainersFile
-from services.gateway.events.ingress.receiver import read_copies
-from services.gateway.events.ingress.sockets import EventSockets
-from services.gateway.events.model import Contacts, EventKey, Result
-from services.gateway.events.store.event_log import EventLog
-from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.common.rpc.streams import retrieved
+from dexorder.services.gateway.events.dispatcher.port import DispatcherOutputs, Place
+from dexorder.services.gateway.events.dispatcher.thread import DispatcherThread
+from dexorder.services.gateway.events.dispatcher.transaction import TransactionProcessor
+from dexorder.services.gateway.events.dispatcher.unit_of_work import AfterCommit
+from dexorder.services.gateway.events.ingress.acks import AckCallback
+from dexorder.services.gateway.events.ingress.containers import Container, ContainersFile
+from dexorder.services.gateway.events.ingress.receiver import read_copies
+from dexorder.services.gateway.events.ingress.sockets import EventSockets
+from dexorder.services.gateway.events.model import Contacts, EventKey, Result
+from dexorder.services.gateway.events.store.event_log import EventLog
+from dexorder.services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.common.model.user_events import Channel, Priority, Status
-from services.gateway.events.model import Later, Refused, Result, Sent
+from dexorder.services.common.model.user_events import Channel, Priority, Status
+from dexorder.services.gateway.events.model import Later, Refused, Result, Sent
 
 PREFIX = "dexorder_gateway_event"
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from services.common.model.user_events import Channel
-from services.gateway.events.delivery.changes import SendRequest, SessionEvent
-from services.gateway.events.ingress.acks import AckCallback
-from services.gateway.events.ingress.containers import Container
-from services.gateway.events.model import Contacts, EventKey
-from services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.delivery.changes import SendRequest, SessionEvent
+from dexorder.services.gateway.events.ingress.acks import AckCallback
+from dexorder.services.gateway.events.ingress.containers import Container
+from dexorder.services.gateway.events.model import Contacts, EventKey
+from dexorder.services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
 
 Place = tuple[str, int]
 """Epoch and sequence: a position in the log of a user's sessions."""

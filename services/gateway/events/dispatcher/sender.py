@@ -10,12 +10,12 @@ from typing import Self
 
 import structlog
 
-from services.common.model.user_events import Channel
-from services.gateway.events.channels.adapter import NOT_CONFIGURED, TIMEOUT, ChannelAdapter
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SendRequest
-from services.gateway.events.dispatcher.metrics import SendMetrics
-from services.gateway.events.model import EventKey, Later, Refused, Result
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.channels.adapter import NOT_CONFIGURED, TIMEOUT, ChannelAdapter
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.changes import SendRequest
+from dexorder.services.gateway.events.dispatcher.metrics import SendMetrics
+from dexorder.services.gateway.events.model import EventKey, Later, Refused, Result
 
 log = structlog.get_logger(__name__)
 

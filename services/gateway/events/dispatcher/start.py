@@ -9,23 +9,23 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
-from services.common.clock import SystemClock
-from services.common.config import BadSettings
-from services.common.model.user_events import Channel
-from services.common.storage.durable_sqlite import background_checkpoints
-from services.common.storage.process_lock import sole_owner
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.channel_policy import SECOND_NS, DeliverySettings
-from services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
-from services.gateway.events.delivery.delivery import Delivery
-from services.gateway.events.dispatcher.dispatcher import Dispatcher
-from services.gateway.events.dispatcher.metrics import DispatcherMetrics
-from services.gateway.events.dispatcher.port import DispatcherOutputs
-from services.gateway.events.dispatcher.transaction import TransactionProcessor
-from services.gateway.events.ingress.containers import ContainersFile
-from services.gateway.events.ingress.sockets import open_sockets
-from services.gateway.events.model import Contacts, Event, Message
-from services.gateway.events.store.outbox import Outbox
+from dexorder.services.common.clock import SystemClock
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.common.storage.durable_sqlite import background_checkpoints
+from dexorder.services.common.storage.process_lock import sole_owner
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.channel_policy import SECOND_NS, DeliverySettings
+from dexorder.services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
+from dexorder.services.gateway.events.delivery.delivery import Delivery
+from dexorder.services.gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder.services.gateway.events.dispatcher.port import DispatcherOutputs
+from dexorder.services.gateway.events.dispatcher.transaction import TransactionProcessor
+from dexorder.services.gateway.events.ingress.containers import ContainersFile
+from dexorder.services.gateway.events.ingress.sockets import open_sockets
+from dexorder.services.gateway.events.model import Contacts, Event, Message
+from dexorder.services.gateway.events.store.outbox import Outbox
 
 _MIDDLE_COLLECTIONS = 1_000
 """Collections of the middle generation for each full one."""

@@ -8,14 +8,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from services.common.clock import Clock
-from services.gateway.events.dispatcher.transaction import TransactionProcessor
-from services.gateway.events.dispatcher.unit_of_work import AfterCommit
-from services.gateway.events.ingress.acks import Ack
-from services.gateway.events.ingress.receiver import ReadCopy, read_copies
-from services.gateway.events.ingress.socket_monitor import Waker
-from services.gateway.events.ingress.sockets import EventSockets
-from services.gateway.events.store.outbox import Committed
+from dexorder.services.common.clock import Clock
+from dexorder.services.gateway.events.dispatcher.transaction import TransactionProcessor
+from dexorder.services.gateway.events.dispatcher.unit_of_work import AfterCommit
+from dexorder.services.gateway.events.ingress.acks import Ack
+from dexorder.services.gateway.events.ingress.receiver import ReadCopy, read_copies
+from dexorder.services.gateway.events.ingress.socket_monitor import Waker
+from dexorder.services.gateway.events.ingress.sockets import EventSockets
+from dexorder.services.gateway.events.store.outbox import Committed
 
 MAX_MESSAGES = 512
 """Messages of each socket in one cycle; also how many acks a crash between commit and ack can lose."""

@@ -11,19 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from services.common.clock import Clock
-from services.common.messaging.frames import topic
-from services.common.model.errors import InvalidRequest, SuiteError
-from services.common.model.user_events import Channel
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import Changes
-from services.gateway.events.delivery.contacts_cache import ContactsCache, without
-from services.gateway.events.delivery.delivery import Delivery
-from services.gateway.events.dispatcher.metrics import DispatcherMetrics
-from services.gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
-from services.gateway.events.ingress.receiver import EventReceiver
-from services.gateway.events.model import Contacts, EventKey, Result
-from services.gateway.events.store.outbox import Committed, Outbox
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.messaging.frames import topic
+from dexorder.services.common.model.errors import InvalidRequest, SuiteError
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.changes import Changes
+from dexorder.services.gateway.events.delivery.contacts_cache import ContactsCache, without
+from dexorder.services.gateway.events.delivery.delivery import Delivery
+from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder.services.gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
+from dexorder.services.gateway.events.ingress.receiver import EventReceiver
+from dexorder.services.gateway.events.model import Contacts, EventKey, Result
+from dexorder.services.gateway.events.store.outbox import Committed, Outbox
 
 T = TypeVar("T")
 MAX_DUE_NS = 5_000_000

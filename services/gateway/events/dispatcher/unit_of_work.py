@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.delivery.changes import Changes, SendRequest, SessionEvent
-from services.gateway.events.ingress.acks import Ack, ReplyTo, final_ack
-from services.gateway.events.model import Contacts, Event, EventKey
-from services.gateway.events.store.records import TransientEvent
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.delivery.changes import Changes, SendRequest, SessionEvent
+from dexorder.services.gateway.events.ingress.acks import Ack, ReplyTo, final_ack
+from dexorder.services.gateway.events.model import Contacts, Event, EventKey
+from dexorder.services.gateway.events.store.records import TransientEvent
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.delivery.changes import Final
-from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.delivery.changes import Final
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 
 class Ack(NamedTuple):

@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 from zmq.utils.z85 import Z85CHARS
 
-from services.common.model.errors import NotAllowed
-from services.common.storage.watched_file import WatchedFile, read_yaml
+from dexorder.services.common.model.errors import NotAllowed
+from dexorder.services.common.storage.watched_file import WatchedFile, read_yaml
 
 
 class ContainerQuota(BaseModel):

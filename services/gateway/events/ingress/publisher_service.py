@@ -8,16 +8,16 @@ from typing import Any
 
 import grpc
 
-from services.common.model.errors import Unavailable
-from services.common.model.user_events import Status
-from services.common.rpc.identity import current_caller
-from services.common.rpc.streams import beside, until
-from services.gateway.events.dispatcher.port import DispatcherPort
-from services.gateway.events.ingress.acks import Ack
-from services.gateway.events.ingress.containers import Container, Containers
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.user_events import Status
+from dexorder.services.common.rpc.identity import current_caller
+from dexorder.services.common.rpc.streams import beside, until
+from dexorder.services.gateway.events.dispatcher.port import DispatcherPort
+from dexorder.services.gateway.events.ingress.acks import Ack
+from dexorder.services.gateway.events.ingress.containers import Container, Containers
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 Context = grpc.aio.ServicerContext[Any, Any]
 MAX_UNANSWERED = 1_000

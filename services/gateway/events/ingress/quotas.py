@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.common.model.user_events import Priority
+from dexorder.services.common.model.user_events import Priority
 
 if TYPE_CHECKING:
-    from services.gateway.events.config import EventsSettings
-    from services.gateway.events.ingress.containers import Container
+    from dexorder.services.gateway.events.config import EventsSettings
+    from dexorder.services.gateway.events.ingress.containers import Container
 
 _SECOND_NS = 1_000_000_000
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from services.common.clock import Clock
-from services.common.messaging.frames import topic
-from services.common.model.user_events import Channel, Priority, Status
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.delivery import Delivery
-from services.gateway.events.dispatcher.metrics import DispatcherMetrics
-from services.gateway.events.dispatcher.unit_of_work import UnitOfWork
-from services.gateway.events.ingress.acks import Ack, ReplyTo, final_ack
-from services.gateway.events.ingress.containers import Container
-from services.gateway.events.ingress.quotas import Quotas
-from services.gateway.events.ingress.validation import (
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.messaging.frames import topic
+from dexorder.services.common.model.user_events import Channel, Priority, Status
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.delivery import Delivery
+from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder.services.gateway.events.dispatcher.unit_of_work import UnitOfWork
+from dexorder.services.gateway.events.ingress.acks import Ack, ReplyTo, final_ack
+from dexorder.services.gateway.events.ingress.containers import Container
+from dexorder.services.gateway.events.ingress.quotas import Quotas
+from dexorder.services.gateway.events.ingress.validation import (
     Refusal,
     for_sessions,
     payload_problem,
     read_event,
     read_published,
 )
-from services.gateway.events.model import Event, EventKey
-from services.gateway.events.store.outbox import Known, Outbox
-from services.gateway.events.store.records import TransientEvent
+from dexorder.services.gateway.events.model import Event, EventKey
+from dexorder.services.gateway.events.store.outbox import Known, Outbox
+from dexorder.services.gateway.events.store.records import TransientEvent
 
 Copy = tuple[Container, bytes | None, ReplyTo | None]
 """Copy of an event: sender, UserEvent or None for an unknown message, and whom to answer or None for nobody."""

@@ -13,12 +13,12 @@ import structlog
 import zmq
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from services.common.messaging.curve import curve_authentication, curve_socket
-from services.common.messaging.frames import BadFrame, encode_ack, event_body, published_body
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.ingress.acks import Ack
-from services.gateway.events.ingress.containers import STRANGER, Container, ContainersFile
-from services.gateway.events.ingress.socket_monitor import SocketMonitor, Waker
+from dexorder.services.common.messaging.curve import curve_authentication, curve_socket
+from dexorder.services.common.messaging.frames import BadFrame, encode_ack, event_body, published_body
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.ingress.acks import Ack
+from dexorder.services.gateway.events.ingress.containers import STRANGER, Container, ContainersFile
+from dexorder.services.gateway.events.ingress.socket_monitor import SocketMonitor, Waker
 
 log = structlog.get_logger(__name__)
 Socket = zmq.Socket[bytes]

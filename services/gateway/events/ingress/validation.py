@@ -13,10 +13,17 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from services.common.model import user_events
-from services.common.model.user_events import MAX_CHANNELS, MAX_ID_CHARACTERS, Channel, Preference, Priority, id_problem
-from services.gateway.events.model import Event, EventKey
-from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder.services.common.model import user_events
+from dexorder.services.common.model.user_events import (
+    MAX_CHANNELS,
+    MAX_ID_CHARACTERS,
+    Channel,
+    Preference,
+    Priority,
+    id_problem,
+)
+from dexorder.services.gateway.events.model import Event, EventKey
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
 
 _PRIORITIES = {int(priority): priority for priority in Priority}
 _NO_PAYLOAD = b"{}"

@@ -9,15 +9,15 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from services.common.clock import Clock, SystemClock
-from services.common.model.errors import Exhausted, Unavailable
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SessionEvent
-from services.gateway.events.dispatcher.port import DispatcherPort, Place
-from services.gateway.events.sessions.session import Kind, Session
-from services.gateway.events.sessions.session_frames import EventFrame, Render
-from services.gateway.events.sessions.user_tokens import User
-from services.gateway.events.store.records import TransientEvent
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.model.errors import Exhausted, Unavailable
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.changes import SessionEvent
+from dexorder.services.gateway.events.dispatcher.port import DispatcherPort, Place
+from dexorder.services.gateway.events.sessions.session import Kind, Session
+from dexorder.services.gateway.events.sessions.session_frames import EventFrame, Render
+from dexorder.services.gateway.events.sessions.user_tokens import User
+from dexorder.services.gateway.events.store.records import TransientEvent
 
 PREFIX = "dexorder_gateway_event"
 

@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
-from services.common.clock import Clock
-from services.common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
-from services.gateway.events.dispatcher.port import Place
-from services.gateway.events.sessions.session_frames import EventFrame, OpenedFrame, Render, SessionFrame
-from services.gateway.events.sessions.user_tokens import User
-from services.gateway.events.store.records import Replay, ReplayBatch
+from dexorder.services.common.clock import Clock
+from dexorder.services.common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
+from dexorder.services.gateway.events.dispatcher.port import Place
+from dexorder.services.gateway.events.sessions.session_frames import EventFrame, OpenedFrame, Render, SessionFrame
+from dexorder.services.gateway.events.sessions.user_tokens import User
+from dexorder.services.gateway.events.store.records import Replay, ReplayBatch
 
 Kind = Literal["grpc", "websocket"]
 """Protocol of a client."""

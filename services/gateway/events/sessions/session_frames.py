@@ -15,13 +15,13 @@ from typing import Any
 import orjson
 from google.protobuf import json_format
 
-from services.common.model.user_events import Priority
-from services.gateway.events.delivery.changes import SessionEvent
-from services.gateway.events.ingress.validation import for_sessions
-from services.gateway.events.model import Event, EventKey, Message
-from services.gateway.events.store.records import Replay
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder.services.common.model.user_events import Priority
+from dexorder.services.gateway.events.delivery.changes import SessionEvent
+from dexorder.services.gateway.events.ingress.validation import for_sessions
+from dexorder.services.gateway.events.model import Event, EventKey, Message
+from dexorder.services.gateway.events.store.records import Replay
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 
 Render = Callable[[Event], Message]
 _TYPES, _PRIORITIES, _CHANNELS = (

@@ -4,7 +4,7 @@ Only EdDSA (Ed25519) and RS256 are accepted, each only with a key of its type, w
 used as a shared secret. `kid` names the key's file, `aud` must match, `sub` is the user. Tokens can't be revoked, so
 the time from `iat` to `exp` must be short.
 
-For development, ``python -m services.gateway.events.sessions.user_tokens key DIR NAME`` makes a pair of keys:
+For development, ``python -m dexorder.services.gateway.events.sessions.user_tokens key DIR NAME`` makes a pair of keys:
 ``NAME.pem``, which the gateway reads, and ``NAME.key``, which signs. ``... token --key DIR/NAME.key USER`` signs
 a token and prints it.
 """
@@ -34,10 +34,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from jwt.exceptions import InvalidSubjectError
 
-from services.common.clock import Clock, SystemClock
-from services.common.config import BadSettings
-from services.common.model.errors import Unauthenticated
-from services.gateway.events.config import EventsSettings
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.model.errors import Unauthenticated
+from dexorder.services.gateway.events.config import EventsSettings
 
 log = structlog.get_logger(__name__)
 PublicKey = Ed25519PublicKey | RSAPublicKey
@@ -224,7 +224,7 @@ def sign(secret: Path, user_id: str, *, audience: str = "dexorder", seconds: int
 def main(arguments: list[str] | None = None) -> None:
     """Run the command ``key`` or ``token``."""
     parser = argparse.ArgumentParser(
-        prog="python -m services.gateway.events.sessions.user_tokens", description="Users' JWTs."
+        prog="python -m dexorder.services.gateway.events.sessions.user_tokens", description="Users' JWTs."
     )
     commands = parser.add_subparsers(required=True, dest="command")
     keys = commands.add_parser("key", help="generate a pair of keys")

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 import structlog
 from aiohttp import web
 
-from services.common.config import BadSettings
-from services.common.http_server import http_server, server_tls
-from services.common.model.errors import SuiteError
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.sessions.session import CLOSE_SECONDS
-from services.gateway.events.sessions.websocket import MAX_MESSAGE_BYTES, SessionBackend, WebSocketConnection
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.http_server import http_server, server_tls
+from dexorder.services.common.model.errors import SuiteError
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.sessions.session import CLOSE_SECONDS
+from dexorder.services.gateway.events.sessions.websocket import MAX_MESSAGE_BYTES, SessionBackend, WebSocketConnection
 
 log = structlog.get_logger(__name__)
 PAGE = Path(__file__).parents[1] / "page"

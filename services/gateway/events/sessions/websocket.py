@@ -24,7 +24,7 @@ from aiohttp import WSMessage, WSMsgType, web
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from services.common.model.errors import (
+from dexorder.services.common.model.errors import (
     Code,
     Exhausted,
     InvalidRequest,
@@ -33,14 +33,14 @@ from services.common.model.errors import (
     Unauthenticated,
     Unavailable,
 )
-from services.common.rpc.streams import beside
-from services.gateway.events.dispatcher.port import DispatcherPort
-from services.gateway.events.proto_mapping import ack_of, page_answer, place_of, query_of
-from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from services.gateway.events.sessions.session import Session
-from services.gateway.events.sessions.session_frames import proto_json
-from services.gateway.events.sessions.user_tokens import MAX_TOKEN_CHARACTERS, TokenVerifier, User
-from services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder.services.common.rpc.streams import beside
+from dexorder.services.gateway.events.dispatcher.port import DispatcherPort
+from dexorder.services.gateway.events.proto_mapping import ack_of, page_answer, place_of, query_of
+from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder.services.gateway.events.sessions.session import Session
+from dexorder.services.gateway.events.sessions.session_frames import proto_json
+from dexorder.services.gateway.events.sessions.user_tokens import MAX_TOKEN_CHARACTERS, TokenVerifier, User
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
 
 log = structlog.get_logger(__name__)
 M = TypeVar("M", bound=Message)

@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.delivery.changes import SessionEvent
-from services.gateway.events.model import EventKey
-from services.gateway.events.store import schema
-from services.gateway.events.store.records import Page, Query, Record, ReplayBatch
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.delivery.changes import SessionEvent
+from dexorder.services.gateway.events.model import EventKey
+from dexorder.services.gateway.events.store import schema
+from dexorder.services.gateway.events.store.records import Page, Query, Record, ReplayBatch
 
 MAX_EVENTS = 256
 MAX_BYTES = 1 << 20

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import orjson
 
-from services.common.model.user_events import Channel
-from services.common.storage.durable_sqlite import open_durable
-from services.gateway.events.delivery.changes import Changes, Final, QueuedRow
-from services.gateway.events.model import Contacts, EventKey
-from services.gateway.events.store import schema
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.common.storage.durable_sqlite import open_durable
+from dexorder.services.gateway.events.delivery.changes import Changes, Final, QueuedRow
+from dexorder.services.gateway.events.model import Contacts, EventKey
+from dexorder.services.gateway.events.store import schema
 
 MAX_FORGOTTEN = 500
 Committed = Callable[[], bool]

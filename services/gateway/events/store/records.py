@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.delivery.changes import AttemptRow, SessionEvent
-from services.gateway.events.model import EventKey
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.delivery.changes import AttemptRow, SessionEvent
+from dexorder.services.gateway.events.model import EventKey
 
 
 class TransientEvent(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from services.common.model.user_events import Channel, Status
-from services.gateway.events.delivery.changes import STATE_FIELDS, AttemptRow, Final, QueuedRow
-from services.gateway.events.ingress.validation import Refusal, read_event
-from services.gateway.events.model import Contacts, Event, EventKey, QuietHours, WebPushSubscription
+from dexorder.services.common.model.user_events import Channel, Status
+from dexorder.services.gateway.events.delivery.changes import STATE_FIELDS, AttemptRow, Final, QueuedRow
+from dexorder.services.gateway.events.ingress.validation import Refusal, read_event
+from dexorder.services.gateway.events.model import Contacts, Event, EventKey, QuietHours, WebPushSubscription
 
 STEPS = (
     # 1. `forgotten` is the highest sequence of each user whose event is no longer stored.

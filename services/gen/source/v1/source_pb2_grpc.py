@@ -4,7 +4,7 @@ import grpc
 import warnings
 
 from google.protobuf import empty_pb2 as google_dot_protobuf_dot_empty__pb2
-from services.gen.source.v1 import source_pb2 as source_dot_v1_dot_source__pb2
+from dexorder.services.gen.source.v1 import source_pb2 as source_dot_v1_dot_source__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

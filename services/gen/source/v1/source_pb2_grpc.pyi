@@ -6,7 +6,7 @@ The given source protocol of Numaflow, with what its later releases added."""
 from collections import abc as _abc
 from google.protobuf import empty_pb2 as _empty_pb2
 from grpc import aio as _aio
-from services.gen.source.v1 import source_pb2 as _source_pb2
+from dexorder.services.gen.source.v1 import source_pb2 as _source_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

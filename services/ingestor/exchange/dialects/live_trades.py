@@ -13,8 +13,8 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any, NamedTuple
 
-from services.ingestor.exchange.validation import MS_NS, BadAnswer
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer
+from dexorder.services.ingestor.realtime.trade import Trade
 
 PAGE_TRADES = 1_000
 """Number of trades that a query asks for."""

@@ -15,11 +15,11 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from services.common.model.page import Candle
-from services.common.model.periods import floor_to_grid, next_open
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS, iso
-from services.ingestor.exchange.validation import BadAnswer
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import floor_to_grid, next_open
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS, iso
+from dexorder.services.ingestor.exchange.validation import BadAnswer
 
 PAGE_TRADES = 1_000
 """Largest number of trades in one answer."""

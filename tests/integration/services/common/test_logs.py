@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import logging, sys, structlog
-from services.common import logs
+from dexorder.services.common import logs
 logs.configure("x", level="debug", style=sys.argv[1])
 log = structlog.get_logger("x")
 def fail(password):

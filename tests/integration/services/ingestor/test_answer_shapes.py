@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from services.common.model.history import RequestStatus
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.ingestor import instrument_reports
+from dexorder.services.common.model.history import RequestStatus
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor import instrument_reports
 from tests.unit.services.ingestor.whole import whole
 from tests.unit.services.relay.harness import at
 

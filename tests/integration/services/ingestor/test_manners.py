@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.config import IngestorSettings
-from services.ingestor.server import work
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.server import work
 from tests.unit.services.ingestor.conftest import (
     Sim,
     StartWorld,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.udsource.config import UdsourceSettings
-from services.udsource.server import serve
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.server import serve
 from tests.integration.services.udsource.client import SourceClient
 
 MakeSettings = Callable[..., UdsourceSettings]

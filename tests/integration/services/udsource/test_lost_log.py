@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from dexorder.services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.server import serve
+from dexorder.spark.source.client import SourceBroken, SourceClient
+from dexorder.spark.source.options import SourceOptions
 from dexorder.testing.processes import until
-from services.udsource.config import UdsourceSettings
-from services.udsource.server import serve
-from spark.source.client import SourceBroken, SourceClient
-from spark.source.options import SourceOptions
 from tests.fixtures_kafka import TwoBrokers
 from tests.integration.services.common.kafka.group_reader import create_placed, write
 from tests.unit.spark.source.engine import Checkpoint, Engine, Row

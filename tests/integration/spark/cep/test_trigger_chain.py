@@ -11,17 +11,17 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.kafka.page_record import page_value
-from services.common.model.page import Candle, Kind, PageHeaders
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.common.rpc.trigger_messages import decode_event
-from services.gen.dexorder.events.v1 import event_service_pb2 as epb
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
-from services.gen.dexorder.events.v1 import user_events_pb2 as user
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import triggers_pb2 as pb
-from spark.cep.host import TriggerHost
+from dexorder.services.common.kafka.page_record import page_value
+from dexorder.services.common.model.page import Candle, Kind, PageHeaders
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.rpc.trigger_messages import decode_event
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as epb
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as user
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder.spark.cep.host import TriggerHost
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.unit.services.relay.harness import TICKER, Suite, suite
 from tests.unit.services.relay.realtime.worker import RawWorker

@@ -7,8 +7,8 @@ from threading import Event
 import pytest
 from pydantic import ValidationError
 
-from spark.config import SparkSettings
-from spark.pipeline.fault import Fault, Moment
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.pipeline.fault import Fault, Moment
 
 WAIT_SECONDS = 60
 
@@ -96,7 +96,11 @@ def test_a_misspelt_fault_is_refused_at_start(text: str) -> None:
 def test_only_the_jvm_and_the_driver_get_sigkill() -> None:
     jvm, bystander = (subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2))
     driver = subprocess.run(
-        [sys.executable, "-c", f"from spark.pipeline.fault import kill_driver; kill_driver({jvm.pid}); print('alive')"],
+        [
+            sys.executable,
+            "-c",
+            f"from dexorder.spark.pipeline.fault import kill_driver; kill_driver({jvm.pid}); print('alive')",
+        ],
         capture_output=True,
     )
     assert (driver.returncode, driver.stdout) == (-signal.SIGKILL, b"")

@@ -15,15 +15,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.tables import OHLC
-from spark.config import SparkSettings
-from spark.metrics import Metrics
-from spark.pipeline.reporter import RelayReporter
-from spark.pipeline.table_driver import TableDriver
-from spark.runtime.session import catalog_conf
-from spark.tables.ohlc import CANDLES
-from spark.tables.table import ensure_tables
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.metrics import Metrics
+from dexorder.spark.pipeline.reporter import RelayReporter
+from dexorder.spark.pipeline.table_driver import TableDriver
+from dexorder.spark.runtime.session import catalog_conf
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.table import ensure_tables
 from tests.fakes.pages import control
 from tests.fakes.pipeline import Oracle, wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served

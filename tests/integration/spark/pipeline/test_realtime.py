@@ -12,25 +12,25 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.claims import read_coverage
+from dexorder.services.common.lake.commit_state import state_of
+from dexorder.services.common.lake.coverage import decode_coverage
+from dexorder.services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.page import Kind
+from dexorder.services.common.model.time_range import merge
+from dexorder.spark.config import MaintenanceSettings, SparkSettings
+from dexorder.spark.maintenance.runner import MaintenanceRunner
+from dexorder.spark.metrics import MaintenanceMetrics
+from dexorder.spark.pipeline import presence, table_driver
+from dexorder.spark.pipeline.batch import Pipeline
+from dexorder.spark.pipeline.driver import Driver
+from dexorder.spark.runtime.locks import WriterLocks
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.tickers import SNAPSHOTS
+from dexorder.spark.tables.ticks import TRADES
 from dexorder.testing.dispatches import realtime_dispatch_id
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import read_coverage
-from services.common.lake.commit_state import state_of
-from services.common.lake.coverage import decode_coverage
-from services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS
-from services.common.model.instrument import Series
-from services.common.model.page import Kind
-from services.common.model.time_range import merge
-from spark.config import MaintenanceSettings, SparkSettings
-from spark.maintenance.runner import MaintenanceRunner
-from spark.metrics import MaintenanceMetrics
-from spark.pipeline import presence, table_driver
-from spark.pipeline.batch import Pipeline
-from spark.pipeline.driver import Driver
-from spark.runtime.locks import WriterLocks
-from spark.tables.ohlc import CANDLES
-from spark.tables.tickers import SNAPSHOTS
-from spark.tables.ticks import TRADES
 from tests.fakes.pages import TICKER, Record, control, final, page
 from tests.fakes.pipeline import OTHER, Recorder, frame, wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served

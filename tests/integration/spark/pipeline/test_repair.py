@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.tables import OHLC
-from services.common.model.instrument import Series
-from services.relay.history.mending import TableMender
-from services.relay.history.table_reader import TableReader
-from spark.pipeline.batch import Pipeline
-from spark.tables.ohlc import CANDLES
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.relay.history.mending import TableMender
+from dexorder.services.relay.history.table_reader import TableReader
+from dexorder.spark.pipeline.batch import Pipeline
+from dexorder.spark.tables.ohlc import CANDLES
 from tests.fakes.pages import TICKER, control, page, span
 from tests.fakes.pipeline import Recorder, frame
 

@@ -8,13 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import renew_marks
-from services.common.lake.tables import udf_table
-from spark.config import MaintenanceSettings
-from spark.maintenance.runner import MaintenanceRunner
-from spark.metrics import MaintenanceMetrics
-from spark.runtime.locks import WriterLocks
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.claims import renew_marks
+from dexorder.services.common.lake.tables import udf_table
+from dexorder.spark.config import MaintenanceSettings
+from dexorder.spark.maintenance.runner import MaintenanceRunner
+from dexorder.spark.metrics import MaintenanceMetrics
+from dexorder.spark.runtime.locks import WriterLocks
 from tests.fakes.pages import TICKER
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.fakes.trades import trade, trades_head, trades_record

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.supervisor.plan import OWNED, PARTS, STOP_ORDER, Part, Ports, SuiteOptions, parse_only, plan
-from services.common.lake.catalog import CatalogSettings
 
 DIR = Path("/srv/suite")
 

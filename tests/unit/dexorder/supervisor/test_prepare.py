@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from dexorder.errors import SuiteFailed
+from dexorder.services.common.exchanges import load_exchanges
 from dexorder.supervisor import prepare
 from dexorder.supervisor.plan import Ports, SuiteOptions
-from services.common.exchanges import load_exchanges
 from tests.paths import ROOT
 
 

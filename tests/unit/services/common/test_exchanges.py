@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.common.exchanges import Exchange, load_exchanges, override_urls
+from dexorder.services.common.exchanges import Exchange, load_exchanges, override_urls
 from tests.paths import ROOT
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from services.common.config import BadSettings, load_settings, read_settings
-from services.gateway.config import GatewaySettings
-from services.gateway.kafkapixy.cluster_config import TopicSpec, parse_topics
+from dexorder.services.common.config import BadSettings, load_settings, read_settings
+from dexorder.services.gateway.config import GatewaySettings
+from dexorder.services.gateway.kafkapixy.cluster_config import TopicSpec, parse_topics
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,17 @@ import grpc
 import zmq
 import zmq.asyncio
 
-from services.common.messaging.frames import WorkFrame, decode_work, encode_work
-from services.common.model.page import OHLC_TOPIC, Kind, PageHeaders
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
-from services.gen.dexorder.relay.v1 import control_pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
-from services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
-from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from services.ingestor.broker.slots import JobKind, Slots, SlotType
+from dexorder.services.common.messaging.frames import WorkFrame, decode_work, encode_work
+from dexorder.services.common.model.page import OHLC_TOPIC, Kind, PageHeaders
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from dexorder.services.ingestor.broker.slots import JobKind, Slots, SlotType
 
 M = TypeVar("M", bound=WorkFrame)
 

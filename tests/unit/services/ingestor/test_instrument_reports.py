@@ -9,15 +9,15 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.model.errors import Unavailable
-from services.common.model.instrument import CandleOffer, ListedInstrument
-from services.ingestor import instrument_reports
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.failures import ExchangeFailure
-from services.ingestor.exchange.instruments import list_instruments
-from services.ingestor.instrument_reports import InstrumentReporter
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Refused
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.instrument import CandleOffer, ListedInstrument
+from dexorder.services.ingestor import instrument_reports
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure
+from dexorder.services.ingestor.exchange.instruments import list_instruments
+from dexorder.services.ingestor.instrument_reports import InstrumentReporter
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Refused
 from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, StartWorld, minutes
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import run_job

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from services.ingestor.config import IngestorSettings
-from services.ingestor.server import work
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.server import work
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, ingestor_process, running_sim, until
 from tests.unit.services.ingestor.fakes import FakeGateway, grpc_peer
 from tests.unit.services.relay.harness import Suite, at, suite

@@ -20,30 +20,30 @@ import zmq
 import zmq.asyncio
 from pyiceberg.catalog import Catalog
 
+from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.coverage import CoverageRow, encode_coverage
+from dexorder.services.common.lake.rewrite import replace_rows
+from dexorder.services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, opens_in
+from dexorder.services.common.messaging.frames import decode_work, encode_work
+from dexorder.services.common.model.history import Dispatch
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder.services.relay.broker.leases import Assignment, Leases
+from dexorder.services.relay.config import RelaySettings
+from dexorder.services.relay.history import dispatches
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.server import RunningRelay, relay
+from dexorder.services.relay.store.schema import Batch
 from dexorder.testing.processes import free_block
-from services.common.clock import Clock, SystemClock
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.coverage import CoverageRow, encode_coverage
-from services.common.lake.rewrite import replace_rows
-from services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, opens_in
-from services.common.messaging.frames import decode_work, encode_work
-from services.common.model.history import Dispatch
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from services.relay.broker.leases import Assignment, Leases
-from services.relay.config import RelaySettings
-from services.relay.history import dispatches
-from services.relay.history.state import HistoryState
-from services.relay.server import RunningRelay, relay
-from services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
 
@@ -86,7 +86,7 @@ def settings(folder: Path, **overrides: Any) -> RelaySettings:
 
 
 def environment(folder: Path, port: int = 0) -> dict[str, str]:
-    """Return the environment of ``python -m services.relay`` on the same files."""
+    """Return the environment of ``python -m dexorder.services.relay`` on the same files."""
     return {
         **os.environ,
         "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}",

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.model.errors import Exhausted, InvalidRequest, NotFound
-from services.common.model.history import HistoryRequest, Progress, RequestRecord, RequestState
-from services.common.model.times import SECOND_NS
-from services.common.rpc.identity import Caller, Quota, Role
-from services.relay import access
-from services.relay.access import Limits, Quotas
+from dexorder.services.common.model.errors import Exhausted, InvalidRequest, NotFound
+from dexorder.services.common.model.history import HistoryRequest, Progress, RequestRecord, RequestState
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.rpc.identity import Caller, Quota, Role
+from dexorder.services.relay import access
+from dexorder.services.relay.access import Limits, Quotas
 
 DESK, OTHER = Caller("desk", Role.CLIENT), Caller("other", Role.CLIENT)
 BOSS = Caller("boss", Role.ADMIN)

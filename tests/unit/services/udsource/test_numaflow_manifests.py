@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.udsource.config import UdsourceSettings
+from dexorder.services.udsource.config import UdsourceSettings
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"

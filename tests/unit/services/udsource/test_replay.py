@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.model.errors import InvalidRequest
-from services.udsource.replay import (
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.udsource.replay import (
     OffsetRange,
     OffsetsGone,
     check_range,

@@ -8,20 +8,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import claim_rows, collect_claims, read_coverage, write_claims
-from services.common.lake.commit import CommitLost, commit_files
-from services.common.lake.commit_state import CommitState
-from services.common.lake.coverage import decode_coverage
-from services.common.lake.tables import COVERAGE, TICKS
-from services.common.model.history import PageResult
-from services.common.model.instrument import Series
-from services.common.model.periods import TRADES_PERIOD
-from services.common.model.time_range import merge
-from spark.config import MaintenanceSettings
-from spark.maintenance.runner import MaintenanceRunner
-from spark.metrics import MaintenanceMetrics
-from spark.runtime.locks import WriterLocks
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.claims import claim_rows, collect_claims, read_coverage, write_claims
+from dexorder.services.common.lake.commit import CommitLost, commit_files
+from dexorder.services.common.lake.commit_state import CommitState
+from dexorder.services.common.lake.coverage import decode_coverage
+from dexorder.services.common.lake.tables import COVERAGE, TICKS
+from dexorder.services.common.model.history import PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.model.time_range import merge
+from dexorder.spark.config import MaintenanceSettings
+from dexorder.spark.maintenance.runner import MaintenanceRunner
+from dexorder.spark.metrics import MaintenanceMetrics
+from dexorder.spark.runtime.locks import WriterLocks
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 
@@ -75,7 +75,7 @@ def test_a_merge_that_fails_is_made_again(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("services.common.lake.merge.commit_files", fail)
+        patch.setattr("dexorder.services.common.lake.merge.commit_files", fail)
         runner.merge()
     labels = {"table": COVERAGE.name, "step": "merge"}
     failures = registry.get_sample_value("dexorder_spark_maintenance_failures_total", labels)

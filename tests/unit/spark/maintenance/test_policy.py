@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.tables import OHLC
-from spark.config import MaintenanceSettings
-from spark.maintenance.policy import (
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.spark.config import MaintenanceSettings
+from dexorder.spark.maintenance.policy import (
     Compact,
     MergeManifests,
     PartitionState,
@@ -15,7 +15,7 @@ from spark.maintenance.policy import (
     plan,
     predicate,
 )
-from spark.maintenance.snapshots import Expire, SnapshotState
+from dexorder.spark.maintenance.snapshots import Expire, SnapshotState
 
 MB = 1024 * 1024
 DAY = 24 * 3_600 * 1_000_000_000

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import commit_files, remove_files
-from services.common.lake.tables import OHLC
-from spark.pipeline import files
-from spark.pipeline.dead_letters import LetterLayout
-from spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND, decode_batches
-from spark.pipeline.files import Layout, Stage, Writer, read_columns, unpack
-from spark.source.records import RAW
-from spark.tables.ohlc import CANDLES
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.commit import commit_files, remove_files
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.spark.pipeline import files
+from dexorder.spark.pipeline.dead_letters import LetterLayout
+from dexorder.spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND, decode_batches
+from dexorder.spark.pipeline.files import Layout, Stage, Writer, read_columns, unpack
+from dexorder.spark.source.records import RAW
+from dexorder.spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page
 from tests.fakes.staged import stored
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import commit_files
-from services.common.lake.tables import OHLC
-from spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
-from spark.pipeline.files import unpack
-from spark.pipeline.page_source import Pace, Spacing, page_source
-from spark.source.offsets import from_json, to_json
-from spark.source.udsource import UdSource
-from spark.tables.ohlc import CANDLES
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.commit import commit_files
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
+from dexorder.spark.pipeline.files import unpack
+from dexorder.spark.pipeline.page_source import Pace, Spacing, page_source
+from dexorder.spark.source.offsets import from_json, to_json
+from dexorder.spark.source.udsource import UdSource
+from dexorder.spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
 from tests.fakes.source_server import FakeSource, RunningSource
 

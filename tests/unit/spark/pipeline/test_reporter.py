@@ -8,16 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.dispatch_id import number_of
-from services.common.model.history import IssuedDispatch, PageResult
-from services.common.model.instrument import Series
-from services.common.model.proof import Proof, ProofKind, encode_proofs
-from services.common.rpc.history_messages import encode_issued_dispatch
-from services.gen.dexorder.ingest.v1 import ingest_pb2
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from services.gen.dexorder.relay.v1 import relay_service_pb2
-from spark.pipeline.reporter import MAX_REPORT_BYTES, FinalReport, RelayReporter, Stopped, split_report, to_request
+from dexorder.services.common.model.dispatch_id import number_of
+from dexorder.services.common.model.history import IssuedDispatch, PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.proof import Proof, ProofKind, encode_proofs
+from dexorder.services.common.rpc.history_messages import encode_issued_dispatch
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2
+from dexorder.spark.pipeline.reporter import (
+    MAX_REPORT_BYTES,
+    FinalReport,
+    RelayReporter,
+    Stopped,
+    split_report,
+    to_request,
+)
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 FINAL_MINUTE = encode_proofs([Proof(span(2, 1), ProofKind.TRADE_IDS, 2, 5_000, 5_000)])

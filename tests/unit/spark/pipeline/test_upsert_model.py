@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import CommitLost
-from services.common.lake.commit_state import CommitState, state_of
-from services.common.lake.tables import OHLC
-from services.common.model.instrument import Series
-from services.common.model.page import PageHeaders
-from spark.pipeline import upsert
-from spark.pipeline.upsert import KeyRange
-from spark.tables.ohlc import CANDLES
-from spark.tables.table import ensure_tables
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.commit import CommitLost
+from dexorder.services.common.lake.commit_state import CommitState, state_of
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.page import PageHeaders
+from dexorder.spark.pipeline import upsert
+from dexorder.spark.pipeline.upsert import KeyRange
+from dexorder.spark.tables.ohlc import CANDLES
+from dexorder.spark.tables.table import ensure_tables
 from tests.examples import few
 from tests.fakes.pages import DAY, MINUTE_NS, control
 from tests.fakes.pipeline import ns

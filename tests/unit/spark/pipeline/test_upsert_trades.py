@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import CommitLost
-from services.common.lake.commit_state import state_of
-from services.common.lake.tables import TICKERS, TICKS, trades_in
-from services.common.model.page import PageHeaders
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from spark.pipeline import upsert
-from spark.pipeline.upsert import KeyRange
-from spark.tables.table import PageTable, ensure_tables
-from spark.tables.tickers import SNAPSHOTS
-from spark.tables.ticks import TOLERANCE_NS, TRADES
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.commit import CommitLost
+from dexorder.services.common.lake.commit_state import state_of
+from dexorder.services.common.lake.tables import TICKERS, TICKS, trades_in
+from dexorder.services.common.model.page import PageHeaders
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.spark.pipeline import upsert
+from dexorder.spark.pipeline.upsert import KeyRange
+from dexorder.spark.tables.table import PageTable, ensure_tables
+from dexorder.spark.tables.tickers import SNAPSHOTS
+from dexorder.spark.tables.ticks import TOLERANCE_NS, TRADES
 from tests.examples import few
 from tests.fakes.staged import files_of_records
 from tests.fakes.trades import (

@@ -2,9 +2,9 @@ import re
 import zipfile
 from pathlib import Path
 
-from spark.config import SparkSettings
-from spark.runtime.package import write_packages
-from spark.runtime.session import session_conf
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.runtime.package import write_packages
+from dexorder.spark.runtime.session import session_conf
 
 
 def test_only_a_local_session_is_tied_to_loopback() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.model.errors import InvalidRequest
-from spark.runtime.session import catalog_conf, java_properties, jdbc_properties
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.spark.runtime.session import catalog_conf, java_properties, jdbc_properties
 
 SQL = {"type": "sql", "uri": "postgresql://db/lake", "warehouse": "s3://lake/w"}
 

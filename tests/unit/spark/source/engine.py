@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark.source.options import SourceOptions
-from spark.source.udsource import UdStreamReader, read_partition
+from dexorder.spark.source.options import SourceOptions
+from dexorder.spark.source.udsource import UdStreamReader, read_partition
 
 Row = dict[str, Any]
 

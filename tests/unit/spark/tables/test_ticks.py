@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.tables import TICKS
-from services.common.model.errors import InvalidRequest
-from services.common.model.page import MAX_RECORD_TRADES
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.market.v1 import market_pb2 as pb
-from spark.pipeline.decode import decode_record
-from spark.tables.ticks import TRADES, decode_page, decode_slowly, decode_trades
+from dexorder.services.common.lake.tables import TICKS
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.page import MAX_RECORD_TRADES
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.market.v1 import market_pb2 as pb
+from dexorder.spark.pipeline.decode import decode_record
+from dexorder.spark.tables.ticks import TRADES, decode_page, decode_slowly, decode_trades
 from tests.fakes.pages import TICKER
 from tests.fakes.trades import second, trade, trades_head, trades_record
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.udf import TICKS, UdfInput
-from services.common.udf.points import Batch, Point
-from services.common.udf.session import Edge
-from spark.udf import feed as rules
-from spark.udf.feed import Feed, FeedState
-from spark.udf.state import StageState, decode_state, encode_state
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.udf import TICKS, UdfInput
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.session import Edge
+from dexorder.spark.udf import feed as rules
+from dexorder.spark.udf.feed import Feed, FeedState
+from dexorder.spark.udf.state import StageState, decode_state, encode_state
 
 SECOND_NS = 1_000_000_000
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.model.udf import TICKS, UdfDefinition, UdfInput, UdfRegistration, UdfState
-from services.common.rpc.udf_messages import decode_status
-from spark.config import SparkSettings
-from spark.runtime.locks import WriterLocks
-from spark.udf.programs import Declared
-from spark.udf.stages import UdfStages
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.udf import TICKS, UdfDefinition, UdfInput, UdfRegistration, UdfState
+from dexorder.services.common.rpc.udf_messages import decode_status
+from dexorder.spark.config import SparkSettings
+from dexorder.spark.runtime.locks import WriterLocks
+from dexorder.spark.udf.programs import Declared
+from dexorder.spark.udf.stages import UdfStages
 from tests.fakes.pages import TICKER
 from tests.fakes.pipeline import wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served

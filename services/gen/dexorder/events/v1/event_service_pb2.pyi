@@ -4,7 +4,7 @@ isort:skip_file
 User events over gRPC: sessions of users, publishers that do not use ZMQ, and staff."""
 
 from collections import abc as _abc
-from services.gen.dexorder.events.v1 import user_events_pb2 as _user_events_pb2
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as _user_events_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -4,7 +4,7 @@ isort:skip_file
 User events over gRPC: sessions of users, publishers that do not use ZMQ, and staff."""
 
 from collections import abc as _abc
-from services.gen.dexorder.events.v1 import event_service_pb2 as _event_service_pb2
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as _event_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

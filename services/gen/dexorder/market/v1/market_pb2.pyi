@@ -4,7 +4,7 @@ isort:skip_file
 Trades and ticker snapshots as they travel through Kafka and to clients, and live candles."""
 
 from collections import abc as _abc
-from services.gen.dexorder.market.v1 import ohlcv_pb2 as _ohlcv_pb2
+from dexorder.services.gen.dexorder.market.v1 import ohlcv_pb2 as _ohlcv_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as dexorder_dot_pipeline_dot_v1_dot_maintenance__service__pb2
+from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as dexorder_dot_pipeline_dot_v1_dot_maintenance__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -4,7 +4,7 @@ isort:skip_file
 Maintenance of the Iceberg tables by their only writer."""
 
 from collections import abc as _abc
-from services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as _maintenance_service_pb2
+from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as _maintenance_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

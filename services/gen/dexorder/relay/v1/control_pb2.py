@@ -22,14 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x64\x65xorder/relay/v1/control.proto\x12\x11\x64\x65xorder.relay.v1\x1a\x1f\x64\x65xorder/ingest/v1/ingest.proto\"y\n\x17\x43ontrolIngestorsRequest\x12\x34\n\x07\x63ontrol\x18\x01 \x01(\x0b\x32#.dexorder.ingest.v1.IngestorControl\x12\x18\n\x0bingestor_id\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x0e\n\x0c_ingestor_id\"M\n\x18\x43ontrolIngestorsResponse\x12\x31\n\x07results\x18\x01 \x03(\x0b\x32 .dexorder.relay.v1.ControlResult\"\x99\x01\n\rControlResult\x12\x13\n\x0bingestor_id\x18\x01 \x01(\t\x12\x32\n\x07outcome\x18\x02 \x01(\x0e\x32!.dexorder.relay.v1.ControlOutcome\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12/\n\x05state\x18\x04 \x01(\x0b\x32 .dexorder.relay.v1.IngestorState\"\x98\x01\n\rIngestorState\x12\x14\n\x0crunning_jobs\x18\x01 \x01(\r\x12\x15\n\rrealtime_jobs\x18\x02 \x01(\r\x12\x14\n\x0cstopped_jobs\x18\x03 \x01(\r\x12\x32\n\x06\x63onfig\x18\x04 \x01(\x0b\x32\".dexorder.ingest.v1.IngestorConfig\x12\x10\n\x08\x64raining\x18\x05 \x01(\x08\"M\n\x13WatchControlRequest\x12\x13\n\x0bingestor_id\x18\x01 \x01(\t\x12\x11\n\texchanges\x18\x02 \x03(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\"`\n\x14WatchControlResponse\x12\x12\n\ncontrol_id\x18\x01 \x01(\x04\x12\x34\n\x07\x63ontrol\x18\x02 \x01(\x0b\x32#.dexorder.ingest.v1.IngestorControl\"\\\n\x14ReportControlRequest\x12\x12\n\ncontrol_id\x18\x01 \x01(\x04\x12\x30\n\x06result\x18\x02 \x01(\x0b\x32 .dexorder.relay.v1.ControlResult\"\x17\n\x15ReportControlResponse*\x88\x01\n\x0e\x43ontrolOutcome\x12\x1f\n\x1b\x43ONTROL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x43ONTROL_OUTCOME_APPLIED\x10\x01\x12\x1b\n\x17\x43ONTROL_OUTCOME_REFUSED\x10\x02\x12\x1b\n\x17\x43ONTROL_OUTCOME_UNKNOWN\x10\x03\x42G\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.gen.dexorder.relay.v1.control_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder.services.gen.dexorder.relay.v1.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'

@@ -4,7 +4,7 @@ isort:skip_file
 Instructions to ingestors, and what became of them."""
 
 from collections import abc as _abc
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

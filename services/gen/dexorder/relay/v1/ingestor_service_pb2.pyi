@@ -4,9 +4,9 @@ isort:skip_file
 Reports of ingestors to the relay, beside the frames of the broker."""
 
 from collections import abc as _abc
-from services.gen.dexorder.market.v1 import market_pb2 as _market_pb2
-from services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
+from dexorder.services.gen.dexorder.market.v1 import market_pb2 as _market_pb2
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

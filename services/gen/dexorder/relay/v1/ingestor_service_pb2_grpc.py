@@ -3,8 +3,8 @@
 import grpc
 import warnings
 
-from services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as dexorder_dot_relay_dot_v1_dot_ingestor__service__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -4,8 +4,8 @@ isort:skip_file
 Reports of ingestors to the relay, beside the frames of the broker."""
 
 from collections import abc as _abc
-from services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as _ingestor_service_pb2
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as _ingestor_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

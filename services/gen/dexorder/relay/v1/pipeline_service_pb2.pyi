@@ -4,10 +4,10 @@ isort:skip_file
 Reports of the Spark pipeline to the relay."""
 
 from collections import abc as _abc
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
-from services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
-from services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as _udf_registry_service_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
+from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as _udf_registry_service_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -4,7 +4,7 @@ isort:skip_file
 Reports of the Spark pipeline to the relay."""
 
 from collections import abc as _abc
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as _pipeline_service_pb2
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as _pipeline_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -4,8 +4,8 @@ isort:skip_file
 Realtime subscriptions, their jobs, live data, and snapshots of all tickers of an exchange."""
 
 from collections import abc as _abc
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
-from services.gen.dexorder.market.v1 import market_pb2 as _market_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder.services.gen.dexorder.market.v1 import market_pb2 as _market_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -4,8 +4,8 @@ isort:skip_file
 Requests of clients to the relay."""
 
 from collections import abc as _abc
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
-from services.gen.dexorder.market.v1 import ohlcv_pb2 as _ohlcv_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder.services.gen.dexorder.market.v1 import ohlcv_pb2 as _ohlcv_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -3,11 +3,11 @@
 import grpc
 import warnings
 
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
-from services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
-from services.gen.dexorder.relay.v1 import realtime_pb2 as dexorder_dot_relay_dot_v1_dot_realtime__pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
-from services.gen.dexorder.relay.v1 import triggers_pb2 as dexorder_dot_relay_dot_v1_dot_triggers__pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_ingest_dot_v1_dot_ingest__pb2
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as dexorder_dot_relay_dot_v1_dot_realtime__pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as dexorder_dot_relay_dot_v1_dot_triggers__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__

@@ -4,11 +4,11 @@ isort:skip_file
 Requests of clients to the relay."""
 
 from collections import abc as _abc
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
-from services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
-from services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
-from services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

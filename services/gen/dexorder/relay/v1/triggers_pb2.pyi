@@ -4,8 +4,8 @@ isort:skip_file
 Triggers: conditions and patterns in Flink's SQL over closed candles and trades, and the events when they come true."""
 
 from collections import abc as _abc
-from services.gen.dexorder.events.v1 import user_events_pb2 as _user_events_pb2
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as _user_events_pb2
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers

@@ -4,7 +4,7 @@ isort:skip_file
 Users' functions (UDFs) on the stream: start, stop, list. The Spark driver runs them."""
 
 from collections import abc as _abc
-from services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as _udf_registry_service_pb2
+from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as _udf_registry_service_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

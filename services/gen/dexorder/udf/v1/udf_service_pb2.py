@@ -22,14 +22,14 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from services.gen.udf import udf_pb2 as udf_dot_udf__pb2
+from dexorder.services.gen.udf import udf_pb2 as udf_dot_udf__pb2
 
 
 DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!dexorder/udf/v1/udf_service.proto\x12\x0f\x64\x65xorder.udf.v1\x1a\rudf/udf.proto\",\n\nRunRequest\x12\x1e\n\x08requests\x18\x01 \x03(\x0b\x32\x0c.udf.Request\"/\n\x0bRunResponse\x12 \n\tresponses\x18\x01 \x03(\x0b\x32\r.udf.Response2R\n\nUdfService\x12\x44\n\x03Run\x12\x1b.dexorder.udf.v1.RunRequest\x1a\x1c.dexorder.udf.v1.RunResponse(\x01\x30\x01\x42\x41\n\x13\x63om.dexorder.udf.v1P\x01Z(dexorder.com/proto/dexorder/udf/v1;udfv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'services.gen.dexorder.udf.v1.udf_service_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dexorder.services.gen.dexorder.udf.v1.udf_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\023com.dexorder.udf.v1P\001Z(dexorder.com/proto/dexorder/udf/v1;udfv1'

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from services.common.udf import link
-from services.common.udf.errors import UdfError, UdfOptionError
-from services.common.udf.host import UdfHost
-from services.common.udf.options import ValueType
-from services.common.udf.points import Batch, Point
-from services.common.udf.session import Edge
-from services.common.udf.spec import UdfSpec
+from dexorder.services.common.udf import link
+from dexorder.services.common.udf.errors import UdfError, UdfOptionError
+from dexorder.services.common.udf.host import UdfHost
+from dexorder.services.common.udf.options import ValueType
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.session import Edge
+from dexorder.services.common.udf.spec import UdfSpec
 from tests.paths import ROOT
 
 AGENT = str(ROOT / "tests" / "peers" / "udf_agent.py")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from services.common.udf.errors import UdfError
-from services.common.udf.host import UdfHost
-from services.common.udf.points import Batch, Point
-from services.common.udf.spec import MIB, UdfSpec
+from dexorder.services.common.udf.errors import UdfError
+from dexorder.services.common.udf.host import UdfHost
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.spec import MIB, UdfSpec
 from tests.paths import ROOT
 from tests.peers.udf_misbehaving import BATCHES
 

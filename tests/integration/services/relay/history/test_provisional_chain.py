@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from services.common.clock import SystemClock
-from services.common.model.times import SECOND_NS, iso
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.relay.history import rechecker
+from dexorder.services.common.clock import SystemClock
+from dexorder.services.common.model.times import SECOND_NS, iso
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.relay.history import rechecker
 from tests.integration.services.relay.history.test_verify_values import TICKER, settings, span, table_of
 from tests.unit.services.ingestor.whole import Whole, whole
 from tests.unit.services.relay.harness import at, ranges

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from services.common.clock import SystemClock
-from services.common.lake.rewrite import replace_rows
-from services.common.lake.tables import OHLC, opens_in
-from services.common.model.coverage import VerificationResult
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.clock import SystemClock
+from dexorder.services.common.lake.rewrite import replace_rows
+from dexorder.services.common.lake.tables import OHLC, opens_in
+from dexorder.services.common.model.coverage import VerificationResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
 from tests.unit.services.relay.harness import at
 

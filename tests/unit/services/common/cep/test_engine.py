@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import services.common.cep.matcher as matcher
-from services.common.cep import CompiledTrigger, Ended, Engine, Firing, Outcome, Suspension, compile_trigger
-from services.common.model.errors import InvalidRequest
+import dexorder.services.common.cep.matcher as matcher
+from dexorder.services.common.cep import CompiledTrigger, Ended, Engine, Firing, Outcome, Suspension, compile_trigger
+from dexorder.services.common.model.errors import InvalidRequest
 
 MINUTE_NS = 60_000_000_000
 HOUR_NS = 60 * MINUTE_NS

@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from services.common.cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
-from services.common.cep import matcher as matcher_module
-from services.common.cep.arithmetic import like
-from services.common.cep.code import PATTERN, Emitter, generate
-from services.common.cep.refusals import MAX_TEXT_BYTES, Position
+from dexorder.services.common.cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
+from dexorder.services.common.cep import matcher as matcher_module
+from dexorder.services.common.cep.arithmetic import like
+from dexorder.services.common.cep.code import PATTERN, Emitter, generate
+from dexorder.services.common.cep.refusals import MAX_TEXT_BYTES, Position
 
 MINUTE_NS = 60_000_000_000
 PLAIN = "SELECT * FROM ohlc WHERE {}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from services.common.kafka.client_errors import (
+from dexorder.services.common.kafka.client_errors import (
     ConnectionErrors,
     admin_error,
     error_text,
@@ -13,7 +13,14 @@ from services.common.kafka.client_errors import (
     produce_error,
     topic_error,
 )
-from services.common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound, SuiteError, Unavailable
+from dexorder.services.common.model.errors import (
+    Exhausted,
+    InvalidRequest,
+    NotAllowed,
+    NotFound,
+    SuiteError,
+    Unavailable,
+)
 
 REFUSED = KafkaError(KafkaError._TRANSPORT, "b1: Connect failed: Connection refused (after 0ms in state CONNECT)")
 REFUSED_BY_ANOTHER = KafkaError(

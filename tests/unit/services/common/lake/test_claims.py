@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.claims import (
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.claims import (
     claim_rows,
     collect_claims,
     collected_mark,
@@ -16,14 +16,14 @@ from services.common.lake.claims import (
     renew_marks,
     write_claims,
 )
-from services.common.lake.commit import CommitLost, commit_files
-from services.common.lake.commit_state import CommitState, state_of
-from services.common.lake.coverage import CoverageRow, decode_coverage
-from services.common.lake.tables import COVERAGE, OHLC, TICKS
-from services.common.model.errors import Unavailable
-from services.common.model.history import PageResult
-from services.common.model.instrument import Series
-from services.common.model.periods import TRADES_PERIOD
+from dexorder.services.common.lake.commit import CommitLost, commit_files
+from dexorder.services.common.lake.commit_state import CommitState, state_of
+from dexorder.services.common.lake.coverage import CoverageRow, decode_coverage
+from dexorder.services.common.lake.tables import COVERAGE, OHLC, TICKS
+from dexorder.services.common.model.errors import Unavailable
+from dexorder.services.common.model.history import PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import TRADES_PERIOD
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 SERIES = Series(TICKER, 60)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.lake.coverage import Order, Retractions
-from services.common.model.time_range import TimeRange, merge
+from dexorder.services.common.lake.coverage import Order, Retractions
+from dexorder.services.common.model.time_range import TimeRange, merge
 
 
 def points(ranges: list[TimeRange]) -> list[tuple[int, int]]:

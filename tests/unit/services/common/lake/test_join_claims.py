@@ -9,13 +9,20 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.claims import join_claims
-from services.common.lake.coverage import CoverageRow, Order, Retractions, decode_coverage, encode_coverage
-from services.common.lake.tables import COVERAGE
-from services.common.model.instrument import Series
-from services.common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs, proofs_of, provisional_ranges
-from services.common.model.time_range import RangeSet, TimeRange
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.lake.claims import join_claims
+from dexorder.services.common.lake.coverage import CoverageRow, Order, Retractions, decode_coverage, encode_coverage
+from dexorder.services.common.lake.tables import COVERAGE
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.proof import (
+    NO_PROOF,
+    Proof,
+    ProofKind,
+    encode_proofs,
+    proofs_of,
+    provisional_ranges,
+)
+from dexorder.services.common.model.time_range import RangeSet, TimeRange
+from dexorder.services.common.model.times import SECOND_NS
 from tests.fakes.pages import span
 
 SERIES = Series("BTC/USDT.SIM", 60)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Operation
 
-from services.common.lake.catalog import CatalogSettings
-from services.common.lake.commit import CommitLost, append_rows, remove_files
-from services.common.lake.merge import MIN_FILES, RATIO, count_to_merge, merge_small_files
-from services.common.lake.rewrite import replace_rows
-from services.common.lake.tables import COVERAGE, TICKS, trades_in, writable
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.lake.commit import CommitLost, append_rows, remove_files
+from dexorder.services.common.lake.merge import MIN_FILES, RATIO, count_to_merge, merge_small_files
+from dexorder.services.common.lake.rewrite import replace_rows
+from dexorder.services.common.lake.tables import COVERAGE, TICKS, trades_in, writable
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
 
 DAY_US = 86_400_000_000
 MIB = 1024 * 1024
@@ -158,8 +158,8 @@ def test_a_lost_commit_leaves_no_file(catalog: CatalogSettings, monkeypatch: pyt
         written.extend(file.file_path for file in gone)
         remove_files(io, gone)
 
-    monkeypatch.setattr("services.common.lake.merge.commit_files", lose)
-    monkeypatch.setattr("services.common.lake.merge.remove_files", remember)
+    monkeypatch.setattr("dexorder.services.common.lake.merge.commit_files", lose)
+    monkeypatch.setattr("dexorder.services.common.lake.merge.remove_files", remember)
     with pytest.raises(CommitLost):
         merge(tables)
     assert len(written) == 1 and not set(written) & set(files(tables))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.model.checksum import aggregate, tallies
-from services.common.model.page import Candle
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.checksum import aggregate, tallies
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.times import SECOND_NS
 
 
 def coarse(candles: list[Candle]) -> Candle:

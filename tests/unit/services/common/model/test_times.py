@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.times import MAX_TIME_NS, SECOND_NS, from_datetime, iso_microseconds, parse_time, to_datetime
+from dexorder.services.common.model.times import (
+    MAX_TIME_NS,
+    SECOND_NS,
+    from_datetime,
+    iso_microseconds,
+    parse_time,
+    to_datetime,
+)
 
 
 def ns(text: str) -> int:

@@ -11,8 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.config import BadSettings, read_settings
-from services.common.rpc.channel import CLIENT_KEEPALIVE, ChannelSettings, _merged, open_channel, open_sync_channel
+from dexorder.services.common.config import BadSettings, read_settings
+from dexorder.services.common.rpc.channel import (
+    CLIENT_KEEPALIVE,
+    ChannelSettings,
+    _merged,
+    open_channel,
+    open_sync_channel,
+)
 from tests.fixtures_tls import Authority
 
 TOKEN = "a-token-nobody-may-read"

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.udf import messages
-from services.common.udf.errors import ProtocolError
-from services.common.udf.framing import FrameSplitter
-from services.common.udf.groups import group_id, group_tags
-from services.common.udf.options import OptionValue, ValueType
-from services.common.udf.points import Batch, Point, Value
-from services.common.udf.session import Edge
-from services.gen.udf import udf_pb2 as pb
+from dexorder.services.common.udf import messages
+from dexorder.services.common.udf.errors import ProtocolError
+from dexorder.services.common.udf.framing import FrameSplitter
+from dexorder.services.common.udf.groups import group_id, group_tags
+from dexorder.services.common.udf.options import OptionValue, ValueType
+from dexorder.services.common.udf.points import Batch, Point, Value
+from dexorder.services.common.udf.session import Edge
+from dexorder.services.gen.udf import udf_pb2 as pb
 
 
 def hexed(text: str) -> bytes:

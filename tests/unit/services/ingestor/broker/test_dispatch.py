@@ -4,11 +4,17 @@ from typing import Any, cast
 
 import pytest
 
-from services.common.model.errors import InvalidRequest
-from services.common.model.instrument import Instrument
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.ingestor.broker.requests import RealtimeDispatch, TickersDispatch, read_dispatch, slot_of, used_slot
-from services.ingestor.broker.slots import Dispatch, JobKind, SlotType
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.ingestor.broker.requests import (
+    RealtimeDispatch,
+    TickersDispatch,
+    read_dispatch,
+    slot_of,
+    used_slot,
+)
+from dexorder.services.ingestor.broker.slots import Dispatch, JobKind, SlotType
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 

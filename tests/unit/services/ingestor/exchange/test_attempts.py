@@ -1,6 +1,6 @@
-from services.common.model.history import Delay
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.attempts import SLOW_NS, Attempts
+from dexorder.services.common.model.history import Delay
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.attempts import SLOW_NS, Attempts
 
 NOW, WALL = 1_000 * SECOND_NS, 1_700_000_000 * SECOND_NS
 

@@ -8,19 +8,19 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.model.instrument import Instrument
-from services.common.model.page import Candle
-from services.common.model.periods import count_periods, open_times
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.ingestor.broker.slots import Dispatch
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.dialects.table import CallLimits, Dialect
-from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.fetch import Fetcher
-from services.ingestor.history.job import Missing
-from services.ingestor.history.paging import Page
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import count_periods, open_times
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.broker.slots import Dispatch
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.dialects.table import CallLimits, Dialect
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.history.fetch import Fetcher
+from dexorder.services.ingestor.history.job import Missing
+from dexorder.services.ingestor.history.paging import Page
+from dexorder.services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens, warm
 

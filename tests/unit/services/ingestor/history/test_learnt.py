@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.times import SECOND_NS
-from services.ingestor.history.agreement import HALF_LIFE_NS, Agreement, Counted
-from services.ingestor.history.answer_shape import Shape
-from services.ingestor.history.learnt import SHAPE_AGE_NS, Learnt, Record, decode
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.history.agreement import HALF_LIFE_NS, Agreement, Counted
+from dexorder.services.ingestor.history.answer_shape import Shape
+from dexorder.services.ingestor.history.learnt import SHAPE_AGE_NS, Learnt, Record, decode
 
 NOW_NS = 1_700_000_000 * SECOND_NS
 SHAPE = Shape(100, newest_first=True)

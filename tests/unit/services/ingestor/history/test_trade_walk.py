@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from services.common.model.instrument import Instrument
-from services.common.model.page import Candle
-from services.common.model.periods import floor_to_grid, open_times
-from services.common.model.proof import ProofKind
-from services.common.model.time_range import TimeRange, merge
-from services.common.model.times import SECOND_NS
-from services.ingestor.broker.slots import Dispatch
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.dialects.table import TABLE
-from services.ingestor.exchange.dialects.trades import Trade, TradePager, TradeQuery, read_trades
-from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.exchange.validation import BadAnswer
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.fetch import Fetcher
-from services.ingestor.history.job import Missing
-from services.ingestor.history.paging import Page
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.model.instrument import Instrument
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import floor_to_grid, open_times
+from dexorder.services.common.model.proof import ProofKind
+from dexorder.services.common.model.time_range import TimeRange, merge
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.broker.slots import Dispatch
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.dialects.table import TABLE
+from dexorder.services.ingestor.exchange.dialects.trades import Trade, TradePager, TradeQuery, read_trades
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.exchange.validation import BadAnswer
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.fetch import Fetcher
+from dexorder.services.ingestor.history.job import Missing
+from dexorder.services.ingestor.history.paging import Page
+from dexorder.services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 
 DAY = 1_440

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.common.model.page import Kind
-from services.common.model.periods import ceil_to_grid, open_times
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from services.ingestor.config import IngestorSettings
-from services.ingestor.server import work
+from dexorder.services.common.model.page import Kind
+from dexorder.services.common.model.periods import ceil_to_grid, open_times
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.server import work
 from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_file, running_neighbours, running_sim
 from tests.unit.services.ingestor.fakes import Record
 

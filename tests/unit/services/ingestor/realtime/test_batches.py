@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.model.time_range import TimeRange
-from services.ingestor.realtime.batches import HEARTBEAT_NS, MAX_BATCH_NS, MAX_BATCH_TRADES, Batch, Batches
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.ingestor.realtime.batches import HEARTBEAT_NS, MAX_BATCH_NS, MAX_BATCH_TRADES, Batch, Batches
+from dexorder.services.ingestor.realtime.trade import Trade
 
 
 def _trade(number: int, time_ns: int) -> Trade:

@@ -7,16 +7,16 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.model.page import Candle
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.relay.v1 import ingestor_service_pb2 as pb
-from services.ingestor.metrics import IngestorMetrics
-from services.ingestor.publisher import Publisher
-from services.ingestor.realtime.candle_builder import ClosedCandles
-from services.ingestor.realtime.live_buffer import LiveBuffer
-from services.ingestor.realtime.records import encode_live
-from services.ingestor.realtime.relay_client import LivePush
-from services.ingestor.realtime.trade import Trade
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as pb
+from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.publisher import Publisher
+from dexorder.services.ingestor.realtime.candle_builder import ClosedCandles
+from dexorder.services.ingestor.realtime.live_buffer import LiveBuffer
+from dexorder.services.ingestor.realtime.records import encode_live
+from dexorder.services.ingestor.realtime.relay_client import LivePush
+from dexorder.services.ingestor.realtime.trade import Trade
 
 
 def trade(number: int) -> Trade:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from dexorder.services.common.clock import ManualClock, SystemClock
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.ingestor.broker.connection import BrokerConnection
+from dexorder.services.ingestor.broker.requests import AnyDispatch
+from dexorder.services.ingestor.broker.slots import Completion, Dispatch
+from dexorder.services.ingestor.broker.stop import Stop
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.metrics import IngestorMetrics
 from dexorder.testing.processes import free_ports
-from services.common.clock import ManualClock, SystemClock
-from services.common.model.times import SECOND_NS
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.ingestor.broker.connection import BrokerConnection
-from services.ingestor.broker.requests import AnyDispatch
-from services.ingestor.broker.slots import Completion, Dispatch
-from services.ingestor.broker.stop import Stop
-from services.ingestor.config import IngestorSettings
-from services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import Suite, final_of, minute, page, suite, until
 

@@ -13,19 +13,26 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.common.lake.coverage import Order
-from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, Outcome, PageResult, RequestStatus
-from services.common.model.instrument import Series
-from services.common.model.periods import split_by_periods
-from services.common.model.time_range import TimeRange, subtract
-from services.common.model.times import MAX_TIME_NS
-from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.history import coverage, dispatches, planner
-from services.relay.history.job import Job, Phase, RetryPolicy
-from services.relay.history.request import LiveRequest, decide
-from services.relay.history.state import HistoryState, progress, timed_out
-from services.relay.store import database, schema
-from services.relay.store.schema import Batch
+from dexorder.services.common.lake.coverage import Order
+from dexorder.services.common.model.history import (
+    FinalResult,
+    FinalStatus,
+    HistoryRequest,
+    Outcome,
+    PageResult,
+    RequestStatus,
+)
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import split_by_periods
+from dexorder.services.common.model.time_range import TimeRange, subtract
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
+from dexorder.services.relay.history import coverage, dispatches, planner
+from dexorder.services.relay.history.job import Job, Phase, RetryPolicy
+from dexorder.services.relay.history.request import LiveRequest, decide
+from dexorder.services.relay.history.state import HistoryState, progress, timed_out
+from dexorder.services.relay.store import database, schema
+from dexorder.services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import MINUTE_NS, at, counts, dispatch_all
 from tests.unit.services.relay.history.state_model import (

@@ -9,18 +9,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.coverage import Claim, Order
-from services.common.model.dispatch_id import DispatchNumbers
-from services.common.model.history import PageResult
-from services.common.model.instrument import Series
-from services.common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
-from services.common.model.time_range import TimeRange, intersect, subtract
-from services.common.model.times import SECOND_NS
-from services.relay.broker.leases import Leases
-from services.relay.history import coverage, dispatches
-from services.relay.history.job import RetryPolicy
-from services.relay.history.state import HistoryState
-from services.relay.store.schema import Batch
+from dexorder.services.common.lake.coverage import Claim, Order
+from dexorder.services.common.model.dispatch_id import DispatchNumbers
+from dexorder.services.common.model.history import PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
+from dexorder.services.common.model.time_range import TimeRange, intersect, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.relay.broker.leases import Leases
+from dexorder.services.relay.history import coverage, dispatches
+from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import at, minute
 

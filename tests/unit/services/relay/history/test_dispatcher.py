@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from services.relay.history import engine
-from services.relay.store.database import Store
+from dexorder.services.relay.history import engine
+from dexorder.services.relay.store.database import Store
 from tests.unit.services.relay.harness import suite
 
 

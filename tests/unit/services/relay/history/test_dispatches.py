@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from services.common.model.dispatch_id import DispatchNumbers
-from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.history import dispatches, planner
-from services.relay.history.job import Phase, RetryPolicy
-from services.relay.history.state import HistoryState, timed_out
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.dispatch_id import DispatchNumbers
+from dexorder.services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
+from dexorder.services.relay.history import dispatches, planner
+from dexorder.services.relay.history.job import Phase, RetryPolicy
+from dexorder.services.relay.history.state import HistoryState, timed_out
+from dexorder.services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import TICKER, at, counts, dispatch_all, minute
 

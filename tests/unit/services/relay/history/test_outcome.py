@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.common.lake.tables import OHLC, opens_in
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.history import completion, outcome
-from services.relay.history.compare import Times
-from services.relay.history.outcome import read
-from services.relay.history.table_reader import Rows
+from dexorder.services.common.lake.tables import OHLC, opens_in
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder.services.relay.history import completion, outcome
+from dexorder.services.relay.history.compare import Times
+from dexorder.services.relay.history.outcome import read
+from dexorder.services.relay.history.table_reader import Rows
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.history.test_compare import opens, span
 

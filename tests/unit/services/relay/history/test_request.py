@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from services.common.model.history import RequestStatus
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.relay.history.compare import Comparison
-from services.relay.history.request import decide, describe_missing, describe_wrong
+from dexorder.services.common.model.history import RequestStatus
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.relay.history.compare import Comparison
+from dexorder.services.relay.history.request import decide, describe_missing, describe_wrong
 
 MINUTE_NS = 60 * SECOND_NS
 

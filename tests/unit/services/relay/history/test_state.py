@@ -14,17 +14,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from services.common.model.history import Dispatch, FinalResult, FinalStatus, HistoryRequest, PageResult
-from services.common.model.instrument import Series
-from services.common.model.periods import split_by_periods
-from services.common.model.time_range import TimeRange
-from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.history import dispatches, planner
-from services.relay.history.job import RetryPolicy
-from services.relay.history.request import decide
-from services.relay.history.state import HistoryState, progress
-from services.relay.store import database, schema
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.history import Dispatch, FinalResult, FinalStatus, HistoryRequest, PageResult
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.periods import split_by_periods
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
+from dexorder.services.relay.history import dispatches, planner
+from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.history.request import decide
+from dexorder.services.relay.history.state import HistoryState, progress
+from dexorder.services.relay.store import database, schema
+from dexorder.services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import TICKER, at, dispatch_all
 

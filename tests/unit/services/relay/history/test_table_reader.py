@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
-from services.common.lake.tables import OHLC
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.relay.history.table_reader import TableReader
+from dexorder.services.common.lake.tables import OHLC
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.relay.history.table_reader import TableReader
 from tests.unit.services.relay.harness import TICKER, Pipeline, at
 
 

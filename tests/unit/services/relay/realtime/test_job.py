@@ -6,16 +6,16 @@ import itertools
 
 import pytest
 
-from services.common.model.periods import WEEK_SECONDS
-from services.common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.history.job import RetryPolicy
-from services.relay.realtime import rules
-from services.relay.realtime.job import RealtimeJob
-from services.relay.realtime.registry import Registry
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.periods import WEEK_SECONDS
+from dexorder.services.common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
+from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.realtime import rules
+from dexorder.services.relay.realtime.job import RealtimeJob
+from dexorder.services.relay.realtime.registry import Registry
+from dexorder.services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 

@@ -15,19 +15,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
-from services.common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
-from services.common.model.time_range import RangeSet, TimeRange, subtract
-from services.common.model.times import SECOND_NS
-from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.history.job import RetryPolicy
-from services.relay.history.state import HistoryState
-from services.relay.realtime import rules
-from services.relay.realtime.registry import Registry
-from services.relay.store import realtime as tables
-from services.relay.store import schema
-from services.relay.store.database import fill_registry
-from services.relay.store.schema import Batch
+from dexorder.services.common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
+from dexorder.services.common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
+from dexorder.services.common.model.time_range import RangeSet, TimeRange, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
+from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.history.state import HistoryState
+from dexorder.services.relay.realtime import rules
+from dexorder.services.relay.realtime.registry import Registry
+from dexorder.services.relay.store import realtime as tables
+from dexorder.services.relay.store import schema
+from dexorder.services.relay.store.database import fill_registry
+from dexorder.services.relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 

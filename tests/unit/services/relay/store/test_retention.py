@@ -9,22 +9,29 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.common.clock import ManualClock
-from services.common.lake.coverage import Order
-from services.common.model.dispatch_id import DispatchNumbers
-from services.common.model.history import FinalResult, FinalStatus, HistoryRequest, Outcome, PageResult, RequestStatus
-from services.common.model.instrument import Series
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from services.relay.broker.leases import Leases, Slot, SlotKind
-from services.relay.history import coverage, dispatches, engine, planner
-from services.relay.history.job import RetryPolicy
-from services.relay.history.state import HistoryState, progress
-from services.relay.store import database
-from services.relay.store.database import Store
-from services.relay.store.schema import Batch
+from dexorder.services.common.clock import ManualClock
+from dexorder.services.common.lake.coverage import Order
+from dexorder.services.common.model.dispatch_id import DispatchNumbers
+from dexorder.services.common.model.history import (
+    FinalResult,
+    FinalStatus,
+    HistoryRequest,
+    Outcome,
+    PageResult,
+    RequestStatus,
+)
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
+from dexorder.services.relay.history import coverage, dispatches, engine, planner
+from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.history.state import HistoryState, progress
+from dexorder.services.relay.store import database
+from dexorder.services.relay.store.database import Store
+from dexorder.services.relay.store.schema import Batch
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, dispatch_all, page, suite, until
 
 DAY_NS = 86_400 * SECOND_NS

@@ -11,14 +11,14 @@ from typing import Any
 import grpc
 import pytest
 
-from services.common.rpc.trigger_messages import decode_value, encode_event
-from services.gen.dexorder.events.v1 import event_service_pb2 as epb
-from services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
-from services.gen.dexorder.events.v1 import user_events_pb2 as user
-from services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from services.gen.dexorder.relay.v1 import realtime_pb2
-from services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder.services.common.rpc.trigger_messages import decode_value, encode_event
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as epb
+from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as user
+from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2
+from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
 from tests.unit.services.relay.harness import TICKER, Suite, at, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from services.common.config import BadSettings
-from services.common.model.user_events import Channel
-from services.gateway.events.channels.registry import ChannelRegistry, open_channels
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.model import Contacts
+from dexorder.services.common.config import BadSettings
+from dexorder.services.common.model.user_events import Channel
+from dexorder.services.gateway.events.channels.registry import ChannelRegistry, open_channels
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.model import Contacts
 
 _WITHOUT = """
 import asyncio, sys
-from services.gateway.events.channels.registry import open_channels
-from services.gateway.events.config import EventsSettings
-import services.gateway.events.dispatcher.sender, services.gateway.events.channels.rendering
+from dexorder.services.gateway.events.channels.registry import open_channels
+from dexorder.services.gateway.events.config import EventsSettings
+import dexorder.services.gateway.events.dispatcher.sender, dexorder.services.gateway.events.channels.rendering
 
 async def main():
     async with open_channels(EventsSettings()) as channels:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import zmq
 
-from services.common.messaging.curve import curve_client, make_keys, read_public_key
-from services.common.messaging.frames import encode_event, encode_published
-from services.common.model.user_events import Priority, Status
-from services.gateway.events.ingress.acks import Ack
-from services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder.services.common.messaging.curve import curve_client, make_keys, read_public_key
+from dexorder.services.common.messaging.frames import encode_event, encode_published
+from dexorder.services.common.model.user_events import Priority, Status
+from dexorder.services.gateway.events.ingress.acks import Ack
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import user_event
 

@@ -8,12 +8,12 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.common.model.user_events import Channel, Priority
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SendRequest
-from services.gateway.events.dispatcher.metrics import SendMetrics
-from services.gateway.events.dispatcher.sender import Sender
-from services.gateway.events.model import Contacts, EventKey, Later, Message, Refused, Result, Sent
+from dexorder.services.common.model.user_events import Channel, Priority
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.changes import SendRequest
+from dexorder.services.gateway.events.dispatcher.metrics import SendMetrics
+from dexorder.services.gateway.events.dispatcher.sender import Sender
+from dexorder.services.gateway.events.model import Contacts, EventKey, Later, Message, Refused, Result, Sent
 
 MESSAGE = Message("aa", "t", "b", Priority.NORMAL, 1)
 

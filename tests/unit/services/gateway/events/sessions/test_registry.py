@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from services.common.clock import ManualClock
-from services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
-from services.common.model.user_events import Priority, Status
-from services.gateway.events.config import EventsSettings
-from services.gateway.events.delivery.changes import SessionEvent
-from services.gateway.events.model import Event, EventKey
-from services.gateway.events.sessions import session as session_module
-from services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from services.gateway.events.sessions.session import Session
-from services.gateway.events.sessions.session_frames import OpenedFrame
-from services.gateway.events.sessions.user_tokens import User
-from services.gateway.events.store.records import Replay, ReplayBatch, TransientEvent
-from services.gen.dexorder.events.v1 import user_events_pb2 as user_events
+from dexorder.services.common.clock import ManualClock
+from dexorder.services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
+from dexorder.services.common.model.user_events import Priority, Status
+from dexorder.services.gateway.events.config import EventsSettings
+from dexorder.services.gateway.events.delivery.changes import SessionEvent
+from dexorder.services.gateway.events.model import Event, EventKey
+from dexorder.services.gateway.events.sessions import session as session_module
+from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder.services.gateway.events.sessions.session import Session
+from dexorder.services.gateway.events.sessions.session_frames import OpenedFrame
+from dexorder.services.gateway.events.sessions.user_tokens import User
+from dexorder.services.gateway.events.store.records import Replay, ReplayBatch, TransientEvent
+from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as user_events
 from tests.fakes.events.dispatcher import FakeDispatcher
 from tests.fakes.events.sessions_gateway import render
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from services.common.model.times import SECOND_NS
+from dexorder.services.common.model.times import SECOND_NS
 from tests.unit.services.ingestor.conftest import minutes
 
 Query = Mapping[str, str]

@@ -5,9 +5,9 @@ from typing import Any
 import ccxt.async_support as ccxt
 import pytest
 
-from services.common.model.times import SECOND_NS
-from services.ingestor.exchange.dialects.table import TABLE, CallLimits, Dialect, Remedy, at, dialect_of
-from services.ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.exchange.dialects.table import TABLE, CallLimits, Dialect, Remedy, at, dialect_of
+from dexorder.services.ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
 
 REPEAT, SLOW, NO = Remedy.REPEAT, Remedy.SLOW_DOWN, None
 

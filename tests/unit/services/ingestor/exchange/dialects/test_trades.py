@@ -12,12 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.common.model.page import Candle
-from services.common.model.periods import MONTH_SECONDS, PERIODS, WEEK_SECONDS, floor_to_grid, is_on_grid, next_open
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS, parse_time
-from services.ingestor.exchange.dialects.trades import CandleBuilder, TradePager, read_trades
-from services.ingestor.exchange.validation import BadAnswer
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import (
+    MONTH_SECONDS,
+    PERIODS,
+    WEEK_SECONDS,
+    floor_to_grid,
+    is_on_grid,
+    next_open,
+)
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS, parse_time
+from dexorder.services.ingestor.exchange.dialects.trades import CandleBuilder, TradePager, read_trades
+from dexorder.services.ingestor.exchange.validation import BadAnswer
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)

@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry
 
-from services.common.model.page import Candle
-from services.common.model.periods import count_periods
-from services.common.model.time_range import TimeRange
-from services.common.model.times import SECOND_NS
-from services.ingestor.config import IngestorSettings
-from services.ingestor.exchange.dialects.table import CallLimits, Dialect
-from services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.answer_shape import AnswerShapes
-from services.ingestor.metrics import IngestorMetrics
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import count_periods
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.dialects.table import CallLimits, Dialect
+from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.answer_shape import AnswerShapes
+from dexorder.services.ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
 

@@ -10,18 +10,18 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from services.common.model.page import Candle
-from services.common.model.periods import ceil_to_grid, floor_to_grid, next_open, open_times, split_by_periods
-from services.common.model.proof import provisional_ranges
-from services.common.model.time_range import TimeRange, merge, subtract
-from services.common.model.times import SECOND_NS
-from services.ingestor.broker.slots import Dispatch
-from services.ingestor.history.agreement import Agreement
-from services.ingestor.history.fetch import Fetcher
-from services.ingestor.history.job import Missing
-from services.ingestor.history.paging import Page, page_periods
-from services.relay.history.provisional import MANY_RANGES
-from services.relay.history.second_look import judge
+from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.periods import ceil_to_grid, floor_to_grid, next_open, open_times, split_by_periods
+from dexorder.services.common.model.proof import provisional_ranges
+from dexorder.services.common.model.time_range import TimeRange, merge, subtract
+from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.broker.slots import Dispatch
+from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder.services.ingestor.history.fetch import Fetcher
+from dexorder.services.ingestor.history.job import Missing
+from dexorder.services.ingestor.history.paging import Page, page_periods
+from dexorder.services.relay.history.provisional import MANY_RANGES
+from dexorder.services.relay.history.second_look import judge
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.history.simulated.world import World
 
