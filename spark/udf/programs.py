@@ -155,5 +155,6 @@ def spec_of(definition: UdfDefinition, frame_limit_bytes: int) -> UdfSpec:
         options={name: list(values) for name, values in definition.options.items()},
         node=definition.name,
         timeout_seconds=definition.timeout_seconds,
+        answer_seconds=definition.answer_seconds,
         frame_limit_bytes=frame_limit_bytes,
     )

@@ -26,7 +26,7 @@ import structlog
 from dexorder.services.common.lake.commit import CommitLost
 from dexorder.services.common.model.errors import InvalidRequest
 from dexorder.services.common.model.udf import UdfDefinition, UdfState, UdfStatus
-from dexorder.services.common.udf.errors import UdfError
+from dexorder.services.common.udf.errors import UdfError, UdfStopped
 from dexorder.services.common.udf.host import UdfHost
 from dexorder.services.common.udf.points import Batch, Point
 from dexorder.services.common.udf.spec import UdfSpec
@@ -103,14 +103,14 @@ class UdfStage:
             started_s = time.monotonic()
             try:
                 self._run()
+            except (Stopped, UdfStopped):
+                break
             except (UdfError, SourceBroken) as error:
                 self._fail(error.reason if isinstance(error, UdfError) else str(error))
                 return
             except InvalidRequest as error:
                 self._fail(str(error))
                 return
-            except Stopped:
-                break
             except CommitLost as error:
                 self._on_log(f"dexorder: another driver has written to the table; beginning at its state: {error}")
             except Exception as error:
@@ -130,7 +130,7 @@ class UdfStage:
         """Begin at the last commit, and go on until an error or ``stop``."""
         loaded = self._begin(self._lake.load())
         state = loaded.state or StageState()
-        host = UdfHost(self._spec, self._on_log)
+        host = UdfHost(self._spec, self._on_log, stop=self._stop)
         restarts = self._restarts
         try:
             host.start(state.snapshot or None)

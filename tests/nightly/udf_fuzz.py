@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
+import threading
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -157,7 +158,7 @@ def pieces(data: bytes, source: random.Random) -> list[bytes]:
 def feed_host(data: list[bytes], edge: Edge) -> bool:
     """Give bytes to the host's side of a running session; return whether it refuses them."""
     spec = UdfSpec("fuzzed", prog="none", frame_limit_bytes=LIMIT_BYTES, output_limit_bytes=LIMIT_BYTES)
-    link = Link(spec, _NoConnection())
+    link = Link(spec, _NoConnection(), threading.Event())
     link._session.sends(Kind.INIT)
     link._session.receives(Kind.INIT)
     link._session.provides(edge)

@@ -45,6 +45,12 @@ def endless_batch() -> None:
     endless()
 
 
+def keepalives() -> None:
+    while True:
+        respond(pb.Response(keepalive=pb.KeepaliveResponse(time=1)))
+        time.sleep(0.02)
+
+
 def close_stdout() -> None:
     os.close(1)
     forever()
@@ -87,6 +93,7 @@ ON_POINT: dict[str, Callable[[], None]] = {
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "closes_stdout": close_stdout,
     "hang": forever,
+    "only_keepalives": keepalives,
     "endless_output": endless,
     "endless_batch": endless_batch,
     "endless_stderr": endless_text,

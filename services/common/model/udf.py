@@ -24,6 +24,7 @@ _NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_NAME_LENGTH - 1}}}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 OHLC, TICKS = "ohlc", "ticks"
 INPUTS = (OHLC, TICKS)
+DEFAULT_TIMEOUT_S, DEFAULT_ANSWER_S = 10.0, 120.0
 T = TypeVar("T")
 
 
@@ -118,6 +119,8 @@ class UdfDefinition:
         program: Name in the Spark host's file whose command it runs; empty if ``command`` is given.
         options: Values of each option as text; the UDF's own info says their types.
         timeout_seconds: Longest silence of the UDF while it is expected to answer.
+        answer_seconds: Longest time for accepting a piece of input, and for the answer to a snapshot request, which
+            comes after the output of all earlier input.
     """
 
     name: str
@@ -126,7 +129,8 @@ class UdfDefinition:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     input: UdfInput = UdfInput()
     output: UdfOutput = UdfOutput()
-    timeout_seconds: float = 10.0
+    timeout_seconds: float = DEFAULT_TIMEOUT_S
+    answer_seconds: float = DEFAULT_ANSWER_S
 
     def check(self) -> None:
         """Raise InvalidRequest, naming the field, unless the definition can be run."""
@@ -139,8 +143,9 @@ class UdfDefinition:
             self.command.check(self.name)
         self.input.check(self.name)
         self.output.check(self.name)
-        if not 1 <= self.timeout_seconds <= 3_600:
-            raise InvalidRequest(f"UDF {self.name}: timeout_seconds {self.timeout_seconds:g} is not between 1 and 3600")
+        for setting in ("timeout_seconds", "answer_seconds"):
+            if not 1 <= (value := getattr(self, setting)) <= 3_600:
+                raise InvalidRequest(f"UDF {self.name}: {setting} {value:g} is not between 1 and 3600")
 
     @property
     def table(self) -> str:
@@ -235,7 +240,8 @@ def definition_from(name: str, given: Mapping[str, Any]) -> UdfDefinition:
         options,
         _input(name, _map(name, given, "input")),
         _output(name, _map(name, given, "output")),
-        _number(name, given, "timeout_seconds", 10.0),
+        _number(name, given, "timeout_seconds", DEFAULT_TIMEOUT_S),
+        _number(name, given, "answer_seconds", DEFAULT_ANSWER_S),
     )
     _nothing_left(name, "", given)
     definition.check()

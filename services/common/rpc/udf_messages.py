@@ -6,6 +6,8 @@ Decoding does not validate: ``UdfDefinition.check`` does.
 from __future__ import annotations
 
 from dexorder.services.common.model.udf import (
+    DEFAULT_ANSWER_S,
+    DEFAULT_TIMEOUT_S,
     OHLC,
     UdfCommand,
     UdfDefinition,
@@ -16,8 +18,6 @@ from dexorder.services.common.model.udf import (
     UdfStatus,
 )
 from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
-
-_DEFAULT_TIMEOUT_S = 10.0
 
 
 def encode_definition(definition: UdfDefinition) -> pb.Udf:
@@ -42,6 +42,7 @@ def encode_definition(definition: UdfDefinition) -> pb.Udf:
         ),
         output=pb.UdfOutput(topic=output.topic, user_id=output.user_id, title=output.title),
         timeout_seconds=definition.timeout_seconds,
+        answer_seconds=definition.answer_seconds,
     )
 
 
@@ -62,7 +63,8 @@ def decode_definition(message: pb.Udf) -> UdfDefinition:
             given.window_seconds,
         ),
         UdfOutput(output.topic, output.user_id, output.title),
-        message.timeout_seconds or _DEFAULT_TIMEOUT_S,
+        message.timeout_seconds or DEFAULT_TIMEOUT_S,
+        message.answer_seconds or DEFAULT_ANSWER_S,
     )
 
 

@@ -3,7 +3,8 @@
 SuiteError
 └── UdfError            the UDF can't run or has failed; the message begins with its name
     ├── UdfOptionError  an option is unknown or has another type than the UDF declares
-    └── UdfGone         its process or connection ended, or it does not answer; the host starts it again
+    ├── UdfGone         its process or connection ended, or it does not answer; the host starts it again
+    └── UdfStopped      the caller's stop ended a wait for it
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ class UdfGone(UdfError):
     """The process or the connection has ended, or the UDF does not answer: a restart may help."""
 
     code = Code.UNAVAILABLE
+
+
+class UdfStopped(UdfError):
+    """The caller's stop ended a wait for the UDF, which still runs until it is closed."""
+
+    code = Code.CANCELLED
 
 
 class ProtocolError(ValueError):

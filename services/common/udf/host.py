@@ -10,6 +10,7 @@ The methods block, and are called by one thread at a time. They raise only `UdfE
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -18,7 +19,7 @@ import structlog
 
 from dexorder.services.common.udf import messages
 from dexorder.services.common.udf.connections import Log, open_connection
-from dexorder.services.common.udf.errors import UdfError, UdfGone
+from dexorder.services.common.udf.errors import UdfError, UdfGone, UdfStopped
 from dexorder.services.common.udf.link import Link
 from dexorder.services.common.udf.messages import UdfInfo
 from dexorder.services.common.udf.options import check_options
@@ -36,7 +37,11 @@ class UdfHost:
     """A UDF under our control: ``start``, then ``process`` and ``checkpoint`` in any order, then ``close``."""
 
     def __init__(
-        self, spec: UdfSpec, on_log: Log | None = None, on_start: Callable[[int | None], None] | None = None
+        self,
+        spec: UdfSpec,
+        on_log: Log | None = None,
+        on_start: Callable[[int | None], None] | None = None,
+        stop: threading.Event | None = None,
     ) -> None:
         """Take the declaration.
 
@@ -46,9 +51,11 @@ class UdfHost:
                 None logs them.
             on_start: Called when the UDF is ready for data, at first and after each restart, with the id of its
                 process; None if it has none.
+            stop: Ends each wait for the UDF with `UdfStopped`, except those of ``close``, which must follow.
         """
         self.spec = spec
         self._on_start = on_start or (lambda pid: None)
+        self._stop = stop or threading.Event()
         self.restarts = 0
         self._on_log = on_log or (lambda line: log.info("udf", udf=spec.name, line=line))
         self._info: UdfInfo | None = None
@@ -184,13 +191,15 @@ class UdfHost:
                 return action(self._link)
             except UdfGone as error:
                 self._pause_before_restart(error)
+            except UdfStopped:
+                raise
             except UdfError as error:
                 raise self._failed(error) from None
 
     def _connect(self) -> None:
         connection = open_connection(self.spec, self._on_log)
         self._close_connection = connection.close
-        self._link = Link(self.spec, connection)
+        self._link = Link(self.spec, connection, self._stop)
         self._fed = 0
         if self._info is None:
             self._info = self._link.info()
@@ -212,7 +221,7 @@ class UdfHost:
         self.restarts += 1
         pause = self.spec.backoff(self._restarts_in_a_row)
         self._on_log(f"dexorder: {error.reason}; restarted in {pause:g} s, with {len(self._kept)} chunks to repeat")
-        time.sleep(pause)
+        self._stop.wait(pause)
 
     def _failed(self, error: UdfError) -> UdfError:
         self._failure = error

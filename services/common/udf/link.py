@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import TypeVar
 
 from dexorder.services.common.udf import messages
 from dexorder.services.common.udf.connections import Connection
-from dexorder.services.common.udf.errors import ProtocolError, UdfError, UdfGone
+from dexorder.services.common.udf.errors import ProtocolError, UdfError, UdfGone, UdfStopped
 from dexorder.services.common.udf.framing import FrameSplitter, shown, text_hint
 from dexorder.services.common.udf.points import Batch, Point
 from dexorder.services.common.udf.session import HostSession, Kind
@@ -31,8 +32,9 @@ T = TypeVar("T")
 class Link:
     """A connection with the state of its session and the output that has arrived."""
 
-    def __init__(self, spec: UdfSpec, connection: Connection) -> None:
+    def __init__(self, spec: UdfSpec, connection: Connection, stop: threading.Event) -> None:
         self._spec = spec
+        self._stop = stop
         self._connection = connection
         self._session = HostSession()
         self._splitter = FrameSplitter(spec.frame_limit_bytes, messages.FIRST_BYTES)
@@ -50,7 +52,7 @@ class Link:
 
     def info(self) -> messages.UdfInfo:
         """Ask what the UDF is; see `init` for the errors."""
-        answer = self._ask(Kind.INFO, messages.info_request(), self._spec.start_seconds)
+        answer = self._ask(Kind.INFO, messages.info_request())
         return self._checked(lambda: messages.read_info(answer.info))
 
     def init(self, request: bytes, info: messages.UdfInfo) -> None:
@@ -61,13 +63,13 @@ class Link:
             UdfGone: It ends or does not answer.
         """
         self._session.provides(info.provides)
-        answer = self._ask(Kind.INIT, request, self._spec.start_seconds).init
+        answer = self._ask(Kind.INIT, request).init
         if not answer.success:
             raise UdfError(self._spec.name, f"init failed: {answer.error or 'it gave no reason'}")
 
     def restore(self, snapshot: bytes) -> None:
         """Give back a state; see `init` for the errors."""
-        answer = self._ask(Kind.RESTORE, messages.restore_request(snapshot), self._spec.start_seconds).restore
+        answer = self._ask(Kind.RESTORE, messages.restore_request(snapshot)).restore
         if not answer.success:
             raise UdfError(self._spec.name, f"restore failed: {answer.error or 'it gave no reason'}")
 
@@ -75,11 +77,11 @@ class Link:
         """Write a chunk of whole data frames, and take what the UDF sends meanwhile."""
         self._session.sends(Kind.POINT)
         self._chunks.append(chunk)
-        self._run(lambda: not self._chunks)
+        self._run(lambda: not self._chunks, "take its input", "answer_seconds", keepalive=True)
 
     def snapshot(self) -> tuple[list[Point | Batch], bytes]:
         """Return the outputs of everything that was fed, and the state after it."""
-        answer = self._ask(Kind.SNAPSHOT, messages.snapshot_request(), None)
+        answer = self._ask(Kind.SNAPSHOT, messages.snapshot_request(), "answer_seconds", keepalive=True)
         return self.take_outputs(), answer.snapshot.snapshot
 
     def drain(self, seconds: float) -> bool:
@@ -100,20 +102,29 @@ class Link:
 
     # The loop
 
-    def _ask(self, kind: Kind, request: bytes, seconds: float | None) -> pb.Response:
-        """Send a request and return its answer; without ``seconds``, keepalives guard the wait."""
+    def _ask(
+        self, kind: Kind, request: bytes, setting: str = "start_seconds", *, keepalive: bool = False
+    ) -> pb.Response:
+        """Send a request and return its answer; see `_run`."""
         self._session.sends(kind)
         self._chunks.append(request)
         self._answers.pop(kind, None)
-        self._run(lambda: kind in self._answers, seconds, kind.name.lower())
+        self._run(lambda: kind in self._answers, f"answer {kind.name.lower()}", setting, keepalive=keepalive)
         return self._answers.pop(kind)
 
-    def _run(self, done: Callable[[], bool], seconds: float | None = None, asked: str = "") -> None:
-        """Write and read until ``done``; within ``seconds``, or guarded by keepalives."""
-        now = time.monotonic()
+    def _run(self, done: Callable[[], bool], act: str, setting: str, *, keepalive: bool) -> None:
+        """Write and read until ``done``.
+
+        Args:
+            done: Whether the UDF has done what is waited for.
+            act: What that is, for the error.
+            setting: Name of the setting with the longest time for it, whatever the UDF sends meanwhile.
+            keepalive: Whether silence is an error, too.
+        """
+        seconds: float = getattr(self._spec, setting)
         # The time before this call was ours: the UDF may have been blocked by us.
-        self._alive_at = now
-        deadline = now + seconds if seconds is not None else None
+        self._alive_at = now = time.monotonic()
+        deadline = now + seconds
         poll = select.poll()
         read_fd, write_fd = self._connection.read_fd, self._connection.write_fd
         while not done():
@@ -124,16 +135,19 @@ class Link:
                 else:
                     with suppress(KeyError):
                         poll.unregister(write_fd)
-            events = dict(poll.poll(_WAIT_SECONDS * 1000 if deadline is None else min(_WAIT_SECONDS, 0.1) * 1000))
+            events = dict(poll.poll(max(0.0, min(_WAIT_SECONDS, deadline - now)) * 1000))
             if events.get(read_fd, 0) & ~select.POLLOUT and not self._read():
                 raise UdfGone(self._spec.name, self._connection.ending() + self._unfinished())
             if self._chunks and events.get(write_fd, 0) & ~select.POLLIN:
                 self._write()
+            if self._stop.is_set():
+                raise UdfStopped(self._spec.name, "it was stopped")
             now = time.monotonic()
-            if deadline is None:
+            if now > deadline:
+                reason = f"it did not {act} within {seconds:g} s ({setting})"
+                raise UdfGone(self._spec.name, reason + self._unfinished())
+            if keepalive:
                 self._watch(now)
-            elif now > deadline:
-                raise UdfGone(self._spec.name, f"it did not answer {asked} within {seconds:g} s{self._unfinished()}")
 
     def _watch(self, now: float) -> None:
         if now - self._alive_at > self._spec.timeout_seconds:

@@ -27,6 +27,8 @@ class UdfSpec:
         timeout_seconds: Longest silence. A keepalive is requested at half of it. Only time in which the host reads
             from the UDF counts; a UDF that accepts input is not silent.
         start_seconds: Longest time for connecting, info, init and restore, each of which may be slow.
+        answer_seconds: Longest time for the answer to a snapshot request, which comes after the output of all input
+            under way (up to 2 MiB), and for accepting the next piece of input. Keepalives do not prolong it.
         snapshot_seconds: Longest time between two snapshots while the UDF is fed.
         frame_limit_bytes: Size of the largest message of the UDF.
         replay_limit_bytes: Input that is kept for a restart; a snapshot is taken when there is more.
@@ -47,6 +49,7 @@ class UdfSpec:
     node: str = ""
     timeout_seconds: float = 10.0
     start_seconds: float = 60.0
+    answer_seconds: float = 120.0
     snapshot_seconds: float = 60.0
     frame_limit_bytes: int = DEFAULT_LIMIT_BYTES
     replay_limit_bytes: int = 64 * MIB
@@ -66,6 +69,7 @@ class UdfSpec:
         for name in (
             "timeout_seconds",
             "start_seconds",
+            "answer_seconds",
             "snapshot_seconds",
             "frame_limit_bytes",
             "replay_limit_bytes",

@@ -79,8 +79,8 @@ class Rig:
 
         wait_until(has, seconds)
 
-    def wait_state(self, state: UdfState) -> str:
-        wait_until(lambda: self.stage.status.state is state, 30.0)
+    def wait_state(self, state: UdfState, seconds: float = 30.0) -> str:
+        wait_until(lambda: self.stage.status.state is state, seconds)
         return self.stage.status.message
 
 

@@ -124,6 +124,22 @@ def test_a_udf_that_refuses_a_point_fails_with_its_own_words(catalog: CatalogSet
     assert found(catalog) == oracle(5)
 
 
+@pytest.mark.nightly  # it is restarted five times
+def test_a_udf_that_never_answers_a_snapshot_request_fails(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    with running(catalog, source, definition("hang", answer_seconds=1.0)) as rig:
+        message = rig.wait_state(UdfState.FAILED, 60.0)
+    assert message == "it did not answer snapshot within 1 s (answer_seconds); given up after 5 restarts in a row"
+
+
+def test_a_stop_does_not_wait_for_a_udf_that_hangs(catalog: CatalogSettings, source: RunningSource) -> None:
+    send(source, 0, 5)
+    udf = definition("hang", timeout_seconds=3_600.0, answer_seconds=3_600.0)
+    with running(catalog, source, udf) as rig:
+        rig.wait_state(UdfState.RUNNING)
+    assert rig.stage.status.state is UdfState.STOPPED
+
+
 def test_an_option_that_the_udf_does_not_have_is_named(catalog: CatalogSettings, source: RunningSource) -> None:
     with running(catalog, source, definition(options={"feld": ("price",)})) as rig:
         assert '"feld"' in rig.wait_state(UdfState.FAILED)

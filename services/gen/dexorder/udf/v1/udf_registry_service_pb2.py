@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*dexorder/udf/v1/udf_registry_service.proto\x12\x0f\x64\x65xorder.udf.v1\"\xee\x01\n\x03Udf\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07program\x18\x02 \x01(\t\x12,\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x1b.dexorder.udf.v1.UdfCommand\x12+\n\x07options\x18\x04 \x03(\x0b\x32\x1a.dexorder.udf.v1.UdfOption\x12(\n\x05input\x18\x05 \x01(\x0b\x32\x19.dexorder.udf.v1.UdfInput\x12*\n\x06output\x18\x06 \x01(\x0b\x32\x1a.dexorder.udf.v1.UdfOutput\x12\x17\n\x0ftimeout_seconds\x18\x07 \x01(\x01\"\xa5\x01\n\nUdfCommand\x12\x0c\n\x04prog\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12\x31\n\x03\x65nv\x18\x03 \x03(\x0b\x32$.dexorder.udf.v1.UdfCommand.EnvEntry\x12\x0e\n\x06socket\x18\x04 \x01(\t\x12\x0c\n\x04grpc\x18\x05 \x01(\t\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\")\n\tUdfOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\t\"\x89\x01\n\x08UdfInput\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07tickers\x18\x02 \x03(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x03(\r\x12\x12\n\x05since\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07history\x18\x05 \x01(\x08\x12\x16\n\x0ewindow_seconds\x18\x06 \x01(\rB\x08\n\x06_since\":\n\tUdfOutput\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\"\xb0\x01\n\tUdfStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.dexorder.udf.v1.UdfState\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x0b\n\x03\x66\x65\x64\x18\x05 \x01(\x04\x12\x0c\n\x04late\x18\x06 \x01(\x04\x12\x0b\n\x03lag\x18\x07 \x01(\x04\x12\x10\n\x08restarts\x18\x08 \x01(\x04\x12\x12\n\ngeneration\x18\t \x01(\x04\"\x9b\x01\n\x0fUdfRegistration\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0f\n\x07stopped\x18\x03 \x01(\x08\x12\x18\n\x10since_generation\x18\x04 \x01(\x04\x12(\n\ndefinition\x18\x05 \x01(\x0b\x32\x14.dexorder.udf.v1.Udf\x12\x11\n\tclient_id\x18\x06 \x01(\t\"B\n\x0fStartUdfRequest\x12!\n\x03udf\x18\x01 \x01(\x0b\x32\x14.dexorder.udf.v1.Udf\x12\x0c\n\x04\x61new\x18\x02 \x01(\x08\"&\n\x10StartUdfResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\x1e\n\x0eStopUdfRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0fStopUdfResponse\"\x11\n\x0fListUdfsRequest\"Q\n\x10ListUdfsResponse\x12(\n\x04udfs\x18\x01 \x03(\x0b\x32\x1a.dexorder.udf.v1.ListedUdf\x12\x13\n\x0breported_at\x18\x02 \x01(\x04\"\x7f\n\tListedUdf\x12!\n\x03udf\x18\x01 \x01(\x0b\x32\x14.dexorder.udf.v1.Udf\x12*\n\x06status\x18\x02 \x01(\x0b\x32\x1a.dexorder.udf.v1.UdfStatus\x12\x10\n\x08\x64\x65\x63lared\x18\x03 \x01(\x08\x12\x11\n\tclient_id\x18\x04 \x01(\t\"-\n\x0eUdfLogsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"=\n\x0fUdfLogsResponse\x12*\n\x05lines\x18\x01 \x03(\x0b\x32\x1b.dexorder.udf.v1.UdfLogLine\"8\n\nUdfLogLine\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04time\x18\x02 \x01(\x04\x12\x0c\n\x04text\x18\x03 \x01(\t*\x98\x01\n\x08UdfState\x12\x19\n\x15UDF_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12UDF_STATE_STARTING\x10\x01\x12\x15\n\x11UDF_STATE_RUNNING\x10\x02\x12\x15\n\x11UDF_STATE_WAITING\x10\x03\x12\x14\n\x10UDF_STATE_FAILED\x10\x04\x12\x15\n\x11UDF_STATE_STOPPED\x10\x05\x32\xd2\x02\n\x12UdfRegistryService\x12O\n\x08StartUdf\x12 .dexorder.udf.v1.StartUdfRequest\x1a!.dexorder.udf.v1.StartUdfResponse\x12L\n\x07StopUdf\x12\x1f.dexorder.udf.v1.StopUdfRequest\x1a .dexorder.udf.v1.StopUdfResponse\x12O\n\x08ListUdfs\x12 .dexorder.udf.v1.ListUdfsRequest\x1a!.dexorder.udf.v1.ListUdfsResponse\x12L\n\x07UdfLogs\x12\x1f.dexorder.udf.v1.UdfLogsRequest\x1a .dexorder.udf.v1.UdfLogsResponseBA\n\x13\x63om.dexorder.udf.v1P\x01Z(dexorder.com/proto/dexorder/udf/v1;udfv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n*dexorder/udf/v1/udf_registry_service.proto\x12\x0f\x64\x65xorder.udf.v1\"\x86\x02\n\x03Udf\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07program\x18\x02 \x01(\t\x12,\n\x07\x63ommand\x18\x03 \x01(\x0b\x32\x1b.dexorder.udf.v1.UdfCommand\x12+\n\x07options\x18\x04 \x03(\x0b\x32\x1a.dexorder.udf.v1.UdfOption\x12(\n\x05input\x18\x05 \x01(\x0b\x32\x19.dexorder.udf.v1.UdfInput\x12*\n\x06output\x18\x06 \x01(\x0b\x32\x1a.dexorder.udf.v1.UdfOutput\x12\x17\n\x0ftimeout_seconds\x18\x07 \x01(\x01\x12\x16\n\x0e\x61nswer_seconds\x18\x08 \x01(\x01\"\xa5\x01\n\nUdfCommand\x12\x0c\n\x04prog\x18\x01 \x01(\t\x12\x0c\n\x04\x61rgs\x18\x02 \x03(\t\x12\x31\n\x03\x65nv\x18\x03 \x03(\x0b\x32$.dexorder.udf.v1.UdfCommand.EnvEntry\x12\x0e\n\x06socket\x18\x04 \x01(\t\x12\x0c\n\x04grpc\x18\x05 \x01(\t\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\")\n\tUdfOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\t\"\x89\x01\n\x08UdfInput\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0f\n\x07tickers\x18\x02 \x03(\t\x12\x16\n\x0eperiod_seconds\x18\x03 \x03(\r\x12\x12\n\x05since\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07history\x18\x05 \x01(\x08\x12\x16\n\x0ewindow_seconds\x18\x06 \x01(\rB\x08\n\x06_since\":\n\tUdfOutput\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07user_id\x18\x02 \x01(\t\x12\r\n\x05title\x18\x03 \x01(\t\"\xb0\x01\n\tUdfStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.dexorder.udf.v1.UdfState\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x0b\n\x03\x66\x65\x64\x18\x05 \x01(\x04\x12\x0c\n\x04late\x18\x06 \x01(\x04\x12\x0b\n\x03lag\x18\x07 \x01(\x04\x12\x10\n\x08restarts\x18\x08 \x01(\x04\x12\x12\n\ngeneration\x18\t \x01(\x04\"\x9b\x01\n\x0fUdfRegistration\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0f\n\x07stopped\x18\x03 \x01(\x08\x12\x18\n\x10since_generation\x18\x04 \x01(\x04\x12(\n\ndefinition\x18\x05 \x01(\x0b\x32\x14.dexorder.udf.v1.Udf\x12\x11\n\tclient_id\x18\x06 \x01(\t\"B\n\x0fStartUdfRequest\x12!\n\x03udf\x18\x01 \x01(\x0b\x32\x14.dexorder.udf.v1.Udf\x12\x0c\n\x04\x61new\x18\x02 \x01(\x08\"&\n\x10StartUdfResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\x1e\n\x0eStopUdfRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x11\n\x0fStopUdfResponse\"\x11\n\x0fListUdfsRequest\"Q\n\x10ListUdfsResponse\x12(\n\x04udfs\x18\x01 \x03(\x0b\x32\x1a.dexorder.udf.v1.ListedUdf\x12\x13\n\x0breported_at\x18\x02 \x01(\x04\"\x7f\n\tListedUdf\x12!\n\x03udf\x18\x01 \x01(\x0b\x32\x14.dexorder.udf.v1.Udf\x12*\n\x06status\x18\x02 \x01(\x0b\x32\x1a.dexorder.udf.v1.UdfStatus\x12\x10\n\x08\x64\x65\x63lared\x18\x03 \x01(\x08\x12\x11\n\tclient_id\x18\x04 \x01(\t\"-\n\x0eUdfLogsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"=\n\x0fUdfLogsResponse\x12*\n\x05lines\x18\x01 \x03(\x0b\x32\x1b.dexorder.udf.v1.UdfLogLine\"8\n\nUdfLogLine\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0c\n\x04time\x18\x02 \x01(\x04\x12\x0c\n\x04text\x18\x03 \x01(\t*\x98\x01\n\x08UdfState\x12\x19\n\x15UDF_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12UDF_STATE_STARTING\x10\x01\x12\x15\n\x11UDF_STATE_RUNNING\x10\x02\x12\x15\n\x11UDF_STATE_WAITING\x10\x03\x12\x14\n\x10UDF_STATE_FAILED\x10\x04\x12\x15\n\x11UDF_STATE_STOPPED\x10\x05\x32\xd2\x02\n\x12UdfRegistryService\x12O\n\x08StartUdf\x12 .dexorder.udf.v1.StartUdfRequest\x1a!.dexorder.udf.v1.StartUdfResponse\x12L\n\x07StopUdf\x12\x1f.dexorder.udf.v1.StopUdfRequest\x1a .dexorder.udf.v1.StopUdfResponse\x12O\n\x08ListUdfs\x12 .dexorder.udf.v1.ListUdfsRequest\x1a!.dexorder.udf.v1.ListUdfsResponse\x12L\n\x07UdfLogs\x12\x1f.dexorder.udf.v1.UdfLogsRequest\x1a .dexorder.udf.v1.UdfLogsResponseBA\n\x13\x63om.dexorder.udf.v1P\x01Z(dexorder.com/proto/dexorder/udf/v1;udfv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,44 +34,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'\n\023com.dexorder.udf.v1P\001Z(dexorder.com/proto/dexorder/udf/v1;udfv1'
   _globals['_UDFCOMMAND_ENVENTRY']._loaded_options = None
   _globals['_UDFCOMMAND_ENVENTRY']._serialized_options = b'8\001'
-  _globals['_UDFSTATE']._serialized_start=1611
-  _globals['_UDFSTATE']._serialized_end=1763
+  _globals['_UDFSTATE']._serialized_start=1635
+  _globals['_UDFSTATE']._serialized_end=1787
   _globals['_UDF']._serialized_start=64
-  _globals['_UDF']._serialized_end=302
-  _globals['_UDFCOMMAND']._serialized_start=305
-  _globals['_UDFCOMMAND']._serialized_end=470
-  _globals['_UDFCOMMAND_ENVENTRY']._serialized_start=428
-  _globals['_UDFCOMMAND_ENVENTRY']._serialized_end=470
-  _globals['_UDFOPTION']._serialized_start=472
-  _globals['_UDFOPTION']._serialized_end=513
-  _globals['_UDFINPUT']._serialized_start=516
-  _globals['_UDFINPUT']._serialized_end=653
-  _globals['_UDFOUTPUT']._serialized_start=655
-  _globals['_UDFOUTPUT']._serialized_end=713
-  _globals['_UDFSTATUS']._serialized_start=716
-  _globals['_UDFSTATUS']._serialized_end=892
-  _globals['_UDFREGISTRATION']._serialized_start=895
-  _globals['_UDFREGISTRATION']._serialized_end=1050
-  _globals['_STARTUDFREQUEST']._serialized_start=1052
-  _globals['_STARTUDFREQUEST']._serialized_end=1118
-  _globals['_STARTUDFRESPONSE']._serialized_start=1120
-  _globals['_STARTUDFRESPONSE']._serialized_end=1158
-  _globals['_STOPUDFREQUEST']._serialized_start=1160
-  _globals['_STOPUDFREQUEST']._serialized_end=1190
-  _globals['_STOPUDFRESPONSE']._serialized_start=1192
-  _globals['_STOPUDFRESPONSE']._serialized_end=1209
-  _globals['_LISTUDFSREQUEST']._serialized_start=1211
-  _globals['_LISTUDFSREQUEST']._serialized_end=1228
-  _globals['_LISTUDFSRESPONSE']._serialized_start=1230
-  _globals['_LISTUDFSRESPONSE']._serialized_end=1311
-  _globals['_LISTEDUDF']._serialized_start=1313
-  _globals['_LISTEDUDF']._serialized_end=1440
-  _globals['_UDFLOGSREQUEST']._serialized_start=1442
-  _globals['_UDFLOGSREQUEST']._serialized_end=1487
-  _globals['_UDFLOGSRESPONSE']._serialized_start=1489
-  _globals['_UDFLOGSRESPONSE']._serialized_end=1550
-  _globals['_UDFLOGLINE']._serialized_start=1552
-  _globals['_UDFLOGLINE']._serialized_end=1608
-  _globals['_UDFREGISTRYSERVICE']._serialized_start=1766
-  _globals['_UDFREGISTRYSERVICE']._serialized_end=2104
+  _globals['_UDF']._serialized_end=326
+  _globals['_UDFCOMMAND']._serialized_start=329
+  _globals['_UDFCOMMAND']._serialized_end=494
+  _globals['_UDFCOMMAND_ENVENTRY']._serialized_start=452
+  _globals['_UDFCOMMAND_ENVENTRY']._serialized_end=494
+  _globals['_UDFOPTION']._serialized_start=496
+  _globals['_UDFOPTION']._serialized_end=537
+  _globals['_UDFINPUT']._serialized_start=540
+  _globals['_UDFINPUT']._serialized_end=677
+  _globals['_UDFOUTPUT']._serialized_start=679
+  _globals['_UDFOUTPUT']._serialized_end=737
+  _globals['_UDFSTATUS']._serialized_start=740
+  _globals['_UDFSTATUS']._serialized_end=916
+  _globals['_UDFREGISTRATION']._serialized_start=919
+  _globals['_UDFREGISTRATION']._serialized_end=1074
+  _globals['_STARTUDFREQUEST']._serialized_start=1076
+  _globals['_STARTUDFREQUEST']._serialized_end=1142
+  _globals['_STARTUDFRESPONSE']._serialized_start=1144
+  _globals['_STARTUDFRESPONSE']._serialized_end=1182
+  _globals['_STOPUDFREQUEST']._serialized_start=1184
+  _globals['_STOPUDFREQUEST']._serialized_end=1214
+  _globals['_STOPUDFRESPONSE']._serialized_start=1216
+  _globals['_STOPUDFRESPONSE']._serialized_end=1233
+  _globals['_LISTUDFSREQUEST']._serialized_start=1235
+  _globals['_LISTUDFSREQUEST']._serialized_end=1252
+  _globals['_LISTUDFSRESPONSE']._serialized_start=1254
+  _globals['_LISTUDFSRESPONSE']._serialized_end=1335
+  _globals['_LISTEDUDF']._serialized_start=1337
+  _globals['_LISTEDUDF']._serialized_end=1464
+  _globals['_UDFLOGSREQUEST']._serialized_start=1466
+  _globals['_UDFLOGSREQUEST']._serialized_end=1511
+  _globals['_UDFLOGSRESPONSE']._serialized_start=1513
+  _globals['_UDFLOGSRESPONSE']._serialized_end=1574
+  _globals['_UDFLOGLINE']._serialized_start=1576
+  _globals['_UDFLOGLINE']._serialized_end=1632
+  _globals['_UDFREGISTRYSERVICE']._serialized_start=1790
+  _globals['_UDFREGISTRYSERVICE']._serialized_end=2128
 # @@protoc_insertion_point(module_scope)

@@ -68,12 +68,15 @@ class Udf(_message.Message):
     INPUT_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    ANSWER_SECONDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its output is the table `trading.udf_<name>`. A lower-case letter, then up to 47 of a-z, 0-9 and _."""
     program: _builtins.str
     """Entry of the file on the Spark host whose command it runs; empty if `command` is set."""
     timeout_seconds: _builtins.float
     """Longest silence while it is expected to answer, in seconds; 0 for 10."""
+    answer_seconds: _builtins.float
+    """Longest time for accepting a piece of input and for the answer to a snapshot request, in seconds; 0 for 120."""
     @_builtins.property
     def command(self) -> Global___UdfCommand:
         """Its own command. The driver refuses it unless DEXORDER_SPARK_UDF_ANY_COMMAND is set."""
@@ -100,10 +103,11 @@ class Udf(_message.Message):
         input: Global___UdfInput | None = ...,
         output: Global___UdfOutput | None = ...,
         timeout_seconds: _builtins.float = ...,
+        answer_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "input", b"input", "output", b"output"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "input", b"input", "name", b"name", "options", b"options", "output", b"output", "program", b"program", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_seconds", b"answer_seconds", "command", b"command", "input", b"input", "name", b"name", "options", b"options", "output", b"output", "program", b"program", "timeout_seconds", b"timeout_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.udf.errors import UdfError
+from dexorder.services.common.udf.errors import UdfError, UdfStopped
 from dexorder.services.common.udf.host import UdfHost
 from dexorder.services.common.udf.points import Batch, Point
 from dexorder.services.common.udf.spec import MIB, UdfSpec
@@ -93,6 +93,31 @@ def test_silence_is_named(name: str) -> None:
     assert "keepalive: it sent nothing for 0.5 s; given up after 1 restarts in a row" in error
 
 
+@pytest.mark.parametrize("name", ["no_snapshot", "only_keepalives"])
+def test_keepalives_do_not_prolong_the_wait_for_a_snapshot(name: str) -> None:
+    error = error_of(spec(name, answer_seconds=0.3))
+    assert "it did not answer snapshot within 0.3 s (answer_seconds); given up after 1 restarts in a row" in error
+
+
+def test_keepalives_do_not_prolong_the_wait_for_input_to_be_taken() -> None:
+    host = UdfHost(spec("only_keepalives", answer_seconds=0.3, max_restarts=0), on_log=lambda line: None)
+    host.start()
+    with pytest.raises(UdfError, match=r"it did not take its input within 0.3 s \(answer_seconds\)"):
+        host.process([Point(1, {}, {"text": "x" * MIB})] * 4)
+    host.close()
+
+
+def test_a_stop_ends_the_wait_for_a_udf_that_hangs() -> None:
+    stop = threading.Event()
+    host = UdfHost(spec("hang", timeout_seconds=3600, answer_seconds=3600), on_log=lambda line: None, stop=stop)
+    host.start()
+    host.process([Point(1)])
+    threading.Timer(0.2, stop.set).start()
+    with pytest.raises(UdfStopped):
+        host.checkpoint()
+    host.close()
+
+
 @pytest.mark.parametrize(("name", "text"), [("short_text", "hello\\n"), ("text_at_start", "Starting my UDF")])
 def test_text_is_noticed_at_once_and_shown(name: str, text: str) -> None:
     error = error_of(spec(name))
@@ -106,7 +131,9 @@ def test_a_death_at_start_is_reported_at_once_with_its_words() -> None:
 
 
 def test_a_slow_start_has_a_time_of_its_own() -> None:
-    assert "it did not answer info within 0.2 s" in error_of(spec("slow_start", "60", start_seconds=0.2))
+    assert "it did not answer info within 0.2 s (start_seconds)" in error_of(
+        spec("slow_start", "60", start_seconds=0.2)
+    )
     host = UdfHost(spec("slow_start", "1", timeout_seconds=0.5), on_log=lambda line: None)
     host.start()
     host.close()
