@@ -1,6 +1,7 @@
 """Trades a second that one ingestor sustains, beside a bare ccxt.pro loop on the same simulated exchange.
 
-The exchange's clock is made faster step by step. What is delivered while more is offered is what the process sustains.
+The exchange's clock is made faster step by step, until clearly less is delivered than offered. The most that was
+delivered is what the process sustains, if its processor was busy then; otherwise something else was the limit.
 Spark does not run: two processors have to serve the exchange, the process that is measured, the gateway and Kafka.
 """
 
@@ -15,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +30,9 @@ from dexorder.testing.suite import Suite, running_suite
 
 MARKETS = 20
 TRADES_A_SECOND = 4
-SPEEDS = (5, 10, 20, 30, 40, 60)
+SPEEDS = (20, 40, 60, 80, 100, 120, 150, 180, 220, 270, 330)
+SATURATED = 0.9
+"""Share of what is offered; less means that the step is the last one."""
 SETTLE_SECONDS, WINDOW_SECONDS = 4.0, 8.0
 PARTS = ("kafka", "sim", "relay", "gateway", "ingestor")
 AIM = 0.7
@@ -44,14 +48,26 @@ class Count(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What was delivered in a window, trades a second, and the processor time of a trade in microseconds."""
+    """Trades a second that were offered and delivered, and the cores that the process and the exchange used."""
 
     offered: float
     delivered: float
-    cpu_us: float
+    cores: float
+    exchange_cores: float
+
+    @property
+    def cpu_us(self) -> float:
+        """Processor time of a trade in microseconds."""
+        return self.cores / max(self.delivered, 1) * 1e6
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether clearly less was delivered than offered."""
+        return self.delivered < SATURATED * self.offered
 
     def __str__(self) -> str:
-        return f"{self.delivered:,.0f}/s, {self.cpu_us:.0f} us"
+        cores = f"{self.cores:.2f} and {self.exchange_cores:.2f} cores"
+        return f"{self.delivered:,.0f}/s, {self.cpu_us:.0f} us, {cores}"
 
 
 def set_speed(suite: Suite, speed: float) -> int:
@@ -62,21 +78,29 @@ def set_speed(suite: Suite, speed: float) -> int:
         return int(json.loads(answer.read())["now_ns"])
 
 
-def steps(suite: Suite, count: Callable[[], Count]) -> list[Step]:
-    """Measure each speed."""
-    found = []
+def steps(suite: Suite, what: str, count: Callable[[], Count]) -> list[Step]:
+    """Measure growing speeds up to the first one at which the process is saturated."""
+    found: list[Step] = []
     for speed in SPEEDS:
         set_speed(suite, speed)
         time.sleep(SETTLE_SECONDS)
-        first_ns, first = set_speed(suite, speed), count()
-        time.sleep(WINDOW_SECONDS)
-        until(lambda at_s=first.at_s: count().at_s > at_s)  # type: ignore[misc]
-        last_ns, last = set_speed(suite, speed), count()
-        trades, seconds = last.trades - first.trades, last.at_s - first.at_s
-        offered = (last_ns - first_ns) / 1e9 * MARKETS * TRADES_A_SECOND / seconds
-        found.append(Step(offered, trades / seconds, (last.cpu_s - first.cpu_s) / max(trades, 1) * 1e6))
+        found.append(_step(suite, speed, count))
+        print(f"{what}: {found[-1].offered:,.0f} trades/s offered, {found[-1]}", file=sys.stderr, flush=True)
+        if found[-1].is_saturated:
+            break
     set_speed(suite, 1)
     return found
+
+
+def _step(suite: Suite, speed: float, count: Callable[[], Count]) -> Step:
+    first_ns, first, exchange_s = set_speed(suite, speed), count(), cpu_seconds(suite, "sim")
+    time.sleep(WINDOW_SECONDS)
+    until(lambda: count().at_s > first.at_s)
+    last_ns, last, exchange_s = set_speed(suite, speed), count(), cpu_seconds(suite, "sim") - exchange_s
+    seconds = last.at_s - first.at_s
+    offered = (last_ns - first_ns) / 1e9 * MARKETS * TRADES_A_SECOND
+    trades, cpu_s = last.trades - first.trades, last.cpu_s - first.cpu_s
+    return Step(*(value / seconds for value in (offered, trades, cpu_s, exchange_s)))
 
 
 class Bare:
@@ -132,11 +156,11 @@ def _is_up_to_date(suite: Suite) -> bool:
     return len(settled) == MARKETS and min(settled) > set_speed(suite, 1) - _LAG_NS
 
 
-def _measure(suite: Suite, periods: Sequence[str]) -> list[Step]:
+def _measure(suite: Suite, what: str, periods: Sequence[str]) -> list[Step]:
     """Return the steps of the ingestor."""
     asyncio.run(start_all(suite.relay, symbols(MARKETS), periods))
     until(lambda: _is_up_to_date(suite), 300)
-    found = steps(suite, _ours(suite))
+    found = steps(suite, what, _ours(suite))
     asyncio.run(_stop_all(suite.relay))
     return found
 
@@ -146,22 +170,35 @@ def run(folder: Path) -> str:
     options = ("--exchanges", exchanges_file(folder), "--only", ",".join(PARTS))
     with running_suite(folder / "suite", *options, DEXORDER_SIM_MARKETS=str(MARKETS)) as suite:
         with Bare(suite) as loop:
-            before = steps(suite, loop.count)
-        trades = _measure(suite, ())
-        both = _measure(suite, ("1m",))
+            before = steps(suite, "bare loop", loop.count)
+        trades = _measure(suite, "trades", ())
+        both = _measure(suite, "with 1m candles", ("1m",))
         with Bare(suite) as loop:
-            after = steps(suite, loop.count)
+            after = steps(suite, "bare loop again", loop.count)
+    shown = zip_longest(trades, before, both, fillvalue="")
     rows = [
-        Row(f"{step.offered:,.0f} trades/s offered", str(step), str(bare), f"with 1m candles {candles}")
-        for step, bare, candles in zip(trades, before, both, strict=True)
+        Row(
+            f"{speed * MARKETS * TRADES_A_SECOND:,} trades/s offered",
+            str(ours),
+            str(bare),
+            f"with 1m candles {candles}",
+        )
+        for speed, (ours, bare, candles) in zip(SPEEDS, shown, strict=False)
     ]
-    best = max(step.delivered for step in trades)
-    limit = max(step.delivered for step in (*before, *after))
-    rows.append(Row("sustained", f"{best:,.0f}/s", f"{limit:,.0f}/s", f"{best / limit:.2f}", f"at least {AIM}"))
+    rows += [_sustained("sustained", trades, (*before, *after)), _sustained("with 1m candles", both, (*before, *after))]
     ours_us = min(step.cpu_us for step in trades)
     bare_us = min(step.cpu_us for step in (*before, *after))
     rows.append(
         Row("processor time a trade, least", f"{ours_us:.0f} us", f"{bare_us:.0f} us", f"{bare_us / ours_us:.2f}")
     )
-    title = f"Trades of one ingestor, {MARKETS} markets; limit: a bare ccxt.pro loop, before (shown) and after"
+    title = (
+        f"Trades of one ingestor, {MARKETS} markets; limit: a bare ccxt.pro loop, before (shown) and after; "
+        "cores of the process and of the exchange"
+    )
     return table(title, rows)
+
+
+def _sustained(what: str, ours: Sequence[Step], bare: Sequence[Step]) -> Row:
+    best, limit = (max(found, key=lambda step: step.delivered) for found in (ours, bare))
+    ratio = f"{best.delivered / limit.delivered:.2f}"
+    return Row(what, str(best), str(limit), ratio, f"at least {AIM}")

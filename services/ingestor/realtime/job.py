@@ -1,6 +1,7 @@
 """A realtime job: trades of one market from its socket and from REST, the candles made of them, and their records.
 
-Four tasks share the state, and change it without waiting in between:
+Four tasks share the state, and change it without waiting in between. A message wakes `refill` and `publish` only if it
+gives them something to do before they wake up by themselves, as waking them costs more than the message.
 
 listen    messages of the socket -> feed
 refill    queries to REST that the feed wants -> feed; opens a deaf socket again
@@ -48,7 +49,7 @@ from dexorder.services.ingestor.realtime.trade import Trade
 log = structlog.get_logger(__name__)
 _STOP_SECONDS = 0.8
 """Time for the last records after a stop; WorkStop is obeyed within a second."""
-_LONGEST_WAIT_SECONDS = 1.0
+_SHORTEST_WAIT_NS, _LONGEST_WAIT_NS = SECOND_NS // 1_000, SECOND_NS
 _MAX_BACKLOG = 20_000
 """Trades that wait for their records; no further ones are queried meanwhile."""
 _RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.1, 10.0
@@ -81,6 +82,7 @@ class RealtimeJob:
         self._clock = services.queries.venue.clock
         self._wake = asyncio.Event()
         self._turn = asyncio.Event()
+        self._publish_at_ns = self._refill_at_ns = 0
         self._fenced = False
         self._pages = 0
         self._last_id = resume.last_trade_id
@@ -167,7 +169,8 @@ class RealtimeJob:
     def _received(self, trades: Sequence[Trade]) -> None:
         released = self._feed.received(trades, now_ns=self._clock.monotonic_ns())
         self._release(released, live=released if self._feed.is_numbered else trades)
-        self._turn.set()
+        if self._feed.wake_ns < self._refill_at_ns:
+            self._turn.set()
 
     def _disconnected(self, reason: str) -> None:
         self._services.metrics.disconnects.labels(self._venue).inc()
@@ -223,9 +226,10 @@ class RealtimeJob:
             wait_ns = self._feed.wake_ns - now_ns
             if wait_ns <= 0:
                 return
-            timeout = min(wait_ns / SECOND_NS, _LONGEST_WAIT_SECONDS)
+            wait_ns = min(wait_ns, _LONGEST_WAIT_NS)
+            self._refill_at_ns = now_ns + wait_ns
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(wait_ns / SECOND_NS):
                     await self._turn.wait()
             except TimeoutError:
                 pass
@@ -253,7 +257,16 @@ class RealtimeJob:
         if live:
             self._live.add_trades(filter(self._is_new, live), received_ns=live[-1].received_ns)
             self._services.live.changed(self)
-        self._wake.set()
+        if self._has_records_due():
+            self._wake.set()
+
+    def _has_records_due(self) -> bool:
+        """Return whether there are records before the time at which the publishing task wakes up by itself."""
+        batches, closed = self._before_lost
+        close_ns = self._builder.next_close_ns()
+        is_closed = close_ns is not None and self._feed.settled_ns >= close_ns
+        is_sooner = self._dispatch.include_ticks and self._batches.due_ns() < self._publish_at_ns
+        return bool(batches or closed or is_closed or is_sooner)
 
     def _is_new(self, trade: Trade) -> bool:
         """Return whether no earlier dispatch has produced a trade for certain."""
@@ -278,10 +291,13 @@ class RealtimeJob:
         return None
 
     async def _until_wanted(self) -> None:
-        due_ns = self._batches.due_ns() if self._dispatch.include_ticks else 0
-        wait_ns = due_ns - self._clock.monotonic_ns() if due_ns else SECOND_NS
+        now_ns = self._clock.monotonic_ns()
+        wait_ns = _LONGEST_WAIT_NS
+        if self._dispatch.include_ticks:
+            wait_ns = max(_SHORTEST_WAIT_NS, min(self._batches.due_ns() - now_ns, wait_ns))
+        self._publish_at_ns = now_ns + wait_ns
         try:
-            async with asyncio.timeout(max(0.001, min(wait_ns / SECOND_NS, _LONGEST_WAIT_SECONDS))):
+            async with asyncio.timeout(wait_ns / SECOND_NS):
                 await self._wake.wait()
                 await asyncio.sleep(0)
         except TimeoutError:

@@ -20,6 +20,8 @@ from dexorder.services.ingestor.publisher import Publisher, Refused
 log = structlog.get_logger(__name__)
 _REPORT_SECONDS = 0.15
 _RECONNECT_SECONDS = 1.0
+_LIVE_SECONDS = 0.005
+"""Shortest time between two messages of live data."""
 _MAX_MESSAGE_ITEMS = 2_000
 """Trades and candles above which a message of live data gets no further job."""
 
@@ -165,6 +167,7 @@ class LivePush:
             while self._changed:
                 self._metrics.live_messages.inc()
                 yield self._message()
+                await asyncio.sleep(_LIVE_SECONDS)  # the first change is sent at once, further ones together
             self._some.clear()
 
     def _message(self) -> pb.PushMarketDataRequest:
