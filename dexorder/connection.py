@@ -13,6 +13,7 @@ import grpc
 import tenacity
 
 from dexorder import errors
+from dexorder.context import RELAY, address_of
 from dexorder.services.common.model.errors import Code
 from dexorder.services.common.rpc.channel import open_channel
 from dexorder.services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
@@ -20,7 +21,6 @@ from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import Relay
 from dexorder.services.gen.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 from dexorder.unreachable import cause_of
 
-DEFAULT_RELAY = "127.0.0.1:50051"
 PATIENCE_SECONDS = 30.0
 """Longest time without an answer of a relay that has answered before."""
 CALL_SECONDS = 10.0
@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 
 def relay_address(given: str | None) -> str:
-    """Return host:port of the relay: the given one, else ``DEXORDER_RELAY``, else 127.0.0.1:50051."""
-    return given or os.environ.get("DEXORDER_RELAY") or DEFAULT_RELAY
+    """Return host:port of the relay: the given one, else ``DEXORDER_RELAY``, else that of the suite on this machine."""
+    return address_of(RELAY, given)
 
 
 def patience_seconds(given: float | None) -> float | None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from dexorder.context import SPARK, address_of
 from dexorder.errors import DexorderError, MaintenanceFailed
 from dexorder.services.common.model.errors import Code
 from dexorder.services.common.rpc.channel import open_channel
 from dexorder.services.common.rpc.client_retry import code_of, details_of, error_text
 from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from dexorder.services.gen.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
-
-DEFAULT_SPARK = "127.0.0.1:50055"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,14 @@ async def maintain(
     """Compact tables and expire snapshots; yield a result for each table when it is done.
 
     Args:
-        spark: Address of the driver, host:port; default ``DEXORDER_SPARK_ADDRESS``, else 127.0.0.1:50055.
+        spark: Address of the driver, host:port; default ``DEXORDER_SPARK_ADDRESS``, else the suite on this machine.
         tables: Full names; all tables of the suite if empty.
         dry_run: Return what would be done, without doing it.
 
     Raises:
         MaintenanceFailed: The driver cannot be reached, runs no query now, or has no such table.
     """
-    address = spark or os.environ.get("DEXORDER_SPARK_ADDRESS") or DEFAULT_SPARK
+    address = address_of(SPARK, spark)
     try:
         channel = open_channel(address)
     except (ValueError, OSError) as error:

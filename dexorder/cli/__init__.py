@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout")]
-Relay = Annotated[str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else 127.0.0.1:50051")]
+Relay = Annotated[
+    str | None, typer.Option(help="host:port of the relay; default DEXORDER_RELAY, else the suite on this machine")
+]
 Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line")]
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from dexorder.cli import Json, JsonLines, Relay, Ticker
 from dexorder.cli.events_app import events_app
+from dexorder.cli.extras import missing_package
 from dexorder.cli.realtime_app import realtime_app, split_periods
 from dexorder.cli.trigger_app import trigger_app
 from dexorder.cli.udf_app import udf_app
@@ -32,6 +33,11 @@ class _Reporting(TyperGroup):
             typer.echo(f"dexorder: {error}", err=True)
             is_refused = isinstance(error, RequestRefused) and not isinstance(error, QuotaReached)
             raise typer.Exit(2 if is_refused else 1) from None
+        except ModuleNotFoundError as error:
+            if (advice := missing_package(error)) is None:
+                raise
+            typer.echo(f"dexorder: {advice}", err=True)
+            raise typer.Exit(1) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
@@ -106,6 +112,14 @@ def up(
     from dexorder.cli import suite as command
 
     command.up(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
+
+
+@app.command()
+def serve(part: Annotated[str, typer.Argument(help="relay, ingestor, gateway, udsource, spark or sim")]) -> None:
+    """Run one part in this process until SIGTERM; its settings are in the environment (docs/settings.md)."""
+    from dexorder.cli import serve as command
+
+    command.serve(part)
 
 
 @app.command()
@@ -328,7 +342,9 @@ def verify(
 def maintain(
     spark: Annotated[
         str | None,
-        typer.Option(help="host:port of the Spark driver; default DEXORDER_SPARK_ADDRESS, else 127.0.0.1:50055"),
+        typer.Option(
+            help="host:port of the Spark driver; default DEXORDER_SPARK_ADDRESS, else the suite on this machine"
+        ),
     ] = None,
     table: Annotated[
         list[str] | None, typer.Option(help="Table, for example trading.ohlc; may be repeated; default: all")

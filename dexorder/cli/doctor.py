@@ -87,7 +87,7 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
     try:
         locked = parse_lock(jars.LOCK_FILE.read_text())
     except (OSError, SetupError) as error:
-        yield Finding("jars", False, f"jars.lock can't be read ({error}): run in a checkout of the project")
+        yield Finding("jars", False, f"jars.lock can't be read: {error}")
         return
     names = list(jars.set_names())
     with suppress(BadSettings):  # reported by _settings
@@ -96,10 +96,10 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
         try:
             folder = jars.jar_folder(name)
         except SetupError as error:
-            yield Finding(f"jars {name}", False, f"{error}; or `make setup`")
+            yield Finding(f"jars {name}", False, str(error))
             continue
         if problems := check_folder(folder, locked[name]):
-            yield Finding(f"jars {name}", False, f"{problems[0]}: delete {folder} and run `make setup`")
+            yield Finding(f"jars {name}", False, f"{problems[0]}: delete {folder} and run `python -m dexorder.setup`")
         else:
             yield Finding(f"jars {name}", True, f"{len(locked[name])} with the pinned checksums in {folder}")
 
@@ -173,7 +173,11 @@ def _packages(_: SuiteOptions) -> Iterator[Finding]:
         except importlib.metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        yield Finding("packages", False, f"{', '.join(missing)} are not installed: run `make setup`")
+        yield Finding(
+            "packages",
+            False,
+            f"{', '.join(missing)} are not installed: install dexorder[suite], or run `make setup` in a checkout",
+        )
     else:
         yield Finding("packages", True, ", ".join(found))
     with suppress(SetupError):  # reported by _jars

@@ -60,7 +60,7 @@ def up(
     report = Reporter()
     if not quiet:
         console = _ConsoleReporter(options)
-        report = Reporter(console.part_changed, console.all_ready, console.stopping)
+        report = Reporter(console.part_changed, console.all_ready, console.stopping, console.note)
     asyncio.run(run_suite(options, exchanges, report))
 
 
@@ -102,9 +102,13 @@ class _ConsoleReporter:
         # Printed last and with a fixed text, as scripts wait for this line.
         everything = set(options.parts) | ({"kafka"} if options.kafka else set()) == set(PARTS)
         self._print("all parts are ready" if everything else f"ready: {', '.join(options.parts)}")
-        if options.ports != Ports():
-            spark = f" DEXORDER_SPARK_ADDRESS={options.address('spark')}" if "spark" in options.parts else ""
-            self._out.print(f"for client commands: export DEXORDER_RELAY={options.address('relay')}{spark}")
+        if everything:
+            self._out.print("next, in another terminal:")
+            self._out.print("    dexorder history BTC/USDT.SIM 1h --since -7d --chart", markup=False)
+            self._out.print("    dexorder markets SIM; dexorder watch BTC/USDT.SIM; dexorder status")
+
+    def note(self, text: str) -> None:
+        self._print(text)
 
     def stopping(self) -> None:
         self._stopping = True

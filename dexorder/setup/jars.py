@@ -22,8 +22,8 @@ from dexorder.setup.manifest import (
     render_lock,
 )
 
-WANTED_FILE = config.PROJECT_ROOT / "jars.toml"
-LOCK_FILE = config.PROJECT_ROOT / "jars.lock"
+WANTED_FILE = Path(__file__).with_name("jars.toml")
+LOCK_FILE = Path(__file__).with_name("jars.lock")
 RETRY_WAIT = tenacity.wait_exponential(multiplier=1, max=10)
 
 Report = Callable[[str], None]
@@ -164,4 +164,4 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except FileNotFoundError:
-        raise SetupError(f"{path} is missing: run the set-up from a checkout of the project") from None
+        raise SetupError(f"{path} is missing, so the package is not complete: install it again") from None

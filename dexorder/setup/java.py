@@ -31,7 +31,7 @@ from dexorder.setup.config import NoJavaError, SetupError
 
 OLDEST_MAJOR = 17
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
-_REQUIREMENTS = config.PROJECT_ROOT / "requirements" / "java.txt"
+_REQUIREMENTS = Path(__file__).with_name("java.txt")
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2

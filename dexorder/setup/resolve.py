@@ -171,10 +171,12 @@ def proxy_options(proxies: Mapping[str, str]) -> list[str]:
 def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SetupError("pyspark is not installed in this Python environment: run `make setup`")
+        raise SetupError(
+            "pyspark is not installed in this environment: install dexorder[suite], or run `make setup` in a checkout"
+        )
     jars = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
     if not jars:
-        raise SetupError("Ivy is missing among the jars of the installed pyspark: reinstall it with `make setup`")
+        raise SetupError("Ivy is missing among the jars of the installed pyspark: reinstall pyspark")
     return jars[-1]
 
 

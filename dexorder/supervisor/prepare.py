@@ -7,9 +7,8 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +16,11 @@ import yaml
 
 from dexorder.errors import SuiteFailed
 from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.common.exchanges import load_exchanges
+from dexorder.services.common.exchanges import exchanges_file, load_exchanges
 from dexorder.services.common.storage.process_lock import Locked, take_lock
 from dexorder.setup.config import SetupError
-from dexorder.setup.jars import jar_folder
-from dexorder.setup.java import java_env
+from dexorder.setup.jars import fetch, jar_folder
+from dexorder.setup.java import ensure_java, java_env
 from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
 
 if TYPE_CHECKING:
@@ -67,18 +66,29 @@ def external_catalog() -> CatalogSettings | None:
         raise SuiteFailed(str(error)) from None
 
 
-def java_and_jars(options: SuiteOptions) -> dict[str, str]:
-    """Return the environment of the parts that start Java; SuiteFailed if Java or a jar is missing."""
+def java_and_jars(options: SuiteOptions, note: Callable[[str], None]) -> dict[str, str]:
+    """Return the environment of the parts that start Java, after downloads of the missing jars and of a Java runtime.
+
+    Raises:
+        SuiteFailed: Java or a jar is missing and can't be downloaded.
+    """
     wanted = [part for part in options.parts if part in NEEDS_JAVA]
     if not wanted:
         return {}
     try:
         for part in wanted:
             for name in options.catalog.jar_sets if part == "spark" and options.catalog else (part,):
-                jar_folder(name)
-        return java_env()
+                _present(name, note)
+        return java_env(ensure_java())
     except SetupError as error:
-        raise SuiteFailed(f"{error}; or `make setup` in a checkout") from None
+        raise SuiteFailed(str(error)) from None
+
+
+def _present(name: str, note: Callable[[str], None]) -> None:
+    try:
+        jar_folder(name)
+    except SetupError:
+        fetch(name, ensure_java, note)
 
 
 def ports_in_use(options: SuiteOptions) -> list[tuple[str, str, int]]:
@@ -111,20 +121,17 @@ async def ports_free(options: SuiteOptions, *, timeout_s: float = 3.0) -> None:
 
 
 def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
-    """Write DIR/exchanges.yaml from the user's file or the shipped one, with the address of the simulated exchange.
+    """Write DIR/exchanges.yaml, with the address of the simulated exchange, from a given file or a shipped one.
 
     Raises:
         SuiteFailed: The user's file is missing or invalid; the message names the place in it.
     """
-    if source is None:
-        text = (resources.files("dexorder") / "data" / "sim.yaml").read_text()
-    else:
-        try:
-            load_exchanges(source)
-            text = source.read_text()
-        except (OSError, ValueError) as error:
-            raise SuiteFailed(f"exchanges file: {error}") from None
-    content, address = yaml.safe_load(text), options.address("sim")
+    try:
+        file = exchanges_file(source or Path("sim"))
+        load_exchanges(file)
+    except (OSError, ValueError) as error:
+        raise SuiteFailed(f"exchanges file: {error}") from None
+    content, address = yaml.safe_load(file.read_text()), options.address("sim")
     venues = content["exchanges"]
     for name in [name for name in venues if name.startswith(SIM_VENUES)]:
         venues[name] = {**venues[name], "rest_url": f"http://{address}", "ws_url": f"ws://{address}"}

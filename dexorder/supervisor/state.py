@@ -83,15 +83,34 @@ def registered(relay_port: int) -> Path | None:
         return None
 
 
+def registered_directories() -> list[Path]:
+    """Return the folders of all suites that this user has registered; some may no longer run."""
+    folder = state_folder() / "suites"
+    ports = [int(entry.stem) for entry in folder.glob("*.json") if entry.stem.isdigit()] if folder.is_dir() else []
+    return [directory for port in sorted(ports) if (directory := registered(port)) is not None]
+
+
 def find_directory(directory: Path | None, relay: str | None) -> Path | None:
-    """Return the suite's folder by ``--dir``, ``DEXORDER_DIR`` or the relay's port, else an existing default."""
+    """Return the suite's folder by ``--dir``, ``DEXORDER_DIR`` or the relay's port, else here, else the only one."""
     if directory or os.environ.get("DEXORDER_DIR"):
         return (directory or default_directory()).absolute()
     port = (relay or os.environ.get("DEXORDER_RELAY") or "127.0.0.1:50051").rpartition(":")[2]
     found = registered(int(port)) if port.isdigit() else None
-    if found is None and not relay and (default_directory() / SUITE_FILE).is_file():
+    if found is not None or relay:
+        return found
+    if (default_directory() / SUITE_FILE).is_file():
         return default_directory()
-    return found
+    running = [each for each in registered_directories() if is_running(each)]
+    return running[0] if len(running) == 1 else None
+
+
+def is_running(directory: Path) -> bool:
+    """Return whether a supervisor runs for this folder; an unreadable state counts as none."""
+    try:
+        suite = read_state(directory)
+    except (SuiteFailed, OSError):
+        return False
+    return suite is not None and process_alive(suite.pid)
 
 
 def default_directory() -> Path:

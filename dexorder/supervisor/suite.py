@@ -26,6 +26,8 @@ class Reporter:
     part_changed: Callable[[str, PartState, PartState], None] = lambda name, before, now: None
     all_ready: Callable[[], None] = lambda: None
     stopping: Callable[[], None] = lambda: None
+    note: Callable[[str], None] = lambda text: None
+    """A step before the first part starts, such as a download; called in another thread."""
 
 
 async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Reporter) -> None:
@@ -34,10 +36,10 @@ async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Repor
     It needs the main thread because the kernel kills the parts when the thread that started them ends.
 
     Raises:
-        SuiteFailed: The folder or a port is in use, or Java, a jar or the exchanges file is missing.
+        SuiteFailed: The folder or a port is in use, a download fails, or the exchanges file is missing.
     """
     with prepare.suite_lock(options.directory):
-        java = await asyncio.to_thread(prepare.java_and_jars, options)
+        java = await asyncio.to_thread(prepare.java_and_jars, options, report.note)
         await prepare.ports_free(options)
         await asyncio.to_thread(prepare.empty_scratch, options.scratch)
         await asyncio.to_thread(prepare.write_exchanges, exchanges, options)

@@ -1,7 +1,8 @@
-"""Exchanges file: the venues, and how ccxt reaches them. The relay and the ingestor read it."""
+"""Exchanges file: the venues, and how ccxt reaches them. The relay and the ingestor read it; some are shipped."""
 
 from __future__ import annotations
 
+from importlib import resources
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,12 +61,28 @@ class Exchanges(FileModel):
     exchanges: dict[str, Exchange] = Field(min_length=1)
 
 
-def load_exchanges(path: Path) -> dict[str, Exchange]:
-    """Read and check the file.
+def exchanges_file(given: Path) -> Path:
+    """Return the file itself, or the shipped file of this name, as in ``binance`` and ``sim``.
 
     Raises:
-        ValueError: It is not YAML, has an unknown key or an exchange that ccxt lacks; the message names the place.
+        ValueError: It is neither; the message lists the names.
     """
+    if given.is_file():
+        return given
+    shipped = {Path(each.name).stem: Path(str(each)) for each in (resources.files("dexorder") / "exchanges").iterdir()}
+    if str(given) not in shipped:
+        raise ValueError(f"{str(given)!r} is neither a file nor one of {', '.join(sorted(shipped))}")
+    return shipped[str(given)]
+
+
+def load_exchanges(given: Path) -> dict[str, Exchange]:
+    """Read and check the file, or the shipped file of this name.
+
+    Raises:
+        ValueError: There is none, or it is not YAML, has an unknown key or an exchange that ccxt lacks; the message
+            names the place.
+    """
+    path = exchanges_file(given)
     try:
         return Exchanges.model_validate(yaml.safe_load(path.read_text())).exchanges
     except ValidationError as error:

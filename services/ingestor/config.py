@@ -27,8 +27,8 @@ class IngestorSettings(ServiceSettings):
     """host:port of the gRPC server: health, reflection and channelz only."""
     metrics_listen: str = "127.0.0.1:9465"
     """host:port of the Prometheus endpoint; empty serves none."""
-    exchanges: Path = Field(default=Path("exchanges/sim.yaml"), validation_alias="DEXORDER_EXCHANGES")
-    """The exchanges file: venues, how ccxt reaches them, slots."""
+    exchanges: Path = Field(default=Path("sim"), validation_alias="DEXORDER_EXCHANGES")
+    """The exchanges file, or the name of a shipped one (binance, sim): venues, how ccxt reaches them, slots."""
     broker: str = "tcp://127.0.0.1:5567"
     """ZMQ address of the relay's broker."""
     broker_curve_key: SecretKeyFile | None = None

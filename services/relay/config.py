@@ -36,8 +36,8 @@ class RelaySettings(ServiceSettings):
     """Offers kept for one socket identity; further ones are dropped and counted."""
     db: Path = Path("relay.db")
     """SQLite file with requests, jobs, reported coverage and notifications."""
-    exchanges: Path = Field(default=Path("exchanges/sim.yaml"), validation_alias="DEXORDER_EXCHANGES")
-    """The exchanges file; a ticker may name any of its venues."""
+    exchanges: Path = Field(default=Path("sim"), validation_alias="DEXORDER_EXCHANGES")
+    """The exchanges file, or the name of a shipped one (binance, sim); a ticker may name any of its venues."""
     lease_seconds: float = Field(default=15.0, ge=1)
     """Longest silence of a running job, in seconds, before it is given to another ingestor."""
     max_attempts: int = Field(default=5, ge=1)

@@ -19,6 +19,7 @@ from pyiceberg.catalog import Catalog
 from tenacity import AsyncRetrying, stop_after_attempt, wait_exponential
 
 from dexorder.services.common.clock import Clock, SystemClock
+from dexorder.services.common.config import BadSettings
 from dexorder.services.common.exchanges import load_exchanges
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.services.common.lake.coverage import Claim, Retraction
@@ -85,10 +86,14 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
 
     Raises:
         OSError: An address cannot be bound.
-        ValueError: The exchanges file or the database is invalid, or another relay uses the database.
+        BadSettings: There is no such exchanges file, or it is invalid.
+        ValueError: The database is invalid, or another relay uses the database.
         Unavailable: The catalog or a table cannot be read now.
     """
-    venues = load_exchanges(settings.exchanges)
+    try:
+        venues = load_exchanges(settings.exchanges)
+    except (OSError, ValueError) as error:
+        raise BadSettings(f"DEXORDER_EXCHANGES: {error}") from None
     registry = CollectorRegistry()
     metrics = RelayMetrics(registry)
     async with open_store(settings.db, metrics.committed) as store:

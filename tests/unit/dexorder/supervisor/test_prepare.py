@@ -1,5 +1,5 @@
 import socket
-from importlib import resources
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +8,15 @@ import yaml
 
 from dexorder.errors import SuiteFailed
 from dexorder.services.common.exchanges import load_exchanges
+from dexorder.setup.config import SetupError
 from dexorder.supervisor import prepare
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from tests.paths import ROOT
 
 
-def test_shipped_exchanges_file_is_the_repositorys() -> None:
-    packaged = resources.files("dexorder") / "data" / "sim.yaml"
-    assert packaged.read_text() == (ROOT / "exchanges" / "sim.yaml").read_text()
+def test_a_shipped_exchanges_file_has_a_name(tmp_path: Path) -> None:
+    prepare.write_exchanges(Path("binance"), SuiteOptions(tmp_path))
+    assert list(load_exchanges(tmp_path / "exchanges.yaml")) == ["BINANCE"]
 
 
 def test_sim_gets_the_address_of_the_running_exchange(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_invalid_exchanges_file_is_an_error_at_start(tmp_path: Path, text: str, 
     file.write_text(text)
     with pytest.raises(SuiteFailed, match=message):
         prepare.write_exchanges(file, SuiteOptions(tmp_path))
-    with pytest.raises(SuiteFailed, match="No such file"):
+    with pytest.raises(SuiteFailed, match=r"none.yaml' is neither a file nor one of binance, sim, sim-kraken"):
         prepare.write_exchanges(tmp_path / "none.yaml", SuiteOptions(tmp_path))
 
 
@@ -90,11 +91,20 @@ def test_recorded_files_are_absolute_and_must_exist(tmp_path: Path, monkeypatch:
             prepare.recorded_entries([wrong])
 
 
-def test_error_of_missing_java_or_jars_has_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_jars_are_downloaded_at_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_CACHE", str(tmp_path))
-    assert prepare.java_and_jars(SuiteOptions(tmp_path, only=("relay", "sim"))) == {}
-    with pytest.raises(SuiteFailed, match="make setup"):
-        prepare.java_and_jars(SuiteOptions(tmp_path, only=("spark",)))
+    notes: list[str] = []
+    assert prepare.java_and_jars(SuiteOptions(tmp_path, only=("relay", "sim")), notes.append) == {}
+    assert notes == []
+
+    def no_network(name: str, java: object, note: Callable[[str], None]) -> Path:
+        note(f"jars {name}: fetching")
+        raise SetupError("the network is down")
+
+    monkeypatch.setattr(prepare, "fetch", no_network)
+    with pytest.raises(SuiteFailed, match="the network is down"):
+        prepare.java_and_jars(SuiteOptions(tmp_path, only=("spark",)), notes.append)
+    assert notes == ["jars spark: fetching"]
 
 
 def test_environment_may_name_a_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

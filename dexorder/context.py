@@ -1,0 +1,59 @@
+"""Addresses of the suite that runs on this machine, for clients that are given none.
+
+``dexorder up`` describes itself in its folder and in the user's state folder. A client without an address, as argument
+or in its variable, calls the suite in ``DEXORDER_DIR`` or ``./dexorder-data``, else one that is registered, else the
+default ports.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from dexorder.errors import DexorderError
+from dexorder.supervisor.state import default_directory, is_running, read_state, registered_directories
+
+
+class Target(NamedTuple):
+    """Part that clients call."""
+
+    part: str
+    variable: str
+    """Environment variable with its address."""
+    default: str
+    """Address on the default ports."""
+
+
+RELAY = Target("relay", "DEXORDER_RELAY", "127.0.0.1:50051")
+SPARK = Target("spark", "DEXORDER_SPARK_ADDRESS", "127.0.0.1:50055")
+
+
+def address_of(target: Target, given: str | None) -> str:
+    """Return host:port of a part: as given, else its variable's, else that of the suite on this machine.
+
+    Raises:
+        DexorderError: Several suites run here, none of them in this folder or on the default ports.
+    """
+    if named := given or os.environ.get(target.variable):
+        return named
+    for directories in ([default_directory()], registered_directories()):
+        if addresses := {_address(directory, target) for directory in directories if is_running(directory)}:
+            return choose(target, addresses)
+    return target.default
+
+
+def choose(target: Target, addresses: set[str]) -> str:
+    """Return the address on the default ports if it is one of them, else the only one; else DexorderError."""
+    if target.default in addresses:
+        return target.default
+    if len(addresses) > 1:
+        listed = ", ".join(sorted(addresses))
+        raise DexorderError(f"several suites run here: set {target.variable} to the {target.part} of one, of {listed}")
+    return next(iter(addresses))
+
+
+def _address(directory: Path, target: Target) -> str:
+    suite = read_state(directory)
+    part = suite.parts.get(target.part) if suite is not None else None
+    return part.address if part is not None else target.default
