@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import zipfile
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[2]
-_FOLDERS = {"dexorder": "dexorder", "services": "dexorder/services", "spark": "dexorder/spark"}
+import dexorder
+
+_PACKAGE = Path(dexorder.__file__).parent
 
 
 def write_packages(target: Path) -> Path:
-    """Write the zip file; the packages' dependencies must be installed where it is used."""
+    """Write the zip file; the package's dependencies must be installed where it is used."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for folder, package in _FOLDERS.items():
-            for path in sorted((_ROOT / folder).rglob("*.py")):
-                archive.write(path, Path(package) / path.relative_to(_ROOT / folder))
+        for folder, subfolders, files in os.walk(_PACKAGE, followlinks=True):  # services and spark are links
+            subfolders.sort()
+            for path in (Path(folder, name) for name in sorted(files) if name.endswith(".py")):
+                archive.write(path, path.relative_to(_PACKAGE.parent))
     return target
 
 

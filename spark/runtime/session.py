@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import make_url
 
+import dexorder
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.services.common.model.errors import Conflict, InvalidRequest
 from dexorder.setup.class_archive import archive_path, options_with
@@ -27,7 +29,7 @@ from dexorder.spark.runtime.class_archive import PROGRAM
 from dexorder.spark.runtime.package import write_packages
 from dexorder.spark.source.udsource import UdSource
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(dexorder.__file__).parents[1]  # of the checkout, or site-packages
 _BUSY_TIMEOUT_MS = 10_000
 _NEVER = "10d"
 _OVERRIDABLE = (
@@ -80,7 +82,7 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         # A full collection returns memory to the system; without it, a heap of mostly garbage grows to its limit.
         "spark.cleaner.periodicGC.interval": "5min",
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": " ".join([*_java_options(scratch), *java_options]),
+        "spark.driver.extraJavaOptions": shlex.join([*_java_options(scratch), *java_options]),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
         # Spark's default expression misses the property names of Iceberg's catalogs.
         "spark.redaction.regex": "(?i)secret|password|token|access.?key|credential|authorization",

@@ -114,7 +114,7 @@ def test_doctor_says_what_to_do(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("DEXORDER_CACHE", str(tmp_dir / "empty"))
     monkeypatch.setattr(doctor, "MIN_FREE_GIB", 1e9)
     found = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)}
-    assert not found["jars spark"]["ok"] and "make setup" in found["jars spark"]["detail"]
+    assert not found["jars spark"]["ok"] and "dexorder.setup fetch spark" in found["jars spark"]["detail"]
     assert not found["disk"]["ok"] and "free some space" in found["disk"]["detail"]
     assert run("doctor").exit_code == 1
     (ports,) = doctor._ports(SuiteOptions(tmp_dir, Ports(sim=answering)))

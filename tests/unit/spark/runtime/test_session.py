@@ -1,4 +1,5 @@
 import re
+import shlex
 import zipfile
 from pathlib import Path
 
@@ -24,7 +25,12 @@ def test_spark_hides_the_secrets_of_every_kind_of_catalog() -> None:
 def test_executors_elsewhere_get_our_packages(tmp_path: Path) -> None:
     names = zipfile.ZipFile(write_packages(tmp_path / "packages.zip")).namelist()
     assert {
-        "spark/source/udsource.py",
-        "services/common/kafka/page_record.py",
-        "services/gen/source/v1/source_pb2.py",
+        "dexorder/spark/source/udsource.py",
+        "dexorder/services/common/kafka/page_record.py",
+        "dexorder/services/gen/source/v1/source_pb2.py",
     } <= {*names}
+
+
+def test_a_folder_may_have_a_space_in_its_name() -> None:
+    options = session_conf(SparkSettings(), "/a folder/s")["spark.driver.extraJavaOptions"]
+    assert "-Dderby.system.home=/a folder/s" in shlex.split(options)  # Spark splits them by the same rules
