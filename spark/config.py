@@ -107,6 +107,9 @@ class SparkSettings(ServiceSettings):
     the tables have."""
     trigger_batch_seconds: float = Field(default=0.1, ge=0)
     """Seconds between the starts of two micro-batches of triggers."""
+    trigger_processes: int = Field(default=1, ge=1, le=64)
+    """Processes that evaluate triggers, each those of a part of the tickers. With 1 no further process is started. It
+    may be changed at any restart: events, their ids and their order do not depend on it."""
     restarts: int = Field(default=60, ge=0)
     """Restarts of a failed query in a row, at most 5 s apart, before the process exits with a non-zero status. So a
     full disk or a busy catalog does not cost the warm session."""

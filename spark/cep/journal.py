@@ -1,16 +1,13 @@
-"""Journal of the triggers' micro-batches: one file each, with the state after the batch and the events of the batch.
+"""Journal of the triggers: snapshots of the engine, and behind each a log of the batches after it.
 
-The engine's state has the registrations, so a file is everything: what was read, what takes part, what was matched so
-far, and what fired. It is written beside, synced and renamed before anything of the batch leaves the process. After a
-crash the newest file that is whole is read, and its events are published again, with the same ids. A batch whose file
-was not written has published nothing, and is evaluated again.
+A batch is one record of the log: what was read and changed (the engine's inputs), the places in the topics, and the
+events. It is synced before anything of the batch leaves the process. After a crash the newest whole snapshot is loaded,
+the batches after it are evaluated again, and the events of the last one are published again, with the same ids. A batch
+without a whole record has published nothing.
 
-    magic                        16 bytes
-    length of the header         4 bytes
-    header                       JSON: batch, change, positions, lengths of the state and of each event
-    state                        the engine's, compressed
-    events                       serialized messages, one after the other
-    CRC-32 of all before it      4 bytes
+    NNN.snapshot    magic, one record: JSON of batch, change, positions, recent trades and the engine's state
+    NNN.log         records of the batches after NNN
+    record          length and CRC-32 of what follows, compressed JSON and events
 """
 
 from __future__ import annotations
@@ -26,12 +23,16 @@ from typing import Any
 
 import structlog
 
+from dexorder.services.common.cep import EngineState
+from dexorder.spark.cep.inputs import Input, decode, encode
+
 log = structlog.get_logger(__name__)
-_MAGIC = b"dexorder-cep-1\r\n"
+_MAGIC = b"dexorder-cep-2\r\n"
+_HEAD = struct.Struct(">QI")
 _NUMBER = struct.Struct(">I")
-_SUFFIX = ".batch"
+_SNAPSHOT, _LOG = ".snapshot", ".log"
 _KEPT = 2
-"""Files that stay: if the newest is damaged, the batch is evaluated again from the one before."""
+"""Snapshots that stay, with their logs: if the newest is damaged, the batches after the one before are evaluated."""
 
 
 class Damaged(Exception):
@@ -47,64 +48,67 @@ class TopicPosition:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Batch:
     """One micro-batch.
 
     Attributes:
-        batch: Number, from 0.
+        number: Number; each is one more than the one before.
         change: Last change of triggers that takes part.
         positions: Places after the batch, by topic.
-        recent: Trades that may come again, by ticker: pairs of id and time in nanoseconds.
-        state: The engine after the batch.
+        inputs: What the engine was given, in order.
         events: Serialized ReportedTriggerEvent of the batch, in order.
     """
 
-    batch: int
+    number: int
     change: int
     positions: Mapping[str, TopicPosition]
-    recent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    state: bytes = b""
+    inputs: tuple[Input, ...] = ()
     events: tuple[bytes, ...] = ()
 
     def encode(self) -> bytes:
-        """Return the content of a file."""
-        state = zlib.compress(self.state, 1)
-        header = json.dumps(
-            {
-                "batch": self.batch,
-                "change": self.change,
-                "positions": {
-                    topic: {"offsets": {str(p): o for p, o in each.offsets.items()}, "topic_id": each.topic_id}
-                    for topic, each in self.positions.items()
-                },
-                "recent": self.recent,
-                "state": len(state),
-                "events": [len(each) for each in self.events],
-            },
-            separators=(",", ":"),
-        ).encode()
-        body = b"".join([_MAGIC, _NUMBER.pack(len(header)), header, state, *self.events])
-        return body + _NUMBER.pack(zlib.crc32(body))
+        """Return the content of a record."""
+        values = [self.number, self.change, _encode_positions(self.positions), encode(self.inputs)]
+        return _pack(values, self.events)
 
     @staticmethod
-    def decode(data: bytes) -> Entry:
-        """Return the batch in a file; Damaged if it is not whole."""
-        body = data[: -_NUMBER.size]
-        if not data.startswith(_MAGIC) or data[-_NUMBER.size :] != _NUMBER.pack(zlib.crc32(body)):
-            raise Damaged("its checksum is wrong")
-        start = len(_MAGIC) + _NUMBER.size
-        end = start + _NUMBER.unpack_from(body, len(_MAGIC))[0]
-        header: dict[str, Any] = json.loads(body[start:end])
-        state = zlib.decompress(body[end : end + header["state"]])
-        place, events = end + header["state"], []
-        for size in header["events"]:
-            events.append(body[place : place + size])
-            place += size
-        positions = {
-            topic: TopicPosition({int(p): o for p, o in each["offsets"].items()}, each["topic_id"])
-            for topic, each in header["positions"].items()
-        }
-        return Entry(header["batch"], header["change"], positions, header["recent"], state, tuple(events))
+    def decode(content: bytes) -> Batch:
+        """Return the batch in a record."""
+        (number, change, positions, inputs), events = _unpack(content)
+        return Batch(number, change, _decode_positions(positions), decode(inputs), tuple(events))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State after a batch, of which everything is published.
+
+    Attributes:
+        number: Number of the batch; 0 before the first one.
+        recent: Trades that may come again, by ticker: id and time in nanoseconds.
+        state: The engine.
+    """
+
+    number: int
+    change: int
+    positions: Mapping[str, TopicPosition]
+    recent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    state: EngineState | None = None
+
+    def encode(self) -> bytes:
+        """Return the content of a file."""
+        tickers = list(self.state.tickers) if self.state else None
+        parts = [self.state.triggers, *self.state.tickers.values()] if self.state else []
+        positions = _encode_positions(self.positions)
+        return _MAGIC + _record(_pack([self.number, self.change, positions, self.recent, tickers], parts))
+
+    @staticmethod
+    def decode(data: bytes) -> Snapshot:
+        """Return the snapshot in a file; Damaged if it is not whole."""
+        records = list(_records(data[len(_MAGIC) :]))
+        if not data.startswith(_MAGIC) or len(records) != 1 or len(data) != len(_MAGIC) + records[0][1]:
+            raise Damaged("it is cut off or its checksum is wrong")
+        (number, change, positions, recent, tickers), parts = _unpack(records[0][0])
+        state = EngineState(parts[0], dict(zip(tickers, parts[1:], strict=True))) if tickers is not None else None
+        return Snapshot(number, change, _decode_positions(positions), recent, state)
 
 
 class Journal:
@@ -113,38 +117,77 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         """Create the folder if necessary, and remove files that were not completed."""
         self._folder = folder
+        self._log: Path | None = None
         folder.mkdir(parents=True, exist_ok=True)
         for unfinished in folder.glob("*.tmp"):
             unfinished.unlink()
 
-    def read(self) -> Entry | None:
-        """Return the newest batch that is whole; None if there is none."""
-        for path in reversed(list(self._files())):
+    def read(self) -> tuple[Snapshot, list[Batch]] | None:
+        """Return the newest whole snapshot and the batches after it; None if there is none.
+
+        Batches are added behind the last one that was read.
+        """
+        for path in reversed(self._files(_SNAPSHOT)):
             try:
-                return Entry.decode(path.read_bytes())
-            except (Damaged, ValueError, KeyError, zlib.error, struct.error) as error:
+                snapshot = Snapshot.decode(path.read_bytes())
+            except (Damaged, ValueError, zlib.error, struct.error) as error:
                 log.error(
-                    "a file of the triggers' journal is damaged; the one before is used",
-                    path=str(path),
-                    error=str(error),
+                    "a snapshot of the triggers is damaged; the one before is used", path=str(path), error=str(error)
                 )
+                continue
+            return snapshot, self._batches_after(snapshot.number)
         return None
 
-    def write(self, entry: Entry) -> None:
-        """Store a batch, which is on disk when this returns, and remove files that are not needed any more."""
-        path = self._folder / f"{entry.batch:020d}{_SUFFIX}"
+    def _batches_after(self, number: int) -> list[Batch]:
+        found: list[Batch] = []
+        for path in [each for each in self._files(_LOG) if int(each.stem) >= number]:
+            data, end = path.read_bytes(), 0
+            for content, after in _records(data):
+                batch = Batch.decode(content)
+                if batch.number != number + len(found) + 1:
+                    break
+                found.append(batch)
+                end = after
+            if end < len(data):
+                log.warning("the log of the triggers ends with a batch that is not whole", path=str(path), at=end)
+            self._open(path, end)
+        return found
+
+    def append(self, batch: Batch) -> None:
+        """Store a batch; it is on disk when this returns. There must be a snapshot."""
+        assert self._log is not None
+        with self._log.open("ab") as file:
+            file.write(_record(batch.encode()))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Store a snapshot, on disk when this returns, and remove files that are not needed any more."""
+        path = self._folder / f"{snapshot.number:020d}{_SNAPSHOT}"
         unfinished = path.with_suffix(".tmp")
         with unfinished.open("wb") as file:
-            file.write(entry.encode())
+            file.write(snapshot.encode())
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
+        self._open(path.with_suffix(_LOG), 0)
         self._sync()
-        for old in list(self._files())[:-_KEPT]:
+        for old in self._files(_SNAPSHOT)[:-_KEPT]:
             old.unlink()
+        first = int(self._files(_SNAPSHOT)[0].stem)
+        for old in self._files(_LOG):
+            if int(old.stem) < first:
+                old.unlink()
 
-    def _files(self) -> Iterator[Path]:
-        return iter(sorted(self._folder.glob(f"*{_SUFFIX}")))
+    def _open(self, path: Path, size: int) -> None:
+        """Write to a log from now on, behind its first bytes."""
+        with path.open("ab") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+        self._log = path
+
+    def _files(self, suffix: str) -> list[Path]:
+        return sorted(self._folder.glob(f"*{suffix}"))
 
     def _sync(self) -> None:
         handle = os.open(self._folder, os.O_RDONLY)
@@ -152,3 +195,44 @@ class Journal:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _record(content: bytes) -> bytes:
+    return _HEAD.pack(len(content), zlib.crc32(content)) + content
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the contents of whole records, each with the place after it, up to the first that is not whole."""
+    place = 0
+    while place + _HEAD.size <= len(data):
+        size, checksum = _HEAD.unpack_from(data, place)
+        content = data[place + _HEAD.size : place + _HEAD.size + size]
+        place += _HEAD.size + size
+        if len(content) != size or zlib.crc32(content) != checksum:
+            return
+        yield content, place
+
+
+def _pack(values: Any, parts: tuple[bytes, ...] | list[bytes]) -> bytes:
+    """Return JSON values and parts of bytes as one compressed content."""
+    header = json.dumps([values, [len(each) for each in parts]], separators=(",", ":")).encode()
+    return zlib.compress(b"".join([_NUMBER.pack(len(header)), header, *parts]), 1)
+
+
+def _unpack(content: bytes) -> tuple[Any, list[bytes]]:
+    data = zlib.decompress(content)
+    place = _NUMBER.size + _NUMBER.unpack_from(data)[0]
+    values, sizes = json.loads(data[_NUMBER.size : place])
+    parts = []
+    for size in sizes:
+        parts.append(data[place : place + size])
+        place += size
+    return values, parts
+
+
+def _encode_positions(positions: Mapping[str, TopicPosition]) -> dict[str, Any]:
+    return {topic: [list(map(list, each.offsets.items())), each.topic_id] for topic, each in positions.items()}
+
+
+def _decode_positions(values: Mapping[str, Any]) -> dict[str, TopicPosition]:
+    return {topic: TopicPosition(dict(offsets), topic_id) for topic, (offsets, topic_id) in values.items()}

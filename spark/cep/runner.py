@@ -2,11 +2,12 @@
 
 1. Take the changes of triggers that have arrived, and the records after the last batch.
 2. Evaluate them.
-3. Write the batch to the journal, if it has read, changed or fired anything.
+3. Write the batch to the journal, if it has read or changed anything.
 4. Report its events to the relay until it answers.
 
 A crash before 3 repeats the batch, which has published nothing. A crash after 3 publishes its events again; the relay
-knows them by their ids.
+knows them by their ids. Between batches, when nothing is to do, the state is written as a whole from time to time, so
+that few batches have to be evaluated again after a crash.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dexorder.services.common.model.page import OHLC_TOPIC
 from dexorder.services.common.model.periods import TRADES_PERIOD
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.times import SECOND_NS
-from dexorder.spark.cep.evaluator import Changes, Evaluator, series_of
+from dexorder.spark.cep.evaluator import Changes, Evaluator, watched_by
 from dexorder.spark.cep.journal import Journal, TopicPosition
 from dexorder.spark.cep.records import Dispatches, Record, rows_of, select
 from dexorder.spark.cep.relay import Stopped, TriggerRelay
@@ -45,7 +46,11 @@ WARM_ROWS = 1_000
 """Stored candles with which a series begins."""
 WARM_TRADES_NS = 120 * SECOND_NS
 """Time of the stored trades with which a series begins."""
-_ADVANCE_SECONDS = 0.5
+_SNAPSHOT_SECONDS = 10.0
+_SNAPSHOT_SHARE = 20
+"""A snapshot is due after so many times the time that the last one took."""
+_LATEST_SNAPSHOT = 5
+"""A snapshot that is due by so many times its interval does not wait for a pause any more."""
 _REPORT_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 """Time without triggers after which the process ends."""
@@ -78,24 +83,28 @@ class Runner:
         self._clock = clock or SystemClock()
         self._fault = fault
         self._journal = Journal(settings.trigger_folder)
-        entry = self._journal.read()
-        self._evaluator = Evaluator(entry)
-        self._unreported = entry.events if entry else ()
+        snapshot, batches = self._journal.read() or (None, [])
+        self._evaluator = Evaluator(snapshot, processes=settings.trigger_processes)
+        self._evaluator.repeat(batches)
+        self._is_new = snapshot is None
+        self._unreported = batches[-1].events if batches else ()
+        self._snapshot_s, self._interval_s, self._is_changed = time.monotonic(), _SNAPSHOT_SECONDS, bool(batches)
         self._changes: queue.SimpleQueue[Changes] = queue.SimpleQueue()
         self._dispatches = Dispatches()
         self._reported_s = 0.0
-        self._advanced_s = 0.0
 
     def run(self) -> None:
         """Run until the stop; Stopped and errors of the journal end it early."""
         with suppress(Stopped):
             self._report(self._unreported)
-            self._take_first_positions()
+            if self._is_new:  # the first batch has a snapshot before it
+                self._journal.snapshot(self._evaluator.snapshot())
             threading.Thread(target=self._follow, name="changes", daemon=True).start()
             busy_s = time.monotonic()
             while not self._stop.is_set():
                 started_s = time.monotonic()
                 worked = self._step()
+                self._snapshot_if_due(paused=not worked)
                 if worked or not self._evaluator.is_empty:
                     busy_s = started_s
                 if started_s - busy_s > _IDLE_SECONDS:
@@ -103,11 +112,6 @@ class Runner:
                     return
                 interval_s = self._settings.trigger_batch_seconds if worked else self._settings.poll_ms / 1_000
                 self._stop.wait(max(0.0, started_s + interval_s - time.monotonic()))
-
-    def _take_first_positions(self) -> None:
-        """Store an empty batch before the first one, so that no record is read twice from different places."""
-        if self._evaluator.batch < 0:
-            self._journal.write(self._evaluator.finish({}))
 
     def _follow(self) -> None:
         """Pass on changes, each with recent rows of the series that it begins to watch. Runs in a thread of its own,
@@ -117,7 +121,8 @@ class Runner:
             if not (changes.changes or changes.reset):
                 continue
             known = first.union(*later.values())
-            later |= {each.registration: series_of(each) for each in changes.changes}
+            watchers = ((each.registration, watched_by(each)) for each in changes.changes)
+            later |= {registration: each.series if each else () for registration, each in watchers}
             new = set().union(*later.values()) - known
             self._changes.put(replace(changes, recent_rows={each: self._recent_rows(each) for each in sorted(new)}))
 
@@ -127,33 +132,43 @@ class Runner:
         changed = False
         with suppress(queue.Empty):
             while True:
-                evaluator.apply(self._changes.get_nowait(), now_ns=now_ns)
+                evaluator.apply(self._changes.get_nowait())
                 changed = True
         positions, records = self._read()
         self._ask(records)
         for each in records:
             rows = rows_of(each, self._dispatches.issued(each.headers.dispatch_id), now_ns=now_ns)
             if rows is not None:
-                evaluator.feed(each.series, rows, each.headers.span.end_ns)
-        if time.monotonic() - self._advanced_s >= _ADVANCE_SECONDS:
-            self._advanced_s = time.monotonic()
-            evaluator.advance(now_ns)
+                evaluator.feed(each.series, rows, each.headers.span)
+        evaluator.advance(now_ns)
         moved = positions != evaluator.positions
-        if not (changed or records or evaluator.has_events or (moved and self._is_report_due())):
+        if not (changed or records or evaluator.has_inputs or (moved and self._is_report_due())):
             if self._is_report_due():
                 self._report(())
             if moved:
                 evaluator.positions = dict(positions)  # on disk with the next batch: nothing before it counts
             return False
+        batch = evaluator.finish(positions)
         self._pass(Moment.EVALUATED)
-        entry = evaluator.finish(positions)
-        self._journal.write(entry)
+        self._journal.append(batch)
+        self._is_changed = True
         self._pass(Moment.JOURNALED)
-        if entry.events or changed or self._is_report_due():
-            self._report(entry.events)
-        if entry.events:
-            log.info("trigger batch", batch=entry.batch, records=len(records), events=len(entry.events))
+        if batch.events or changed or self._is_report_due():
+            self._report(batch.events)
+        if batch.events:
+            log.info("trigger batch", batch=batch.number, records=len(records), events=len(batch.events))
         return True
+
+    def _snapshot_if_due(self, *, paused: bool) -> None:
+        """Write the state as a whole, if it has changed, for a small part of the time, and best in a pause."""
+        started_s = time.monotonic()
+        due_s = self._interval_s if paused else _LATEST_SNAPSHOT * self._interval_s
+        if not self._is_changed or started_s - self._snapshot_s < due_s:
+            return
+        self._journal.snapshot(self._evaluator.snapshot())
+        self._is_changed = False
+        self._snapshot_s = time.monotonic()
+        self._interval_s = max(_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE * (self._snapshot_s - started_s))
 
     def _is_report_due(self) -> bool:
         return time.monotonic() - self._reported_s >= _REPORT_SECONDS

@@ -123,10 +123,10 @@ class Rig:
         self._pages = Counter[str]()
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, fault: str = "") -> subprocess.Popen[bytes]:
-        """Start the process; ``fault`` as in ``spark/pipeline/fault.py``."""
+    def start(self, fault: str = "", *, processes: int = 1) -> subprocess.Popen[bytes]:
+        """Start the process; ``fault`` as in ``spark/pipeline/fault.py``. ``processes`` evaluate, if more than one."""
         self.kill()
-        env = self._env | {"DEXORDER_SPARK_FAULT": fault}
+        env = self._env | {"DEXORDER_SPARK_FAULT": fault, "DEXORDER_SPARK_TRIGGER_PROCESSES": str(processes)}
         with (self.folder / "triggers.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dexorder.spark.cep"], cwd=ROOT, env=env, stdin=subprocess.PIPE, stderr=log

@@ -15,6 +15,7 @@ from pathlib import Path
 from dexorder.services.common.lake.trigger_rows import Row
 from dexorder.services.common.model.instrument import Series
 from dexorder.services.common.model.page import Candle
+from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder.spark.cep.evaluator import Change, Changes, Evaluator
 from tests.fakes.trigger_rig import MINUTE_NS, Rig, TriggerRelay, candles_of, rig
@@ -63,11 +64,11 @@ def campaign(folder: Path, *, triggers: int, kills: int, minutes: int, seed: int
             produced = until
             if done % 4 == 3:
                 point = POINTS[done // 4 % len(POINTS)]
-                process = running.start(f"{point}:{chance.randint(1, 2)}")
+                process = running.start(f"{point}:{chance.randint(1, 2)}", processes=chance.randint(1, 3))
                 assert process.wait(600) == -signal.SIGKILL
             else:
                 if running.process is None:
-                    running.start()
+                    running.start(processes=chance.randint(1, 3))
                 _until_busy(running, chance)
                 running.kill()
             done += 1
@@ -114,10 +115,10 @@ def expected(relay: TriggerRelay, walks: dict[str, list[Candle]]) -> dict[str, b
     """Return the events of a run that nobody disturbs, by id."""
     evaluator = Evaluator()
     changes = [Change(each.registration, each.trigger, each.registered_at) for each in relay.changes]
-    evaluator.apply(Changes(changes, len(changes)), now_ns=0)
+    evaluator.apply(Changes(changes, len(changes)))
     for ticker, candles in walks.items():
         for each in candles:
             row: Row = tuple(each)
-            evaluator.feed(Series(ticker, 60), [row], each.open_ns + MINUTE_NS)
+            evaluator.feed(Series(ticker, 60), [row], TimeRange(each.open_ns, each.open_ns + MINUTE_NS))
     events = (pb.ReportedTriggerEvent.FromString(data) for data in evaluator.finish({}).events)
     return {each.event_id: each.SerializeToString(deterministic=True) for each in events}

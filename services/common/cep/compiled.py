@@ -12,12 +12,12 @@ from dexorder.services.common.cep.code import Function, row_predicate, row_value
 from dexorder.services.common.cep.match_query import compile_match
 from dexorder.services.common.cep.matcher import MatchPlan
 from dexorder.services.common.cep.outcomes import ResultColumn
-from dexorder.services.common.cep.parameters import Fire, Parameters, check_parameters
+from dexorder.services.common.cep.parameters import Fire, Parameters, check_parameters, is_running
 from dexorder.services.common.cep.parser import parse
 from dexorder.services.common.cep.refusals import InvalidSql, Position, refuse
 from dexorder.services.common.cep.relations import Query, Relation, compile_query, compile_relation, project
 from dexorder.services.common.cep.row_scope import RowScope
-from dexorder.services.common.cep.stages import Step
+from dexorder.services.common.cep.stages import RowStep, Step
 from dexorder.services.common.cep.tables import Source
 from dexorder.services.common.cep.typed import Apply, Column, Constant, Typed
 from dexorder.services.common.cep.types import BOOLEAN, DOUBLE
@@ -53,6 +53,11 @@ class PlainPlan:
     rearmed: Function | None
     filtered: bool
     projection: Projection
+
+    @property
+    def rows_steps(self) -> tuple[RowStep, ...]:
+        """The steps without windows: all of them, for a condition on the running candle."""
+        return tuple(step for step in self.steps if isinstance(step, RowStep))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +97,16 @@ class CompiledTrigger:
     plan: Plan = field(repr=False)
 
     @property
+    def is_running(self) -> bool:
+        """True for a condition on the running candle, which is evaluated at every trade."""
+        return is_running(self.period_seconds, self.parameters.on)
+
+    @property
+    def looks_back(self) -> bool:
+        """True for a condition on rows with OVER or LAG."""
+        return any(step.over for step in self.plan.steps if isinstance(step, RowStep))
+
+    @property
     def order(self) -> tuple[tuple[int, bool], ...]:
         """Slots by which rows of one time are sorted."""
         return self.plan.order if isinstance(self.plan, PatternPlan) else ()
@@ -114,13 +129,15 @@ def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> Compi
     match select.source:
         case syntax.Match():
             relation = compile_relation(select.source.table, None)
-            parameters = check_parameters(given, relation.table.source, relation.table.period_seconds, "edge")
+            table = relation.table
+            parameters = check_parameters(given, table.source, table.period_seconds, "edge", final_rows="a pattern")
             plan: Plan = _pattern(select, select.source, relation)
         case _:
             query = compile_query(select)
             relation = query.relation
             fire: Fire = "level" if relation.windowed else "edge"
-            parameters = check_parameters(given, relation.table.source, relation.table.period_seconds, fire)
+            table, final_rows = relation.table, "a window" if relation.windowed else None
+            parameters = check_parameters(given, table.source, table.period_seconds, fire, final_rows=final_rows)
             plan = _plain(select, query, parameters)
     columns = tuple(ResultColumn(each.name, each.type.flink_name()) for each in plan.projection.columns)
     source = relation.table.source

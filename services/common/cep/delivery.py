@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from dexorder.services.common.cep.compiled import CompiledTrigger, plain_value
 from dexorder.services.common.cep.outcomes import Ended, Firing, Outcome
+from dexorder.services.common.cep.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
 from dexorder.services.common.cep.runs import Result
-from dexorder.services.common.cep.stream import Row, Stream
+from dexorder.services.common.cep.stream import Stream
+from dexorder.services.common.model.periods import TRADES_PERIOD
+
+_SECOND_NS = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -46,6 +49,11 @@ class Registration:
     tickers: frozenset[str] | None
     delivered: dict[str, Delivered] = field(default_factory=dict)
 
+    @property
+    def series_period(self) -> int:
+        """Period of the rows at which it is evaluated; 0 for trades."""
+        return TRADES_PERIOD if self.compiled.is_running else self.compiled.period_seconds
+
     def wants(self, ticker: str) -> bool:
         """Tell whether the trigger is for a market."""
         return self.tickers is None or ticker in self.tickers
@@ -70,6 +78,8 @@ def deliver(registration: Registration, stream: Stream, result: Result, period_n
         return []
     else:
         state.until_ns = time_ns + parameters.cooldown_ns
+        if parameters.on == "bar":
+            state.until_ns = max(state.until_ns, result.first[0] + registration.compiled.period_seconds * _SECOND_NS)
         state.open = True
     firing = _firing(registration, stream, result, time_ns, state.suppressed)
     state.suppressed = 0
@@ -84,7 +94,7 @@ def _firing(registration: Registration, stream: Stream, result: Result, time_ns:
     context = {
         "kind": result.kind,
         "match_start": str(result.first[0]),
-        "match_end": str(result.last[0]),
+        "match_end": str(result.last[TRADE_TIME_SLOT if compiled.is_running else 0]),
         "emitted_by": result.emitted_by,
     }
     if compiled.period_seconds:
@@ -101,8 +111,8 @@ def _firing(registration: Registration, stream: Stream, result: Result, time_ns:
         str(registration.number),
         stream.ticker,
         result.kind,
-        _identity(compiled, result.first),
-        _identity(compiled, result.last),
+        str(result.first[1 if compiled.source == "ticks" else 0]),
+        str(result.last[_identity_slot(compiled)]),
     )
     rows = tuple(tuple(plain_value(value) for value in row) for row in result.rows[:most])
     return Firing(
@@ -117,7 +127,8 @@ def _firing(registration: Registration, stream: Stream, result: Result, time_ns:
     )
 
 
-def _identity(compiled: CompiledTrigger, row: Row) -> str:
-    """Return what identifies a row of a ticker: the open time of a candle, the id of a trade."""
-    value: Any = row[1] if compiled.source == "ticks" else row[0]
-    return str(value)
+def _identity_slot(compiled: CompiledTrigger) -> int:
+    """Return the slot that identifies the last row of a result: the id of a trade, or the open time of a candle."""
+    if compiled.is_running:
+        return TRADE_ID_SLOT
+    return 1 if compiled.source == "ticks" else 0

@@ -11,66 +11,26 @@ notices.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dexorder.services.common.cep.arithmetic import TriggerFailed
 from dexorder.services.common.cep.compiled import CompiledTrigger, compile_trigger
 from dexorder.services.common.cep.delivery import Delivered, Registration, deliver
+from dexorder.services.common.cep.engine_state import EngineState, from_json, to_json
+from dexorder.services.common.cep.lanes import SECOND_NS, Lane, Run, TickerSeries, running_candles
 from dexorder.services.common.cep.outcomes import Ended, Outcome, Suspension
 from dexorder.services.common.cep.parameters import MAX_WARMUP_ROWS
-from dexorder.services.common.cep.runs import DerivedRun, MatchRun, PlainRun, Result, start_run
-from dexorder.services.common.cep.stream import MILLISECOND_NS, Row, Stream
+from dexorder.services.common.cep.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
+from dexorder.services.common.cep.runs import DerivedRun, Result, start_run
+from dexorder.services.common.cep.stream import MILLISECOND_NS, NO_TIME, Row, Stream
 from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.periods import TRADES_PERIOD
 
-STATE_VERSION = 1
 RING_ROWS = MAX_WARMUP_ROWS + 1_000
 """Newest rows of a ticker that are kept for the warm-up of new triggers and for PREV."""
 IDLE_GRACE_SECONDS = 30
 """Time by which a closed candle or a trade may reach the engine after its event time, when no newer row has come."""
-_SECOND_NS = 1_000_000_000
-_DECIMAL_KEY = "$decimal"
-
-Run = PlainRun | MatchRun | DerivedRun
-Variant = tuple[int, tuple[tuple[int, bool], ...]]
-"""Delay in milliseconds and order of rows of one time: what tells the streams of a ticker apart."""
-
-
-@dataclass(slots=True)
-class _Lane:
-    """A stream and the runs on it, by trigger id."""
-
-    stream: Stream
-    plain: dict[str, PlainRun] = field(default_factory=dict)
-    others: dict[str, MatchRun | DerivedRun] = field(default_factory=dict)
-    timed: dict[str, Run] = field(default_factory=dict)
-
-    def add(self, trigger_id: str, run: Run) -> None:
-        if isinstance(run, PlainRun):
-            self.plain[trigger_id] = run
-        else:
-            self.others[trigger_id] = run
-        if run.timed:
-            self.timed[trigger_id] = run
-
-    def remove(self, trigger_id: str) -> None:
-        for runs in (self.plain, self.others, self.timed):
-            runs.pop(trigger_id, None)
-
-    def runs(self) -> Iterator[tuple[str, Run]]:
-        yield from self.plain.items()
-        yield from self.others.items()
-
-
-@dataclass(slots=True)
-class _Series:
-    """Streams of a ticker's candles of one period, or of its trades."""
-
-    ticker: str
-    period_seconds: int
-    lanes: dict[Variant, _Lane] = field(default_factory=dict)
 
 
 class Engine:
@@ -78,8 +38,8 @@ class Engine:
 
     def __init__(self, *, idle_grace_seconds: int = IDLE_GRACE_SECONDS) -> None:
         self._registrations: dict[str, Registration] = {}
-        self._series: dict[tuple[int, str], _Series] = {}
-        self._grace_ns = idle_grace_seconds * _SECOND_NS
+        self._series: dict[tuple[int, str], TickerSeries] = {}
+        self._grace_ns = idle_grace_seconds * SECOND_NS
 
     @property
     def registrations(self) -> Mapping[str, Registration]:
@@ -108,11 +68,13 @@ class Engine:
         if trigger_id in self._registrations:
             raise InvalidRequest(f"trigger_id {trigger_id!r} is registered")
         chosen = frozenset(tickers) if tickers else None
+        for ticker in sorted(chosen or ()) if compiled.is_running else ():
+            self._find(ticker, TRADES_PERIOD)  # from here on closed candles wait for their trades
         registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen)
         self._registrations[trigger_id] = registration
         found: list[Outcome] = []
         for series in list(self._series.values()):
-            if series.period_seconds == compiled.period_seconds and registration.wants(series.ticker):
+            if series.period_seconds == registration.series_period and registration.wants(series.ticker):
                 found += self._begin(registration, series)
                 if found:
                     break
@@ -137,15 +99,23 @@ class Engine:
         """
         return self._feed(ticker, period_seconds, (tuple(row) for row in rows))
 
-    def feed_ticks(self, ticker: str, rows: Iterable[Sequence[Any]]) -> list[Outcome]:
+    def feed_ticks(self, ticker: str, rows: Iterable[Sequence[Any]], *, since_ns: int | None = None) -> list[Outcome]:
         """Take trades of a market.
 
         Args:
             ticker: The market.
             rows: Time in ns, the exchange's id, price, amount, side or None. Times are cut to milliseconds, as Flink
                 does.
+            since_ns: Time from which on these are all trades. If it is after what was settled, there is a gap, and
+                running candles begin with the next one.
         """
-        return self._feed(ticker, 0, ((row[0] - row[0] % MILLISECOND_NS, *row[1:]) for row in rows))
+        series = self._find(ticker, TRADES_PERIOD)
+        if since_ns is not None and since_ns > series.settled_ns:
+            series.since_ns = since_ns
+        cut = [(row[0] - row[0] % MILLISECOND_NS, *row[1:]) for row in rows]
+        if series.since_ns == NO_TIME and cut:
+            series.since_ns = cut[0][0] + 1  # others of this time may be missing
+        return self._feed(ticker, TRADES_PERIOD, cut)
 
     def advance(self, now_ns: int) -> list[Outcome]:
         """Move the watermarks of tickers without new rows, and end the triggers that expire.
@@ -161,7 +131,7 @@ class Engine:
                 self.remove(registration.trigger_id)
         for series in self._series.values():
             for (delay_ms, _), lane in series.lanes.items():
-                distance = self._grace_ns + series.period_seconds * _SECOND_NS + delay_ms * MILLISECOND_NS
+                distance = self._grace_ns + series.period_seconds * SECOND_NS + delay_ms * MILLISECOND_NS
                 if now_ns - distance > lane.stream.watermark_ns:
                     found += self._process(series, lane, lane.stream.release(now_ns - distance))
                     found += self._time(series, lane)
@@ -172,24 +142,33 @@ class Engine:
 
         So windows close and WITHIN ends in a quiet market, and no row is late because of a clock.
         """
-        series = self._series.get((period_seconds, ticker))
         found: list[Outcome] = []
-        if series is None:
-            return found
-        for (delay_ms, _), lane in series.lanes.items():
-            watermark_ns = until_ns - (1 + delay_ms) * MILLISECOND_NS
-            if watermark_ns > lane.stream.watermark_ns:
-                found += self._process(series, lane, lane.stream.release(watermark_ns))
-                found += self._time(series, lane)
+        series = self._series.get((period_seconds, ticker))
+        if series is not None:
+            series.settled_ns = max(series.settled_ns, until_ns)
+            for (delay_ms, _), lane in series.lanes.items():
+                watermark_ns = until_ns - (1 + delay_ms) * MILLISECOND_NS
+                if watermark_ns > lane.stream.watermark_ns:
+                    found += self._process(series, lane, lane.stream.release(watermark_ns))
+                    found += self._time(series, lane)
+                for candles in list(lane.running.values()):
+                    found += self._pass(lane, candles, candles.passed(until_ns))
+        if period_seconds != TRADES_PERIOD:
+            for lane, candles in running_candles(self._series, ticker, period_seconds):
+                found += self._form(lane, candles, candles.settle(until_ns))
         return found
 
+    def _find(self, ticker: str, period_seconds: int) -> TickerSeries:
+        return self._series.get((period_seconds, ticker)) or self._open(ticker, period_seconds)
+
     def _feed(self, ticker: str, period_seconds: int, rows: Iterable[Row]) -> list[Outcome]:
-        series = self._series.get((period_seconds, ticker))
-        if series is None:
-            series = self._open(ticker, period_seconds)
+        series = self._find(ticker, period_seconds)
         found: list[Outcome] = []
         lanes = list(series.lanes.values())
         for row in rows:
+            if period_seconds != TRADES_PERIOD and row[0] > series.default.stream.watermark_ns:
+                for _, candles in running_candles(self._series, ticker, period_seconds):
+                    candles.close([row])
             for lane in lanes:
                 if row[0] <= lane.stream.watermark_ns:
                     self._late(series, lane, row)
@@ -203,7 +182,7 @@ class Engine:
             lane.stream.trim(RING_ROWS, lambda runs=runs: min((run.oldest for run in runs), default=2**62))  # type: ignore[misc]
         return found
 
-    def _late(self, series: _Series, lane: _Lane, row: Row) -> None:
+    def _late(self, series: TickerSeries, lane: Lane, row: Row) -> None:
         """Count a late row. Windows take a late trade while they are open; a late candle was known before."""
         lane.stream.late += 1
         if not series.period_seconds:
@@ -211,29 +190,19 @@ class Engine:
                 if isinstance(run, DerivedRun):
                     run.on_late(row)
 
-    def _open(self, ticker: str, period_seconds: int) -> _Series:
-        series = _Series(ticker, period_seconds)
-        self._series[period_seconds, ticker] = series
-        self._lane(series, (_default_delay(period_seconds), ()))
+    def _open(self, ticker: str, period_seconds: int) -> TickerSeries:
+        series = self._series[period_seconds, ticker] = TickerSeries(ticker, period_seconds)
         for registration in self._registrations.values():
-            if registration.compiled.period_seconds == period_seconds and registration.wants(ticker):
+            if registration.series_period == period_seconds and registration.wants(ticker):
                 self._begin(registration, series)
         return series
 
-    def _lane(self, series: _Series, variant: Variant) -> _Lane:
-        lane = series.lanes.get(variant)
-        if lane is None:
-            delay_ms, order = variant
-            lead = (series.period_seconds * 1_000 - 1 if series.period_seconds else 0) - delay_ms
-            lane = series.lanes[variant] = _Lane(Stream(series.ticker, lead * MILLISECOND_NS, order))
-            first = next(iter(series.lanes.values()))
-            lane.stream.seed(first.stream)
-        return lane
-
-    def _begin(self, registration: Registration, series: _Series) -> list[Outcome]:
+    def _begin(self, registration: Registration, series: TickerSeries) -> list[Outcome]:
         """Start a trigger on a ticker: examine the newest rows without firing."""
         parameters = registration.compiled.parameters
-        lane = self._lane(series, (parameters.delay_ms, registration.compiled.order))
+        lane = series.lane((parameters.delay_ms, registration.compiled.order))
+        if registration.compiled.is_running:
+            return self._begin_running(registration, lane)
         run = start_run(registration.compiled, series.ticker)
         lane.add(registration.trigger_id, run)
         stream = lane.stream
@@ -251,10 +220,25 @@ class Engine:
         stream.rows = whole
         return found
 
-    def _process(self, series: _Series, lane: _Lane, released: list[Row]) -> list[Outcome]:
+    def _begin_running(self, registration: Registration, lane: Lane) -> list[Outcome]:
+        """Start a condition on running candles: closed ones become rows before, without firing."""
+        compiled, ticker = registration.compiled, lane.stream.ticker
+        closed = self._series.get((compiled.period_seconds, ticker))
+        candles = lane.running_of(compiled, closed.settled_ns if closed else NO_TIME)
+        run = candles.runs[registration.trigger_id] = RunningRun(compiled, ticker)
+        known = (
+            closed.default.stream.rows[-compiled.parameters.warmup :] if closed and compiled.parameters.warmup else []
+        )
+        try:
+            run.on_closed([row for row in known if row[0] < candles.first_waiting_ns])
+        except Exception as error:
+            return self._suspend(registration, lane.stream, error)
+        return []
+
+    def _process(self, series: TickerSeries, lane: Lane, released: list[Row]) -> list[Outcome]:
         found: list[Outcome] = []
         stream = lane.stream
-        ticker, period_ns = series.ticker, series.period_seconds * _SECOND_NS
+        ticker, period_ns = series.ticker, series.period_seconds * SECOND_NS
         for row in released:
             n = stream.next
             stream.rows.append(row)
@@ -270,11 +254,46 @@ class Engine:
                 found += self._step(series, stream, trigger_id, plain, n, row, known_ns)
             for trigger_id, run in list(lane.others.items()):
                 found += self._step(series, stream, trigger_id, run, n, row, known_ns)
+            for candles in list(lane.running.values()):
+                found += self._form(lane, candles, candles.trade(row, series.since_ns))
         return found
+
+    def _form(self, lane: Lane, candles: RunningCandles, formed: Iterable[Formed]) -> list[Outcome]:
+        """Evaluate the conditions on a running candle after each of its trades."""
+        found: list[Outcome] = []
+        try:
+            for each in formed:
+                for trigger_id in list(candles.runs):
+                    found += self._form_one(lane, candles, trigger_id, each)
+        except TriggerFailed as error:
+            for trigger_id in list(candles.runs):
+                found += self._suspend(self._registrations[trigger_id], lane.stream, error)
+        return found
+
+    def _pass(self, lane: Lane, candles: RunningCandles, closed: Sequence[Row]) -> list[Outcome]:
+        found: list[Outcome] = []
+        for trigger_id, run in list(candles.runs.items()) if closed else []:
+            try:
+                run.on_closed(closed)
+            except Exception as error:
+                found += self._suspend(self._registrations[trigger_id], lane.stream, error)
+        return found
+
+    def _form_one(self, lane: Lane, candles: RunningCandles, trigger_id: str, formed: Formed) -> list[Outcome]:
+        registration, run = self._registrations.get(trigger_id), candles.runs.get(trigger_id)
+        if registration is None or run is None:
+            return []
+        try:
+            if formed.closed:
+                run.on_closed(formed.closed)
+            result = run.on_candle(formed.candle, formed.candle[TRADE_TIME_SLOT] <= registration.at_ns)
+        except Exception as error:
+            return self._suspend(registration, lane.stream, error)
+        return self._deliver(registration, 0, lane.stream, result) if result is not None else []
 
     def _step(
         self,
-        series: _Series,
+        series: TickerSeries,
         stream: Stream,
         trigger_id: str,
         run: Run,
@@ -289,9 +308,9 @@ class Engine:
             result = run.on_row(stream, n, row, known_ns <= registration.at_ns)
         except Exception as error:
             return self._suspend(registration, stream, error)
-        return self._deliver(registration, series, stream, result) if result is not None else []
+        return self._deliver(registration, series.period_seconds, stream, result) if result is not None else []
 
-    def _time(self, series: _Series, lane: _Lane) -> list[Outcome]:
+    def _time(self, series: TickerSeries, lane: Lane) -> list[Outcome]:
         found: list[Outcome] = []
         stream = lane.stream
         for trigger_id, run in list(lane.timed.items()):
@@ -304,13 +323,15 @@ class Engine:
                 found += self._suspend(registration, stream, error)
                 continue
             for result in results:
-                found += self._deliver(registration, series, stream, result)
+                found += self._deliver(registration, series.period_seconds, stream, result)
         return found
 
-    def _deliver(self, registration: Registration, series: _Series, stream: Stream, result: Result) -> list[Outcome]:
+    def _deliver(
+        self, registration: Registration, period_seconds: int, stream: Stream, result: Result
+    ) -> list[Outcome]:
         if registration.trigger_id not in self._registrations:
             return []
-        found = deliver(registration, stream, result, series.period_seconds * _SECOND_NS)
+        found = deliver(registration, stream, result, period_seconds * SECOND_NS)
         if found and isinstance(found[-1], Ended):
             self.remove(registration.trigger_id)
         return found
@@ -321,7 +342,7 @@ class Engine:
         time_ns = max(stream.newest_ns, 0)
         return [Suspension(registration.trigger_id, registration.number, stream.ticker, time_ns, reason)]
 
-    def dump(self) -> bytes:
+    def dump(self) -> EngineState:
         """Return the triggers and their state, with a version."""
         triggers = [
             [
@@ -331,66 +352,37 @@ class Engine:
                 dict(each.compiled.given),
                 each.at_ns,
                 sorted(each.tickers) if each.tickers is not None else None,
-                {ticker: [d.until_ns, d.suppressed, d.open] for ticker, d in each.delivered.items()},
             ]
             for each in self._registrations.values()
         ]
-        series = [
-            [
-                each.ticker,
-                each.period_seconds,
-                [
-                    [variant, lane.stream.dump(), {trigger_id: run.dump() for trigger_id, run in lane.runs()}]
-                    for variant, lane in each.lanes.items()
-                ],
-            ]
-            for each in self._series.values()
-        ]
-        state = {"version": STATE_VERSION, "triggers": triggers, "series": series}
-        return json.dumps(state, separators=(",", ":"), default=_encode).encode()
+        tickers: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+        for series in self._series.values():
+            tickers.setdefault(series.ticker, ({}, []))[1].append(series.dump())
+        for each in self._registrations.values():
+            for ticker, sent in each.delivered.items():
+                tickers[ticker][0][each.trigger_id] = [sent.until_ns, sent.suppressed, sent.open]
+        return EngineState.of(triggers, {ticker: to_json(tickers[ticker]) for ticker in sorted(tickers)})
 
     @classmethod
-    def load(cls, state: bytes, *, idle_grace_seconds: int = IDLE_GRACE_SECONDS) -> Engine:
+    def load(cls, state: EngineState, *, idle_grace_seconds: int = IDLE_GRACE_SECONDS) -> Engine:
         """Return the engine that ``dump`` described.
 
         Raises:
             InvalidRequest: The state has another version.
         """
-        found = json.loads(state, object_hook=_decode)
-        if found.get("version") != STATE_VERSION:
-            raise InvalidRequest(f"state of triggers has version {found.get('version')!r}; this is {STATE_VERSION}")
         engine = cls(idle_grace_seconds=idle_grace_seconds)
         known: dict[tuple[str, str], CompiledTrigger] = {}
-        for trigger_id, number, sql, given, at_ns, tickers, delivered in found["triggers"]:
+        for trigger_id, number, sql, given, at_ns, tickers in state.registrations():
             key = sql, json.dumps(given, sort_keys=True)
             if key not in known:
                 known[key] = compile_trigger(sql, given)
             chosen = frozenset(tickers) if tickers is not None else None
-            sent = {ticker: Delivered(*values) for ticker, values in delivered.items()}
-            engine._registrations[trigger_id] = Registration(trigger_id, number, known[key], at_ns, chosen, sent)
-        for ticker, period_seconds, lanes in found["series"]:
-            series = engine._series[period_seconds, ticker] = _Series(ticker, period_seconds)
-            for (delay_ms, order), stream, runs in lanes:
-                lane = engine._lane(series, (delay_ms, tuple((slot, descending) for slot, descending in order)))
-                lane.stream.restore(stream)
-                for trigger_id, kept in runs.items():
-                    run = start_run(engine._registrations[trigger_id].compiled, ticker)
-                    if kept is not None:
-                        run.restore(kept)
-                    lane.add(trigger_id, run)
+            engine._registrations[trigger_id] = Registration(trigger_id, number, known[key], at_ns, chosen)
+        for ticker, part in state.tickers.items():
+            delivered, several = from_json(part)
+            for trigger_id, values in delivered.items():
+                engine._registrations[trigger_id].delivered[ticker] = Delivered(*values)
+            for each in several:
+                series = TickerSeries.restored(ticker, each, lambda name: engine._registrations[name].compiled)
+                engine._series[series.period_seconds, ticker] = series
         return engine
-
-
-def _default_delay(period_seconds: int) -> int:
-    return 0 if period_seconds else 1
-
-
-def _encode(value: Any) -> dict[str, str]:
-    """Return JSON for a DECIMAL, the only value that has none."""
-    if not isinstance(value, Decimal):
-        raise TypeError(f"{type(value).__name__} in the state of triggers")
-    return {_DECIMAL_KEY: str(value)}
-
-
-def _decode(value: dict[str, Any]) -> Any:
-    return Decimal(value[_DECIMAL_KEY]) if len(value) == 1 and _DECIMAL_KEY in value else value

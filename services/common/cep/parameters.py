@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
 from dexorder.services.common.cep.refusals import InvalidSql
-from dexorder.services.common.model.periods import PERIODS
+from dexorder.services.common.model.periods import PERIODS, TRADES_PERIOD
 
 Fire = Literal["edge", "level", "once"]
 On = Literal["bar_close", "tick", "bar"]
@@ -43,7 +43,8 @@ class Parameters:
     Attributes:
         fire: Which rows that fit a condition are sent: the first of a series, each, or the first of all, which ends the
             trigger.
-        on: ``bar_close`` for candles, ``tick`` for trades.
+        on: When a condition is evaluated: ``bar_close`` on closed candles, ``tick`` at every trade, on ``ohlc`` on the
+            running candle; ``bar`` likewise, with at most one event for each candle.
         period_seconds: Period of the candles; 0 for trades.
         cooldown_ns: Event time after an event in which further ones are counted, not sent.
         rearm_percent: How far a value must go back behind its threshold before the condition can become true again.
@@ -68,8 +69,28 @@ class Parameters:
     resolve: bool
 
 
+def is_running(period_seconds: int, on: str | None) -> bool:
+    """Tell whether a trigger is evaluated on the running candle of a period; 0 stands for trades."""
+    return period_seconds != TRADES_PERIOD and on in ("tick", "bar")
+
+
+def periods_read(period_seconds: int, given: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the periods of the series that a trigger reads, with its parameters as given; 0 stands for trades.
+
+    A running candle is built from trades; the closed ones are the rows before it.
+    """
+    if is_running(period_seconds, given.get("on")):
+        return (TRADES_PERIOD, period_seconds)
+    return (period_seconds,)
+
+
 def check_parameters(
-    given: Mapping[str, str], source: Literal["ohlc", "ticks"], table_period: int | None, default_fire: Fire
+    given: Mapping[str, str],
+    source: Literal["ohlc", "ticks"],
+    table_period: int | None,
+    default_fire: Fire,
+    *,
+    final_rows: str | None = None,
 ) -> Parameters:
     """Return the parameters with their types.
 
@@ -78,6 +99,8 @@ def check_parameters(
         source: Table that the trigger reads.
         table_period: Period that the name of the table says.
         default_fire: What ``fire`` is unless it is given.
+        final_rows: What the trigger is if it takes rows only when they do not change any more.
+
     Raises:
         InvalidSql: A name is unknown, or a value is not accepted.
     """
@@ -87,9 +110,12 @@ def check_parameters(
     period = _period(given.get("period"), source, table_period)
     resting = "tick" if source == "ticks" else "bar_close"
     on = _word(given, "on", ("bar_close", "tick", "bar"), cast(On, resting))
-    if on != resting:
-        instead = "use FROM ticks" if source == "ohlc" else "a trigger on ticks is evaluated at every trade"
-        raise InvalidSql(0, 0, f"on: {on!r} is not supported for {source}; {instead}")
+    if on != resting and source == "ticks":
+        raise InvalidSql(0, 0, f"on: {on!r} is not accepted for ticks; a trigger on ticks is evaluated at every trade")
+    if on != resting and final_rows:
+        raise InvalidSql(
+            0, 0, f"on: {on!r} is not accepted for {final_rows}, which takes closed candles; use bar_close"
+        )
     return Parameters(
         fire=_word(given, "fire", ("edge", "level", "once"), default_fire),
         on=on,
@@ -98,7 +124,7 @@ def check_parameters(
         rearm_percent=_percent(given),
         initial=_word(given, "initial", ("arm", "fire"), "arm"),
         warmup=_number(given, "warmup", MAX_WARMUP_ROWS, MAX_WARMUP_ROWS, "rows"),
-        delay_ms=_number(given, "delay_ms", 1 if source == "ticks" else 0, MAX_DELAY_MS, "milliseconds"),
+        delay_ms=_number(given, "delay_ms", 0 if on == "bar_close" else 1, MAX_DELAY_MS, "milliseconds"),
         max_rows=_number(given, "max_rows", 100, MAX_ROWS, "rows", least=1),
         expires_ns=_time(given),
         resolve=_word(given, "resolve", ("off", "on"), "off") == "on",

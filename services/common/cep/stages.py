@@ -71,22 +71,20 @@ class RowStage:
 
     def push(self, row: Row, ticker: str) -> Row | None:
         """Return the derived row, or None if WHERE drops it."""
+        return self._derive(row, ticker, self._history)
+
+    def peek(self, row: Row, ticker: str) -> Row | None:
+        """Return what ``push`` would, and remember nothing: the row may still change."""
+        return self._derive(row, ticker, [list(each) for each in self._history])
+
+    def _derive(self, row: Row, ticker: str, history: list[list[Any]]) -> Row | None:
         step = self._step
         if step.keeps is not None and not step.keeps(row, ticker):
             return None
         identity = row[step.identity] if step.identity is not None else None
         if step.over:
-            row = row + tuple(self._over(n, column, row, ticker) for n, column in enumerate(step.over))
+            row = row + tuple(_over(*each, row, ticker) for each in zip(step.over, history, strict=True))
         return row if step.values is None else (row[0], identity, *step.values(row, ticker))
-
-    def _over(self, number: int, column: OverColumn, row: Row, ticker: str) -> Any:
-        argument, history = column.aggregate.argument, self._history[number]
-        history.append(1 if argument is None else argument(row, ticker))
-        if len(history) > column.rows + column.lag:
-            del history[0]
-        if column.lag:
-            return history[0] if len(history) > column.rows else None
-        return of_values(column.aggregate, history)
 
     def close(self, watermark_ns: int) -> list[Row]:
         """Return no row: rows do not wait."""
@@ -99,6 +97,17 @@ class RowStage:
     def restore(self, state: Any) -> None:
         """Take over a state that ``dump`` returned."""
         self._history = state
+
+
+def _over(column: OverColumn, history: list[Any], row: Row, ticker: str) -> Any:
+    """Add a row to the values that a column looks back at; return the column's value."""
+    argument = column.aggregate.argument
+    history.append(1 if argument is None else argument(row, ticker))
+    if len(history) > column.rows + column.lag:
+        del history[0]
+    if column.lag:
+        return history[0] if len(history) > column.rows else None
+    return of_values(column.aggregate, history)
 
 
 class WindowStage:

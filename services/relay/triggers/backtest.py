@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from dexorder.services.common.cep import Firing, Suspension, backtest, compile_trigger
+from pyiceberg.catalog import Catalog
+
+from dexorder.services.common.cep import Firing, Suspension, backtest, compile_trigger, periods_read
 from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.trigger_rows import stored_rows
+from dexorder.services.common.lake.trigger_rows import Row, stored_rows
 from dexorder.services.common.model.errors import Exhausted, InvalidRequest, Unavailable
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.triggers import Trigger
@@ -50,14 +52,12 @@ def answers(work: Backtest) -> Iterator[pb.BacktestTriggerResponse]:
     """Yield the firings of each market, then the summary."""
     compiled = compile_trigger(work.trigger.sql, work.trigger.parameters)
     catalog = work.catalog.load()
-    markets = []
+    markets, period_seconds = [], compiled.period_seconds
     for ticker in work.trigger.tickers:
-        rows = stored_rows(catalog, ticker, compiled.period_seconds, work.span)
-        if len(rows) > work.max_rows:
-            raise TooManyRows(
-                f"{ticker} has {len(rows)} rows in the range, and backtest_rows is {work.max_rows}; take a shorter one"
-            )
-        outputs = backtest(compiled, ticker, rows)
+        rows, *others = (
+            _rows(work, catalog, ticker, period) for period in periods_read(period_seconds, compiled.given)
+        )
+        outputs = backtest(compiled, ticker, rows, *others, since_ns=work.span.start_ns)
         events = [
             pb.BacktestEvent(
                 ticker=ticker,
@@ -76,7 +76,16 @@ def answers(work: Backtest) -> Iterator[pb.BacktestTriggerResponse]:
         for first in range(0, len(events), EVENTS_IN_AN_ANSWER):
             yield pb.BacktestTriggerResponse(events=events[first : first + EVENTS_IN_AN_ANSWER])
         markets.append(pb.BacktestMarket(ticker=ticker, rows=len(rows), firings=len(events), suspended=suspended))
-    yield pb.BacktestTriggerResponse(markets=markets, period_seconds=compiled.period_seconds)
+    yield pb.BacktestTriggerResponse(markets=markets, period_seconds=period_seconds)
+
+
+def _rows(work: Backtest, catalog: Catalog, ticker: str, period_seconds: int) -> list[Row]:
+    rows = stored_rows(catalog, ticker, period_seconds, work.span)
+    if len(rows) > work.max_rows:
+        raise TooManyRows(
+            f"{ticker} has {len(rows)} rows in the range, and backtest_rows is {work.max_rows}; take a shorter one"
+        )
+    return rows
 
 
 class Backtests:

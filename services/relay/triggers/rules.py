@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 
+from dexorder.services.common.cep import periods_read
 from dexorder.services.common.model.errors import InvalidRequest
 from dexorder.services.common.model.periods import TRADES_PERIOD
 from dexorder.services.common.model.realtime import RealtimeParams
@@ -74,7 +75,7 @@ def needed(triggers: Iterable[RegisteredTrigger]) -> dict[str, RealtimeParams]:
     for each in triggers:
         if each.state in _NEEDED:
             for ticker in each.trigger.tickers:
-                found.setdefault(ticker, set()).add(each.period_seconds)
+                found.setdefault(ticker, set()).update(periods_read(each.period_seconds, each.trigger.parameters))
     return {ticker: params_of(periods) for ticker, periods in found.items()}
 
 

@@ -1,54 +1,118 @@
-"""Journal of the triggers: what is written is read, what is damaged is not, and the batch before is used then."""
+"""Journal of the triggers: what is written is read, what is damaged is not, and what stands before it is used then."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.spark.cep.journal import Damaged, Entry, Journal, TopicPosition
+from dexorder.services.common.cep import EngineState
+from dexorder.spark.cep.inputs import Expire, Feed, Register, Remove
+from dexorder.spark.cep.journal import Batch, Damaged, Journal, Snapshot, TopicPosition
 
-OFFSETS = st.dictionaries(st.integers(0, 50), st.integers(0, 2**62), max_size=4)
-ENTRIES = st.builds(
-    Entry,
-    batch=st.integers(0, 10**12),
-    change=st.integers(0, 2**62),
-    positions=st.dictionaries(st.text(max_size=9), st.builds(TopicPosition, OFFSETS, st.text(max_size=5)), max_size=3),
-    recent=st.dictionaries(
-        st.text(max_size=5), st.dictionaries(st.text(max_size=5), st.integers(0, 2**62)), max_size=2
+NUMBERS = st.integers(0, 2**62)
+TEXTS = st.text(max_size=5)
+POSITIONS = st.dictionaries(
+    TEXTS, st.builds(TopicPosition, st.dictionaries(st.integers(0, 50), NUMBERS, max_size=4), TEXTS), max_size=3
+)
+ROWS = st.lists(st.tuples(NUMBERS, TEXTS, st.floats(allow_nan=False), st.none() | NUMBERS), max_size=3)
+INPUTS = st.one_of(
+    st.builds(
+        Register,
+        registration=NUMBERS,
+        trigger_id=TEXTS,
+        sql=TEXTS,
+        parameters=st.dictionaries(TEXTS, TEXTS, max_size=2),
+        tickers=st.lists(TEXTS, max_size=2),
+        registered_ns=NUMBERS,
     ),
-    state=st.binary(max_size=200),
+    st.builds(Remove, NUMBERS),
+    st.builds(Feed, TEXTS, st.sampled_from([0, 60]), ROWS, st.none() | NUMBERS, st.none() | NUMBERS),
+    st.builds(Expire, NUMBERS),
+)
+BATCHES = st.builds(
+    Batch,
+    number=NUMBERS,
+    change=NUMBERS,
+    positions=POSITIONS,
+    inputs=st.lists(INPUTS, max_size=3).map(tuple),
     events=st.lists(st.binary(max_size=30), max_size=5).map(tuple),
+)
+SNAPSHOTS = st.builds(
+    Snapshot,
+    number=NUMBERS,
+    change=NUMBERS,
+    positions=POSITIONS,
+    recent=st.dictionaries(TEXTS, st.dictionaries(TEXTS, NUMBERS, max_size=3), max_size=2),
+    state=st.none() | st.builds(EngineState, st.binary(max_size=50), st.dictionaries(TEXTS, st.binary(max_size=20))),
 )
 
 
-@given(ENTRIES)
-def test_an_entry_is_read_as_it_was_written(entry: Entry) -> None:
-    assert Entry.decode(entry.encode()) == entry
+@given(BATCHES)
+def test_a_batch_is_read_as_it_was_written(batch: Batch) -> None:
+    assert Batch.decode(batch.encode()) == batch
 
 
-@given(ENTRIES, st.data())
-def test_a_file_with_one_other_byte_or_cut_short_is_damaged(entry: Entry, data: st.DataObject) -> None:
-    content = bytearray(entry.encode())
+@given(SNAPSHOTS, st.data())
+def test_a_snapshot_with_one_other_byte_or_cut_short_is_damaged(snapshot: Snapshot, data: st.DataObject) -> None:
+    content = bytearray(snapshot.encode())
+    assert Snapshot.decode(bytes(content)) == snapshot
     place = data.draw(st.integers(0, len(content) - 1))
     cut = bytes(content[:place])
     content[place] ^= data.draw(st.integers(1, 255))
-    for broken in (bytes(content), cut):
+    for broken in (bytes(content), cut, snapshot.encode() + b"x"):
         with pytest.raises(Damaged):
-            Entry.decode(broken)
+            Snapshot.decode(broken)
 
 
-def test_the_batch_before_is_read_if_the_newest_is_damaged_and_older_ones_are_removed(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
+def batch(number: int) -> Batch:
+    return Batch(number, number, {}, (Expire(number),), (bytes([number]),))
+
+
+def filled(folder: Path, batches: int, snapshots: set[int]) -> Journal:
+    journal = Journal(folder)
     assert journal.read() is None
-    for batch in range(4):
-        journal.write(Entry(batch, 0, {}, state=bytes([batch])))
-    files = sorted(tmp_path.iterdir())
-    assert len(files) == 2
-    files[-1].write_bytes(files[-1].read_bytes()[:-1])
-    (tmp_path / "00000000000000000004.tmp").write_bytes(b"cut off")
-    found = Journal(tmp_path).read()
-    assert found is not None and found.batch == 2
+    journal.snapshot(Snapshot(0, 0, {}))
+    for number in range(1, batches + 1):
+        journal.append(batch(number))
+        if number in snapshots:
+            journal.snapshot(Snapshot(number, number, {}))
+    return journal
+
+
+def numbers(folder: Path) -> tuple[int, list[int]]:
+    snapshot, batches = Journal(folder).read() or (Snapshot(-1, 0, {}), [])
+    assert all(each == batch(each.number) for each in batches)
+    return snapshot.number, [each.number for each in batches]
+
+
+def test_a_log_that_is_cut_anywhere_has_the_batches_before_and_is_continued_there(tmp_path: Path) -> None:
+    filled(tmp_path, 3, set())
+    (path,) = tmp_path.glob("*.log")
+    whole = path.read_bytes()
+    second = len(whole) * 2 // 3
+    for end in range(second, len(whole)):
+        path.write_bytes(whole[:end])
+        assert numbers(tmp_path) == (0, [1, 2])
+        journal = Journal(tmp_path)
+        journal.read()
+        journal.append(batch(3))
+        assert numbers(tmp_path) == (0, [1, 2, 3])
+
+
+def test_a_damaged_snapshot_is_replaced_by_the_one_before_and_all_batches_after_that(tmp_path: Path) -> None:
+    journal = filled(tmp_path, 7, {2, 4, 6})
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        f"{number:020d}.{kind}" for number in (4, 6) for kind in ("log", "snapshot")
+    ], "older files are removed"
+    assert numbers(tmp_path) == (6, [7])
+    newest = max(tmp_path.glob("*.snapshot"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    (tmp_path / f"{9:020d}.tmp").write_bytes(b"cut off")
+    assert numbers(tmp_path) == (4, [5, 6, 7])
     assert not [*tmp_path.glob("*.tmp")]
+    journal.append(replace(batch(8)))
+    assert numbers(tmp_path) == (4, [5, 6, 7, 8])

@@ -6,6 +6,7 @@ import pytest
 
 import dexorder.services.common.cep.matcher as matcher
 from dexorder.services.common.cep import CompiledTrigger, Ended, Engine, Firing, Outcome, Suspension, compile_trigger
+from dexorder.services.common.cep.engine_state import EngineState
 from dexorder.services.common.model.errors import InvalidRequest
 
 MINUTE_NS = 60_000_000_000
@@ -150,7 +151,7 @@ def test_state_is_the_same_after_a_dump_at_every_row() -> None:
 
 def test_state_of_another_version_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="version"):
-        Engine.load(b'{"version": 99}')
+        Engine.load(EngineState(b'{"version": 99}', {}))
 
 
 def test_other_tickers_and_removed_triggers_are_silent() -> None:
