@@ -110,7 +110,8 @@ class Evaluation:
 
     def _output(self, number: int, outcome: Outcome) -> Output:
         is_end = not isinstance(outcome, Firing)
-        return Output(number, outcome.registration_number, is_end, reported(outcome).SerializeToString())
+        event = reported(outcome).SerializeToString(deterministic=True)  # whichever process writes it
+        return Output(number, outcome.registration_number, is_end, event)
 
     def dump(self) -> EngineState:
         """Return the engine's state."""
