@@ -20,7 +20,11 @@ class TableUnavailable(DexorderError):
     """The relay can't read or write one of the tables now; the message names it and the cause."""
 
 
-class RequestRefused(DexorderError):
+class Refused(DexorderError):
+    """A value is invalid; the message names its field. The command exits with 2."""
+
+
+class RequestRefused(Refused):
     """The relay refuses the request; the message names the field."""
 
 

@@ -22,7 +22,10 @@ from dexorder.services.common.model.history import HistoryRequest
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.time_range import TimeRange
 
-OUT_ENDINGS = (".parquet", ".csv")
+FORMATS = ("parquet", "csv", "jsonl", "arrow")
+"""Formats of ``--out``, which are also the extensions of its files."""
+STDOUT = Path("-")
+"""``--out`` that means stdout."""
 KEPT_DAYS = 30
 """Recorded runs that nobody has continued for this long are deleted when another run is recorded."""
 _FORMAT = 1
@@ -39,6 +42,17 @@ class OutputOptions:
     rows: int = 20
     partial: bool = False
     """Also write the rows of a request that did not end OK."""
+    format: str | None = None
+    """Format of the rows of ``out``; None for that of its extension."""
+
+    @property
+    def row_format(self) -> str:
+        """The format of the rows of ``out``: the given one, that of the extension, CSV on stdout, else Parquet."""
+        if self.format is not None:
+            return self.format
+        if self.out == STDOUT:
+            return "csv"
+        return file_format(self.out) or FORMATS[0]
 
 
 @dataclass(frozen=True)
@@ -83,13 +97,13 @@ class Run:
         folder = self.output.out
         if not self.many or folder is None or self.common_file is not None:
             return None
-        return folder / f"{file_name(self.tickers[index])}.{PERIODS[self.period_seconds]}.parquet"
+        return folder / f"{file_name(self.tickers[index])}.{PERIODS[self.period_seconds]}.{self.output.row_format}"
 
     @property
     def common_file(self) -> Path | None:
-        """The file for the rows of all tickers, if ``--out`` is a file."""
+        """The file for the rows of all tickers, if ``--out`` is a file or stdout."""
         out = self.output.out
-        return out if out is not None and out.suffix.lower() in OUT_ENDINGS else None
+        return out if out == STDOUT or file_format(out) else None
 
     def as_json(self) -> dict[str, Any]:
         """Return JSON values from which ``run_from`` restores the run."""
@@ -111,6 +125,12 @@ def run_from(values: dict[str, Any]) -> Run:
         return Run(**values, span=span, tickers=tickers, output=output)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is damaged: {error!r}") from None
+
+
+def file_format(file: Path | None) -> str | None:
+    """Return the format of rows that the extension of a file names; None for another extension."""
+    ending = file.suffix.lower().removeprefix(".") if file is not None else ""
+    return ending if ending in FORMATS else None
 
 
 def parse_tickers(text: str) -> tuple[str, ...]:

@@ -2,53 +2,45 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from dexorder.cli import Json, JsonLines, Relay, Ticker
+from dexorder.cli import (
+    Chart,
+    Dir,
+    Format,
+    Json,
+    JsonLines,
+    Limit,
+    Out,
+    Period,
+    Plot,
+    Quiet,
+    Relay,
+    Rows,
+    Since,
+    Ticker,
+    Until,
+    choices,
+    example,
+)
 from dexorder.cli.events_app import events_app
-from dexorder.cli.extras import missing_package
 from dexorder.cli.realtime_app import realtime_app, split_periods
+from dexorder.cli.reporting import Reporting
 from dexorder.cli.trigger_app import trigger_app
 from dexorder.cli.udf_app import udf_app
-from dexorder.errors import DexorderError, QuotaReached, RequestRefused
-from dexorder.setup.config import SetupError
 
-
-class _Reporting(TyperGroup):
-    """Commands that report an expected error as one line on stderr and exit code 1, or 2 for an argument that is
-    refused, by the command or by the relay. A closed pipe exits silently.
-    """
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (DexorderError, SetupError) as error:
-            typer.echo(f"dexorder: {error}", err=True)
-            is_refused = isinstance(error, RequestRefused) and not isinstance(error, QuotaReached)
-            raise typer.Exit(2 if is_refused else 1) from None
-        except ModuleNotFoundError as error:
-            if (advice := missing_package(error)) is None:
-                raise
-            typer.echo(f"dexorder: {advice}", err=True)
-            raise typer.Exit(1) from None
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
-
+if TYPE_CHECKING:
+    from dexorder.runs import OutputOptions
 
 app = typer.Typer(
     name="dexorder",
-    cls=_Reporting,
+    cls=Reporting,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Complete, verified market history in Iceberg, and delivery of user events.",
@@ -78,23 +70,10 @@ def _options(
     """Take the options before the command."""
 
 
-Period = Annotated[str, typer.Argument(help="Name (1m, 1h, 1d ...) or seconds")]
-Since = Annotated[
-    str | None,
-    typer.Option(help="2024-01-31, ISO 8601, -30d, now, or seconds since the epoch; rounded down to the period"),
-]
-Until = Annotated[str | None, typer.Option(help="Like --since; exclusive; history: the last closed candle by default")]
-Dir = Annotated[
-    Path | None, typer.Option("--dir", help="Folder of the suite; default DEXORDER_DIR, else ./dexorder-data")
-]
-Quiet = Annotated[bool, typer.Option(help="Do not show progress")]
-Plot = Annotated[Path | None, typer.Option(help="FILE.html for an interactive chart")]
-Chart = Annotated[bool, typer.Option(help="Draw the candles in the terminal")]
-Rows = Annotated[int, typer.Option(min=0, help="Number of rows to print")]
 BasePort = Annotated[int | None, typer.Option(help="First port of the suite, instead of the default ports")]
 
 
-@app.command()
+@app.command(epilog=example("dexorder up", "dexorder up --base-port 51000 --exchanges exchanges/binance.yaml"))
 def up(
     directory: Dir = None,
     base_port: BasePort = None,
@@ -106,7 +85,7 @@ def up(
         list[str] | None, typer.Option(help="FILE=SYMBOL for the simulated exchange to serve; may be repeated")
     ] = None,
     kafka: Annotated[str, typer.Option(help="host:port of an existing Kafka, instead of the embedded one")] = "",
-    quiet: Annotated[bool, typer.Option(help="Print only errors")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors")] = False,
 ) -> None:
     """Run the suite on this machine until Ctrl-C."""
     from dexorder.cli import suite as command
@@ -114,7 +93,7 @@ def up(
     command.up(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
 
 
-@app.command()
+@app.command(epilog=example("dexorder serve relay"))
 def serve(part: Annotated[str, typer.Argument(help="relay, ingestor, gateway, udsource, spark or sim")]) -> None:
     """Run one part in this process until SIGTERM; its settings are in the environment (docs/settings.md)."""
     from dexorder.cli import serve as command
@@ -122,7 +101,13 @@ def serve(part: Annotated[str, typer.Argument(help="relay, ingestor, gateway, ud
     command.serve(part)
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "dexorder history BTC/USDT.BINANCE 1h --since -30d",
+        "dexorder history BTC/USDT.SIM ETH/USDT.SIM 1d -s 2024-01 -u 2024-03 -o candles.parquet",
+        "dexorder history BTC/USDT.SIM 1m -s '2 hours ago' -q -o - > candles.csv",
+    )
+)
 def history(
     words: Annotated[
         list[str] | None,
@@ -135,15 +120,21 @@ def history(
     since: Since = None,
     until: Until = None,
     file: Annotated[Path | None, typer.Option(help="File of tickers, one per line, # for comments; - is stdin")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Return only the first N candles")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Return only the first N candles")] = None,
     as_json: Json = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Fetch the whole range from the exchange again")] = False,
     partial: Annotated[
         bool, typer.Option("--partial", help="Also print and write the rows of a request that is incomplete in the end")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="FILE.parquet or FILE.csv for the rows; of many tickers also a folder")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="File for the rows: .parquet, .csv, .jsonl, .arrow; - is stdout; of many tickers also a folder",
+        ),
     ] = None,
+    out_format: Format = None,
     plot: Plot = None,
     chart: Chart = False,
     rows: Rows = 20,
@@ -168,7 +159,7 @@ def history(
     given = words or []
     try:
         if resume:
-            own = (since, until, file, limit, out, plot, request_id)
+            own = (since, until, file, limit, out, out_format, plot, request_id)
             flags = (as_json, chart, refresh, partial, client_id)
             if len(given) > 1 or any(flags) or any(value is not None for value in own):
                 raise ValueError(
@@ -178,7 +169,7 @@ def history(
             run = store.load(*given)
             run = replace(run, relay=relay or run.relay)
         else:
-            options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows, partial=partial)
+            options = OutputOptions(as_json, out, plot, chart, rows, partial, out_format)
             run = command.new_run(
                 given,
                 file,
@@ -196,14 +187,15 @@ def history(
     raise typer.Exit(command.run(run, store, timeout=timeout, quiet=quiet, parallel=parallel))
 
 
-@app.command()
+@app.command(epilog=example("dexorder read BTC/USDT.BINANCE 1h --since 2024-01-01 --out - --format jsonl"))
 def read(
     ticker: Ticker,
     period: Period,
     since: Since = None,
     until: Until = None,
     as_json: Json = False,
-    out: Annotated[Path | None, typer.Option(help="FILE.parquet or FILE.csv for the rows")] = None,
+    out: Out = None,
+    out_format: Format = None,
     plot: Plot = None,
     chart: Chart = False,
     rows: Rows = 20,
@@ -214,23 +206,29 @@ def read(
     import asyncio
 
     from dexorder.cli.read import read as command
-    from dexorder.cli.rows import check_options
     from dexorder.runs import OutputOptions
 
-    options = OutputOptions(as_json=as_json, out=out, plot=plot, chart=chart, rows=rows)
+    options = _checked(OutputOptions(as_json, out, plot, chart, rows, format=out_format))
+    asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
+
+
+def _checked(options: OutputOptions) -> OutputOptions:
+    from dexorder.cli.rows import check_options
+
     try:
         check_options(options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
+    return options
 
 
-@app.command()
+@app.command(epilog=example("dexorder watch BTC/USDT.BINANCE --period 1m,5m"))
 def watch(
     ticker: Ticker,
     period: Annotated[str, typer.Option(help="Candles, separated by commas; the chart is of the shortest")] = "1m",
     count: Annotated[
-        int | None, typer.Option(min=1, help="With --json: exit after so many trades and closed candles")
+        int | None,
+        typer.Option("--count", "-n", min=1, help="With --json: exit after so many trades and closed candles"),
     ] = None,
     start: Annotated[
         bool, typer.Option("--start/--no-start", help="Start a subscription, and stop it in the end")
@@ -246,23 +244,26 @@ def watch(
     command.watch(ticker, split_periods(period), count=count, as_json=as_json, start=start, relay=relay)
 
 
-@app.command()
+@app.command(epilog=example("dexorder tickers BINANCE --filter /USDT --top 20"))
 def tickers(
     venue: Annotated[str, typer.Argument(help="Part of a ticker after its last dot, for example BINANCE")],
     text: Annotated[str, typer.Option("--filter", help="Only tickers that contain this text")] = "",
-    top: Annotated[int | None, typer.Option(min=1, help="Only so many markets, by quote volume")] = None,
-    out: Annotated[Path | None, typer.Option(help="FILE.parquet or FILE.csv for the rows")] = None,
+    top: Annotated[int | None, typer.Option("--top", "-n", min=1, help="Only so many markets, by quote volume")] = None,
+    out: Out = None,
+    out_format: Format = None,
     as_json: Json = False,
     timeout: Annotated[float | None, typer.Option(min=0, help="Longest wait, in seconds")] = 60.0,
     relay: Relay = None,
 ) -> None:
     """Take a snapshot of all tickers of an exchange, store it, and show it."""
     from dexorder.cli import tickers as command
+    from dexorder.runs import OutputOptions
 
-    command.tickers(venue, text, top, out, as_json, timeout, relay)
+    options = _checked(OutputOptions(as_json, out, format=out_format))
+    command.tickers(venue, text, top, options, timeout, relay)
 
 
-@app.command()
+@app.command(epilog=example("dexorder markets BINANCE --filter /USDT --tickers"))
 def markets(
     venue: Annotated[str, typer.Argument(help="Part of a ticker after its last dot, for example BINANCE")],
     text: Annotated[str, typer.Option("--filter", help="Only tickers that contain this text")] = "",
@@ -278,7 +279,12 @@ def markets(
     command.markets(venue, text, tickers, as_json, relay)
 
 
-@app.command()
+@app.command(
+    epilog=example(
+        "dexorder coverage BTC/USDT.BINANCE 1h --since -7d",
+        "dexorder coverage --why BTC/USDT.BINANCE 1h 2024-01-31T12:00",
+    )
+)
 def coverage(
     ticker: Ticker,
     period: Period,
@@ -305,7 +311,7 @@ def coverage(
     command.coverage(ticker, period, since, until, detail, as_json, relay)
 
 
-@app.command()
+@app.command(epilog=example("dexorder verify BTC/USDT.BINANCE 1h --since -30d --repair"))
 def verify(
     ticker: Ticker,
     period: Period,
@@ -338,7 +344,7 @@ def verify(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=example("dexorder maintain --table trading.ohlc --dry-run"))
 def maintain(
     spark: Annotated[
         str | None,
@@ -358,7 +364,7 @@ def maintain(
     command.maintain(spark, table or (), dry_run, as_json)
 
 
-@app.command()
+@app.command(epilog=example("dexorder gateway --pixy-config kafka-pixy.yaml"))
 def gateway(
     pixy_config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Kafka-Pixy's YAML file; default DEXORDER_PIXY_CONFIG")
@@ -370,7 +376,7 @@ def gateway(
     command.gateway(pixy_config)
 
 
-@app.command()
+@app.command(epilog=example("dexorder status --json"))
 def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) -> None:
     """Show every part of the local suite. Exit code 0 if all are ready."""
     from dexorder.cli import suite as command
@@ -378,7 +384,7 @@ def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) ->
     raise typer.Exit(command.status(directory, relay, as_json))
 
 
-@app.command()
+@app.command(epilog=example("dexorder doctor"))
 def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = False) -> None:
     """Check whether this machine can run the suite. A failed check says what to do."""
     from dexorder.cli import doctor as command
@@ -386,7 +392,7 @@ def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = Fa
     raise typer.Exit(command.run(directory, base_port, as_json))
 
 
-@app.command()
+@app.command(epilog=example("dexorder backup suite.tar.gz --dir dexorder-data"))
 def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")], directory: Dir = None) -> None:
     """Write all state of a stopped local suite to one file."""
     from dexorder.cli import suite as command
@@ -394,7 +400,7 @@ def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")]
     command.backup(directory, archive)
 
 
-@app.command()
+@app.command(epilog=example("dexorder restore suite.tar.gz"))
 def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexorder backup` wrote")]) -> None:
     """Restore a backup to the folder it was made from, which must be empty or absent."""
     from dexorder.cli import suite as command
@@ -402,11 +408,17 @@ def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexo
     command.restore(archive)
 
 
-@requests_app.command("list")
+@requests_app.command("list", epilog=example("dexorder requests list --state RUNNING -n 50"))
 def list_requests(
     client_id: Annotated[str, typer.Option(help="Only requests of this client")] = "",
-    state: Annotated[str, typer.Option(help="Only requests in this state: QUEUED, RUNNING or FINISHED")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="Largest number of requests")] = 20,
+    state: Annotated[
+        str,
+        typer.Option(
+            help="Only requests in this state: QUEUED, RUNNING or FINISHED",
+            autocompletion=choices("QUEUED", "RUNNING", "FINISHED"),
+        ),
+    ] = "",
+    limit: Limit = 20,
     as_json: Json = False,
     relay: Relay = None,
 ) -> None:
@@ -421,7 +433,7 @@ def list_requests(
     command.list_requests(client_id, wanted, limit, as_json, relay)
 
 
-@requests_app.command("show")
+@requests_app.command("show", epilog=example("dexorder requests show 5f2c1e --json"))
 def show_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
     """Show the record of a request."""
     from dexorder.cli import queries as command
@@ -429,7 +441,7 @@ def show_request(request_id: str, as_json: Json = False, relay: Relay = None) ->
     command.show_request(request_id, as_json, relay)
 
 
-@requests_app.command("cancel")
+@requests_app.command("cancel", epilog=example("dexorder requests cancel 5f2c1e"))
 def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
     """Cancel a request. A request that has ended keeps its status."""
     from dexorder.cli import queries as command

@@ -69,9 +69,8 @@ def run(directory: Path | None, base_port: int | None, as_json: bool) -> int:
     else:
         console = output.stdout()
         for finding in findings:
-            mark = "[green]ok  [/green]" if finding.ok else "[red]FAIL[/red]"
-            console.print(f"{mark} {finding.name}: ", end="")
-            console.print(finding.detail, markup=False)
+            console.print("ok  " if finding.ok else "FAIL", style="green" if finding.ok else "red", end="")
+            console.print(f" {finding.name}: {finding.detail}")
     return 0 if all(finding.ok for finding in findings) else 1
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from dexorder.cli import output
 from dexorder.cli.events_text import STATUSES as STATUSES
 from dexorder.cli.events_text import ack_json, event_line, record_cells, record_json, record_lines, shown_json
-from dexorder.errors import DexorderError, WaitEnded
+from dexorder.errors import DexorderError, RequestRefused, WaitEnded
 from dexorder.events import gateway_client
 from dexorder.events.event_builder import build_event
 from dexorder.events.outcomes import FinalStatus, Outcome
@@ -43,21 +43,21 @@ def token_source(token_file: Path | None, user: str, key: Path | None) -> Callab
         try:
             return token_file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise DexorderError(f"--token-file {token_file} can't be read: {error}") from None
+            raise RequestRefused(f"--token-file {token_file} can't be read: {error}") from None
 
     return token
 
 
 def print_token(user: str, key: Path, seconds: int, audience: str) -> None:
     """Print a new JWT."""
-    output.stdout().print(_signed(user, key, seconds, audience), markup=False)
+    output.stdout().print(_signed(user, key, seconds, audience))
 
 
 def _signed(user: str, key: Path, seconds: int, audience: str) -> str:
     try:
         return user_tokens.sign(key, user, audience=audience, seconds=seconds)
     except (OSError, ValueError) as error:
-        raise DexorderError(f"the token can't be signed with {key}: {error}") from None
+        raise RequestRefused(f"the token can't be signed with {key}: {error}") from None
 
 
 def tail(
@@ -80,7 +80,7 @@ def tail(
             if as_json:
                 output.print_json_line(shown_json(message.event))
             else:
-                output.stdout().print(event_line(message.event), markup=False)
+                output.stdout().print(event_line(message.event))
             shown += 1
         _write_cursor(cursor, place)
         return shown != count
@@ -93,7 +93,7 @@ def tail(
             handle,
             client_name="dexorder events tail",
             receive=receive,
-            on_note=lambda note: err.print(note, markup=False),
+            on_note=err.print,
         )
     )
 
@@ -124,11 +124,11 @@ def _write_cursor(path: Path | None, place: pb.Cursor) -> None:
 def draft(
     user_id: str, event_type: str, payload: str, priority: str, channels: Sequence[str], event_id: str | None
 ) -> given.UserEvent:
-    """Return the event that the arguments describe; DexorderError names an invalid one."""
+    """Return the event that the arguments describe; RequestRefused or EventRefused names an invalid one."""
     try:
         content = json.loads(sys.stdin.read() if payload == "-" else payload)
     except ValueError as error:
-        raise DexorderError(f"payload is not JSON: {error}") from None
+        raise RequestRefused(f"payload is not JSON: {error}") from None
     return build_event(
         user_id,
         int(event_type) if event_type.isdecimal() else event_type.upper(),
@@ -146,7 +146,7 @@ def _preference(text: str) -> Preference | str:
     if not condition:
         return name
     if condition != "ACTIVE" or name not in Channel.__members__:
-        raise DexorderError(f"--channel: {text!r} is not a channel; use NAME or NAME:active")
+        raise RequestRefused(f"--channel: {text!r} is not a channel; use NAME or NAME:active")
     return Preference(Channel[name], only_if_active=True)
 
 
@@ -212,7 +212,7 @@ def _print_ack(ack: dict[str, str], as_json: bool) -> None:
     else:
         via, error = ack.get("via"), ack.get("error")
         line = f"{ack['event_id']} {ack['status']}{f' via {via}' if via else ''}{f': {error}' if error else ''}"
-        output.stdout().print(line, markup=False)
+        output.stdout().print(line)
 
 
 def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> None:

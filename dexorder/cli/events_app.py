@@ -7,23 +7,25 @@ from typing import Annotated
 
 import typer
 
-from dexorder.cli import Json, JsonLines
+from dexorder.cli import Count, Json, JsonLines, Limit, choices, example
 
 events_app = typer.Typer(no_args_is_help=True, help="User events: follow, send and look up.")
+
+PRIORITIES = ("INFORMATIONAL", "NORMAL", "CRITICAL")
 
 Gateway = Annotated[
     str | None, typer.Option(help="host:port of the gateway; default DEXORDER_GATEWAY_ADDRESS, else 127.0.0.1:50053")
 ]
 
 
-@events_app.command()
+@events_app.command(epilog=example("dexorder events tail --token-file token.jwt --count 10"))
 def tail(
     token_file: Annotated[Path | None, typer.Option(help="File with the user's JWT, read at each connection")] = None,
     user: Annotated[str, typer.Option(help="The user; requires --key")] = "",
     key: Annotated[Path | None, typer.Option(help="Private key to sign a JWT for --user; for development")] = None,
     cursor: Annotated[Path | None, typer.Option(help="File that stores the position; continue from it")] = None,
     peek: Annotated[bool, typer.Option("--peek", help="Do not acknowledge the events as received")] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events")] = None,
+    count: Count = None,
     as_json: JsonLines = False,
     gateway: Gateway = None,
 ) -> None:
@@ -36,12 +38,14 @@ def tail(
     command.tail(token, cursor, receive=not peek, count=count, as_json=as_json, gateway=gateway)
 
 
-@events_app.command()
+@events_app.command(epilog=example("dexorder events send alice ORDER_FILLED '{\"order\": 7}' --channel TELEGRAM"))
 def send(
     user_id: Annotated[str, typer.Argument(metavar="USER")],
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="Name, for example ORDER_FILLED, or number")],
     payload: Annotated[str, typer.Argument(help="JSON object; - is stdin")] = "{}",
-    priority: Annotated[str, typer.Option(help="INFORMATIONAL, NORMAL or CRITICAL")] = "NORMAL",
+    priority: Annotated[
+        str, typer.Option(help="INFORMATIONAL, NORMAL or CRITICAL", autocompletion=choices(*PRIORITIES))
+    ] = "NORMAL",
     channel: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,7 +70,7 @@ def send(
     raise typer.Exit(command.send_grpc(drafted, gateway, timeout, as_json))
 
 
-@events_app.command()
+@events_app.command(epilog=example("dexorder events show container-1 5f2c1e"))
 def show(container: str, event_id: str, as_json: Json = False, gateway: Gateway = None) -> None:
     """Show one event with every delivery attempt; for staff."""
     from dexorder.cli import events as command
@@ -74,12 +78,12 @@ def show(container: str, event_id: str, as_json: Json = False, gateway: Gateway 
     command.show(container, event_id, as_json, gateway)
 
 
-@events_app.command("list")
+@events_app.command("list", epilog=example("dexorder events list --user alice -n 50"))
 def list_events(
     user: Annotated[str, typer.Option(help="Only events of this user")] = "",
     container: Annotated[str, typer.Option(help="Only events of this container")] = "",
     status: Annotated[str, typer.Option(help="Only events in this status: QUEUED, DELIVERED or ERROR")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="Largest number of events")] = 20,
+    limit: Limit = 20,
     as_json: Json = False,
     gateway: Gateway = None,
 ) -> None:
@@ -91,7 +95,7 @@ def list_events(
     command.list_events(user, container, status.upper(), limit, as_json, gateway)
 
 
-@events_app.command()
+@events_app.command(epilog=example("dexorder events token alice --key user.key"))
 def token(
     user: str,
     key: Annotated[

@@ -20,7 +20,7 @@ def event_line(event: pb.SessionEvent) -> str:
     text = f"{event.title}  {event.body}" if event.body else event.title
     again = " (again)" if event.settled else ""
     head = f"{_time(inner.timestamp)} {_priority(inner)} {_type(inner)} {inner.event_id}{again}"
-    return printable(f"{head}  {text}")
+    return f"{head}  {' '.join(text.split())}"
 
 
 def shown_json(event: pb.SessionEvent) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def record_cells(record: pb.EventRecord) -> tuple[str, ...]:
         _via(record) or record.error_message,
         str(len(record.attempts)),
     )
-    return tuple(map(printable, cells))
+    return tuple(" ".join(each.split()) for each in cells)
 
 
 def record_lines(record: pb.EventRecord) -> Iterator[tuple[str, str]]:
@@ -126,12 +126,7 @@ def record_lines(record: pb.EventRecord) -> Iterator[tuple[str, str]]:
         again = f", not before {_time(each.retry_at)}" if each.retry_at else ""
         text = f"{_time(each.started_at)} {_channel(each.channel)}: {each.outcome or 'in progress'}{after}{again}"
         lines.append((f"attempt {each.number}", text))
-    return ((name, printable(value)) for name, value in lines)
-
-
-def printable(text: str) -> str:
-    """Replace characters that could control the terminal, as others have written the text."""
-    return "".join(each if each.isprintable() else " " for each in text)
+    return ((name, " ".join(value.split())) for name, value in lines)
 
 
 def _time(ms: int) -> str:

@@ -17,7 +17,7 @@ from dexorder.connection import relay_address
 from dexorder.ended import Ended, history_error
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
-from dexorder.runs import OutputOptions, Run, RunStore, parse_tickers
+from dexorder.runs import STDOUT, OutputOptions, Run, RunStore, parse_tickers
 from dexorder.services.common.model.history import RequestStatus, id_json, range_json
 
 
@@ -50,7 +50,7 @@ def new_run(
         raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
     seconds, span = read_range(period, since, until or "now")
     run_id = new_request_id()[:12] if many else request_id or new_request_id()
-    out, plot = (path and path.absolute() for path in (options.out, options.plot))
+    out, plot = (path and (path if path == STDOUT else path.absolute()) for path in (options.out, options.plot))
     options = replace(options, out=out, plot=plot)
     return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, options, refresh)
 
@@ -88,7 +88,7 @@ def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool 
     try:
         code = asyncio.run(follower.follow())
     except KeyboardInterrupt:
-        err.print(f"\n{follower.stop_message()}{resume}", markup=False)
+        err.print(f"\n{follower.stop_message()}{resume}")
         return 130
     except (RequestRefused, HistoryError):
         store.forget(new)
@@ -96,7 +96,7 @@ def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool 
     except BrokenPipeError:
         raise  # the reader of stdout has closed it
     except (DexorderError, OSError) as error:
-        err.print(f"{follower.stop_message()}{resume}", markup=False)
+        err.print(f"{follower.stop_message()}{resume}")
         raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
     store.forget(new)
     return code
@@ -109,7 +109,7 @@ def _record(new: Run, store: RunStore) -> str:
     except OSError as error:
         if store.file is not None:
             raise DexorderError(f"--state {store.file} can't be written: {error}") from None
-        output.stderr().print(f"the run can't be recorded, so --resume is not possible: {error}", markup=False)
+        output.stderr().print(f"the run can't be recorded, so --resume is not possible: {error}")
         return ""
     return f"; continue with: {store.resume_command(new)}"
 
@@ -126,7 +126,7 @@ class OneFollower:
         self._err = output.stderr()
 
     async def follow(self) -> int:
-        """Return 0, or raise the error of the request's status; with ``--json`` its record is printed either way."""
+        """Return 0, or 1 for a request that did not end OK, whose record ``--json`` prints all the same."""
         on_note = progress.ignore if self._quiet else without_repeats(self._err.print)
         async with AsyncClient(self._run.relay, on_note=on_note) as client:
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
@@ -143,9 +143,9 @@ class OneFollower:
                 output.print_json({**result_json(ended), "rows": None})
             if record.provisional:
                 on_note(provisional_text(record))
-            if failed:
-                raise history_error(record)
-        return 0
+        if failed:
+            output.print_failure(history_error(record))
+        return int(failed)
 
     def _note_accepted(self) -> None:
         self._accepted = True

@@ -10,15 +10,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from dexorder import errors
 from dexorder.aio import AsyncClient, without_repeats
 from dexorder.cli import output, progress
 from dexorder.cli.history import result_json
 from dexorder.cli.sinks import FileRows, file_rows
 from dexorder.ended import Ended
-from dexorder.runs import Run
+from dexorder.runs import STDOUT, Run
 from dexorder.services.common.model.history import HistoryRequest, RequestStatus
 
 QUOTA_SECONDS = 2.0
@@ -82,7 +80,7 @@ class ManyFollower:
         try:
             with ExitStack() as stack:
                 if run.common_file is not None:
-                    self._common = stack.enter_context(file_rows(run.common_file))
+                    self._common = stack.enter_context(file_rows(run.output))
                 shown = stack.enter_context(
                     progress.show_many(len(run.tickers), self._err, quiet=self._quiet, plain=plain)
                 )
@@ -91,8 +89,8 @@ class ManyFollower:
         finally:
             if self._results and not run.output.as_json:
                 self._print_summary()
-        if run.output.out is not None:
-            self._err.print(f"rows: {run.output.out}", markup=False)
+        if run.output.out not in (None, STDOUT):
+            self._err.print(f"rows: {run.output.out}")
         return 0 if all(result.status == RequestStatus.OK for result in self._results.values()) else 1
 
     def stop_message(self) -> str:
@@ -120,8 +118,7 @@ class ManyFollower:
             ok = result.status == RequestStatus.OK
             shown.ended(result.request_id, result.line(), ok=ok, rows=result.rows)
             if self._run.output.as_json:
-                sys.stdout.buffer.write(orjson.dumps(result.as_json(), option=orjson.OPT_APPEND_NEWLINE))
-                sys.stdout.buffer.flush()
+                output.print_json_line(result.as_json())
 
     async def _process(self, client: AsyncClient, shown: progress.ManyProgress, index: int) -> Result:
         ticker, request_id = self._run.tickers[index], self._run.request_id(index)
@@ -166,7 +163,7 @@ class ManyFollower:
         """Write the rows to the file of the ticker or to the common file, if requested."""
         batches = client.read_batches(ended, partial=self._run.output.partial)
         if (file := self._run.own_file(index)) is not None:
-            with file_rows(file) as rows:
+            with file_rows(self._run.output, file) as rows:
                 async for batch in batches:
                     await asyncio.to_thread(rows.write, batch)
         if self._common is not None:
@@ -185,7 +182,7 @@ class ManyFollower:
             (r.ticker, r.status, f"{r.rows:,}", f"{r.ended.record.empty_periods:,}" if r.ended else "-", r.error)
             for r in results
         ]
-        out = output.stdout()
+        out = self._err if self._run.output.out == STDOUT else output.stdout()
         out.print(output.plain_table(("ticker", "status", "rows", "empty", "missing or error"), cells))
         counts = ", ".join(f"{count} {status}" for status, count in Counter(r.status for r in results).most_common())
-        out.print(f"{counts}; {sum(r.rows for r in results):,} rows", markup=False)
+        out.print(f"{counts}; {sum(r.rows for r in results):,} rows")

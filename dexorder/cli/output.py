@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC
 from typing import IO, TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -23,14 +24,44 @@ if TYPE_CHECKING:
 _SHOWN = ("open_time", "open", "high", "low", "close", "volume")
 
 
+class SafeConsole(Console):
+    """Console that prints other people's text as it is: markup is text, and control characters are escapes.
+
+    Ids and the texts of exchanges must not move the cursor, change a colour or hide a part of a line. Rich renders
+    every line, cell and bar with ``render``, so that no text passes by it.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render with `escaped` text; what Rich itself sends to the terminal is not text."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else escaped(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
 def stdout() -> Console:
     """Return the console for results; created at each use, as stdout may have been redirected."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=_width(sys.stdout))
+    return _console(sys.stdout)
 
 
 def stderr() -> Console:
     """Return the console for progress and explanations."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True, width=_width(sys.stderr))
+    return _console(sys.stderr)
+
+
+def _console(stream: IO[str]) -> Console:
+    return SafeConsole(file=stream, highlight=False, soft_wrap=True, markup=False, emoji=False, width=_width(stream))
+
+
+def escaped(text: str) -> str:
+    """Return text with escapes for control characters, except for ends of lines and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def print_failure(error: Exception | str) -> None:
+    """Print why the command failed, as one line on stderr."""
+    stderr().print(f"dexorder: {error}")
 
 
 def print_json(value: Any) -> None:
@@ -62,13 +93,8 @@ def rows_table(ends: Ends) -> Table:
 
 
 def safe(cell: str | Text) -> Text:
-    """Return text that is printed as it is: no markup of rich, and control characters as escapes.
-
-    Ids and the texts of exchanges are other people's; they must not move the cursor or change a colour.
-    """
-    if isinstance(cell, Text):
-        return cell
-    return Text("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in cell))
+    """Return text of a cell, whose width Rich measures before the console escapes it."""
+    return cell if isinstance(cell, Text) else Text(escaped(cell))
 
 
 def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Table:

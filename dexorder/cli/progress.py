@@ -8,9 +8,11 @@ from typing import Protocol
 
 from rich import progress as rich_progress
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Task, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from dexorder.aio import OnProgress
+from dexorder.cli.output import safe
 from dexorder.services.common.model.history import HistoryRequest, Progress, RequestState
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.times import SECOND_NS
@@ -138,18 +140,26 @@ class _Bars:
         self._rows += rows
         self._failed += not ok
         if not ok:
-            self._bars.console.print(line, markup=False)
+            self._bars.console.print(line)
         failed = f", {self._failed} not OK" if self._failed else ""
         self._bars.update(self._all, advance=1, note=f"{self._rows:,} rows{failed}")
+
+
+class _Plain(TextColumn):
+    """Column of text that is escaped before its width is measured."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of a task."""
+        return safe(self.text_format.format(task=task))
 
 
 def bars_on(console: Console) -> rich_progress.Progress:
     """Return progress bars whose tasks have the fields ``unit`` and ``note``."""
     return rich_progress.Progress(
-        TextColumn("{task.description}", markup=False),
+        _Plain("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}, {task.fields[note]}", markup=False),
+        _Plain("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}, {task.fields[note]}"),
         TimeElapsedColumn(),
         console=console,
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+from dexorder.aio import AsyncClient
 from dexorder.cli import output
 from dexorder.cli.progress import phase
+from dexorder.cli.unknown import refuse_unknown
 from dexorder.client import Client
 from dexorder.request import TRADES, read_part
 from dexorder.services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
@@ -134,14 +137,14 @@ def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str |
     out = output.stdout()
     if names_only:
         for each in listed:
-            out.print(each.ticker, markup=False)
+            out.print(each.ticker)
         return
     cells = [(each.ticker, "yes" if each.active else "no", each.type, each.base, each.quote) for each in listed]
     out.print(output.plain_table(("ticker", "active", "type", "base", "quote"), cells))
     err = output.stderr()
     if found.candles:
         periods = " ".join(PERIODS[each] for each in found.candles.period_seconds)
-        err.print(f"{found.venue}: {found.candles}; candles of {periods}", markup=False)
+        err.print(f"{found.venue}: {found.candles}; candles of {periods}")
     err.print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
 
 
@@ -150,8 +153,7 @@ def coverage(
 ) -> None:
     """Print the covered ranges of a series and the holes between them; with ``detail`` also the pages behind them."""
     _, since_ns, until_ns = read_part(period, since, until, trades=True)
-    with Client(relay) as client:
-        found = client.coverage(ticker, period, since_ns, until_ns, detail=detail)
+    found = asyncio.run(find_coverage(ticker, period, since_ns, until_ns, detail=detail, relay=relay))
     whole = found.whole(since_ns, until_ns)
     if as_json:
         for value in (*(each.as_json(found.period_seconds) for each in whole), *(p.as_json() for p in found.pages)):
@@ -159,7 +161,7 @@ def coverage(
         return
     out, name = output.stdout(), f"{found.ticker} {PERIODS.get(found.period_seconds, TRADES)}"
     if not whole:
-        out.print(f"{name}: nothing is covered", markup=False)
+        out.print(f"{name}: nothing is covered")
         return
     if found.period_seconds == TRADES_PERIOD:
         complete = {CoverageKind.ROWS: "complete"}
@@ -171,7 +173,18 @@ def coverage(
     if found.pages:
         columns = ("since", "until", "rows", "empty ranges", "evidence", "fetched", "committed", "retracted")
         out.print(output.plain_table(columns, map(_page_cells, found.pages)))
-    out.print(f"{name}: {shares(found, whole)}", markup=False)
+    out.print(f"{name}: {shares(found, whole)}")
+
+
+async def find_coverage(
+    ticker: str, period: str | int, since_ns: int | None, until_ns: int | None, *, detail: bool, relay: str | None
+) -> Coverage:
+    """Return the coverage of a part of a series; RequestRefused for a ticker of which nothing is known at all."""
+    async with AsyncClient(relay) as client:
+        found = await client.coverage(ticker, period, since_ns, until_ns, detail=detail)
+        if not found.known:
+            await refuse_unknown(client, ticker, period)
+    return found
 
 
 def shares(found: Coverage, whole: list[CoverageRange]) -> str:

@@ -8,6 +8,7 @@ from dexorder.aio import AsyncClient, in_thread, without_repeats
 from dexorder.cli import output, progress
 from dexorder.cli.queries import shares
 from dexorder.cli.rows import print_rows
+from dexorder.cli.unknown import refuse_unknown
 from dexorder.reading import StoredRows
 from dexorder.request import read_part
 from dexorder.runs import OutputOptions
@@ -33,6 +34,8 @@ async def read(
     async with AsyncClient(relay, on_note=on_note) as client:
         found = await client.find_stored(ticker, seconds, since_ns, until_ns)
         known = await client.coverage(ticker, seconds, since_ns, until_ns)
+        if not found.row_count and not known.known:
+            await refuse_unknown(client, ticker, seconds)
         whole = known.whole(since_ns, until_ns)
         text = f"{ticker} {PERIODS[seconds]}: {found.row_count:,} rows in {OHLC.name}, snapshot {found.snapshot_id}"
         summary = f"{text}; {shares(known, whole)}" if whole else f"{text}; nothing is covered"

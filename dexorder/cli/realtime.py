@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
+from dexorder.aio import AsyncClient
 from dexorder.cli import output
+from dexorder.cli.unknown import refuse_unlisted
 from dexorder.client import Client
 from dexorder.live import iso_or_none, series_name
 from dexorder.services.common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
@@ -37,17 +40,20 @@ def start(
     relay: str | None,
 ) -> None:
     """Start a subscription and print its id."""
-    with Client(relay) as client:
-        name = client.start_realtime(
-            ticker, periods, trades=trades, since=since, subscription_id=subscription_id, client_id=client_id
-        )
+
+    async def start() -> str:
+        async with AsyncClient(relay) as client:
+            await refuse_unlisted(client, ticker)
+            return await client.start_realtime(
+                ticker, periods, trades=trades, since=since, subscription_id=subscription_id, client_id=client_id
+            )
+
+    name = asyncio.run(start())
     if as_json:
         output.print_json({"subscription_id": name})
         return
-    output.stdout().print(name, markup=False)
-    output.stderr().print(
-        f"it runs until `dexorder realtime stop {name}`; `dexorder watch {ticker}` shows it", markup=False
-    )
+    output.stdout().print(name)
+    output.stderr().print(f"it runs until `dexorder realtime stop {name}`; `dexorder watch {ticker}` shows it")
 
 
 def stop(subscription_ids: Sequence[str], relay: str | None) -> None:
@@ -55,7 +61,7 @@ def stop(subscription_ids: Sequence[str], relay: str | None) -> None:
     with Client(relay) as client:
         for each in subscription_ids:
             client.stop_realtime(each)
-            output.stderr().print(f"{each} is stopped", markup=False)
+            output.stderr().print(f"{each} is stopped")
 
 
 def asked(subscription: Subscription) -> str:

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from dexorder.cli import output
 from dexorder.cli.sinks import Ends, FileRows, JsonRows, check_out, file_rows
-from dexorder.runs import OutputOptions
+from dexorder.runs import STDOUT, OutputOptions
 
 
 def check_options(options: OutputOptions, *, many: bool = False) -> None:
     """Raise ValueError if a file can't be written or two options contradict each other."""
-    check_out(options.out, many=many)
+    check_out(options, many=many)
     if options.plot is not None and options.plot.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"--plot {options.plot}: unknown extension; use .html")
     if options.as_json and options.chart:
@@ -26,14 +26,18 @@ def check_options(options: OutputOptions, *, many: bool = False) -> None:
 async def print_rows(
     options: OutputOptions, batches: AsyncIterator[pa.RecordBatch], head: dict[str, Any], summary: str
 ) -> None:
-    """Write the rows where the options say, with ``head`` beside them in JSON and ``summary`` below them in text."""
-    out, err = output.stdout(), output.stderr()
+    """Write the rows where the options say, with ``head`` beside them in JSON and ``summary`` below them in text.
+
+    If the rows themselves go to stdout, the text goes to stderr.
+    """
+    err, is_piped = output.stderr(), options.out == STDOUT
+    out = err if is_piped else output.stdout()
     ends = Ends(options.rows)
     kept: list[pa.RecordBatch] | None = [] if options.chart or options.plot else None  # a chart needs all rows at once
     with ExitStack() as files:
         sinks: list[Ends | FileRows | JsonRows] = [ends]
         if options.out is not None:
-            sinks.append(files.enter_context(file_rows(options.out)))
+            sinks.append(files.enter_context(file_rows(options)))
         if options.as_json:
             sinks.append(printed := JsonRows(sys.stdout.buffer, head))
         async for batch in batches:
@@ -45,17 +49,17 @@ async def print_rows(
             printed.finish()
     whole = None if kept is None else pa.Table.from_batches(kept)
     if not options.as_json:
-        if options.rows:
+        if options.rows and not is_piped:
             out.print(output.rows_table(ends))
         if options.chart and whole is not None:
             from dexorder.chart import candle_chart
 
             out.print(candle_chart(whole, width=min(out.width, 110)))
         out.print(summary)
-    if options.out is not None:
-        err.print(f"rows: {options.out}", markup=False)
+    if options.out is not None and not is_piped:
+        err.print(f"rows: {options.out}")
     if options.plot is not None and whole is not None:
         from dexorder.chart import write_html
 
         write_html(whole, options.plot)
-        err.print(f"chart: {options.plot}", markup=False)
+        err.print(f"chart: {options.plot}")

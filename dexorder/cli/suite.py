@@ -115,7 +115,7 @@ class _ConsoleReporter:
         self._print("stopping; a second signal kills the remaining parts")
 
     def _print(self, text: str) -> None:
-        self._out.print(f"[{time.monotonic() - self._started:5.1f} s] {text}", markup=False)
+        self._out.print(f"[{time.monotonic() - self._started:5.1f} s] {text}")
         self._out.file.flush()
 
 
@@ -219,7 +219,7 @@ async def _maintain(spark: str | None, tables: Sequence[str], dry_run: bool) -> 
     err = output.stderr()
     results = []
     async for each in maintenance.maintain(spark, tables, dry_run=dry_run):
-        err.print(f"{each.table}: done in {each.took_ms / 1_000:.1f} s", markup=False)
+        err.print(f"{each.table}: done in {each.took_ms / 1_000:.1f} s")
         results.append(each)
     return results
 
@@ -253,7 +253,7 @@ def restore(archive: Path) -> None:
 
 def _print_contents(verb: str, contents: archives.Contents, archive: Path) -> None:
     size = f"{contents.files} files, {contents.size_bytes / 1e6:,.1f} MB"
-    output.stdout().print(f"{verb}: {size} of {contents.directory} ({archive})", markup=False)
+    output.stdout().print(f"{verb}: {size} of {contents.directory} ({archive})")
 
 
 def _file_progress(verb: str) -> Callable[[str, int], None]:
@@ -265,6 +265,6 @@ def _file_progress(verb: str) -> Callable[[str, int], None]:
         files += 1
         size_bytes += size
         if files % 500 == 0:
-            err.print(f"{verb}: {files:,} files, {size_bytes / 1e6:,.0f} MB", markup=False)
+            err.print(f"{verb}: {files:,} files, {size_bytes / 1e6:,.0f} MB")
 
     return on_file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,13 +10,14 @@ from dexorder.cli import output
 from dexorder.cli.sinks import file_rows
 from dexorder.cli.watch_view import price_text
 from dexorder.client import Client
+from dexorder.runs import STDOUT, OutputOptions
 from dexorder.services.common.model.times import from_datetime, iso
 
 _COLUMNS = ("ticker", "last", "bid", "ask", "high", "low", "base volume", "quote volume", "time")
 
 
 def tickers(
-    venue: str, text: str, top: int | None, out: Path | None, as_json: bool, timeout: float | None, relay: str | None
+    venue: str, text: str, top: int | None, options: OutputOptions, timeout: float | None, relay: str | None
 ) -> None:
     """Take a snapshot, store it, and print it: by ticker, or the ``top`` markets by quote volume."""
     with Client(relay) as client:
@@ -25,14 +25,17 @@ def tickers(
     rows: list[dict[str, Any]] = [row for row in found.to_pylist() if text.lower() in row["ticker"].lower()]
     if top is not None:
         rows = sorted(rows, key=lambda row: row["quote_volume"] or 0.0, reverse=True)[:top]
-    if out is not None:
-        with file_rows(out) as sink:
+    is_piped = options.out == STDOUT
+    if options.out is not None:
+        with file_rows(options) as sink:
             sink.write(pa.RecordBatch.from_pylist(rows, schema=found.schema))
-        output.stderr().print(f"rows: {out}", markup=False)
-    if as_json:
+        if not is_piped:
+            output.stderr().print(f"rows: {options.out}")
+    if options.as_json:
         output.print_json([_json(row) for row in rows])
         return
-    output.stdout().print(output.plain_table(_COLUMNS, map(_cells, rows)))
+    if not is_piped:
+        output.stdout().print(output.plain_table(_COLUMNS, map(_cells, rows)))
     output.stderr().print(f"{len(rows):,} of {found.num_rows:,} markets; they are in trading.tickers")
 
 

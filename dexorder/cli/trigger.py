@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import typer
 
+from dexorder.aio import AsyncClient
 from dexorder.cli import output
+from dexorder.cli.unknown import refuse_unlisted
 from dexorder.client import Client
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.times import iso
@@ -36,23 +39,29 @@ def add(
     relay: str | None,
 ) -> None:
     """Register a trigger."""
-    with Client(relay) as client:
-        new = client.triggers.add(
-            trigger_id,
-            read_sql(sql),
-            tickers,
-            read_parameters(parameters),
-            callback_id=callback_id,
-            client_id=client_id,
-            user_id=user,
-            priority=priority,
-            channels=channels,
-        )
+    text, values = read_sql(sql), read_parameters(parameters)
+
+    async def add() -> bool:
+        async with AsyncClient(relay) as client:
+            await refuse_unlisted(client, *tickers)
+            return await client.triggers.add(
+                trigger_id,
+                text,
+                tickers,
+                values,
+                callback_id=callback_id,
+                client_id=client_id,
+                user_id=user,
+                priority=priority,
+                channels=channels,
+            )
+
+    new = asyncio.run(add())
     if as_json:
         output.print_json({"trigger_id": trigger_id, "status": "REGISTERED" if new else "ALREADY_REGISTERED"})
         return
-    output.stdout().print(f"{trigger_id} is {'registered' if new else 'already registered'}", markup=False)
-    output.stderr().print(f"`dexorder trigger tail {trigger_id}` shows its events", markup=False)
+    output.stdout().print(f"{trigger_id} is {'registered' if new else 'already registered'}")
+    output.stderr().print(f"`dexorder trigger tail {trigger_id}` shows its events")
 
 
 def list_triggers(client_id: str, ticker: str, as_json: bool, relay: str | None) -> None:
@@ -71,7 +80,7 @@ def remove(trigger_ids: Sequence[str], relay: str | None) -> None:
     with Client(relay) as client:
         for each in trigger_ids:
             client.triggers.remove(each)
-            output.stderr().print(f"{each} is removed", markup=False)
+            output.stderr().print(f"{each} is removed")
 
 
 def tail(trigger_id: str, callback_id: str, after: int, count: int | None, *, as_json: bool, relay: str | None) -> None:
@@ -83,7 +92,7 @@ def tail(trigger_id: str, callback_id: str, after: int, count: int | None, *, as
             if as_json:
                 output.print_json_line(each.as_json())
             else:
-                out.print(_line(each), markup=False)
+                out.print(_line(each))
 
 
 def test(
@@ -135,16 +144,16 @@ def _print_result(client: Client, result: BacktestResult, *, chart: bool, rows: 
             names = [name for name, _ in own[0].columns]
             out.print(output.plain_table(("fires at", "match", *names), _event_rows(own[:rows])))
             if len(own) > rows:
-                out.print(f"... {len(own) - rows:,} more", markup=False)
+                out.print(f"... {len(own) - rows:,} more")
         if chart and result.period_seconds and market.rows:
             from dexorder.chart import candle_chart
 
             stored = client.read_stored(market.ticker, result.period_seconds, result.start_ns, result.end_ns)
             marks = [each.time_ns for each in own if each.kind is EventKind.FIRED]
             out.print(candle_chart(stored, width=min(out.width, 110), marks_ns=marks))
-        out.print(f"{market.ticker}: {market.firings:,} firings in {market.rows:,} stored {of}", markup=False)
+        out.print(f"{market.ticker}: {market.firings:,} firings in {market.rows:,} stored {of}")
         if market.suspended:
-            out.print(f"{market.ticker}: it would have been suspended: {market.suspended}", markup=False)
+            out.print(f"{market.ticker}: it would have been suspended: {market.suspended}")
 
 
 def _plot(client: Client, result: BacktestResult, ticker: str, file: Path) -> None:
@@ -154,10 +163,10 @@ def _plot(client: Client, result: BacktestResult, ticker: str, file: Path) -> No
         raise typer.BadParameter("--plot needs a trigger on candles")
     stored = client.read_stored(ticker, result.period_seconds, result.start_ns, result.end_ns)
     if not stored.num_rows:
-        output.stderr().print(f"{ticker} has no stored candles in the range; no chart was written", markup=False)
+        output.stderr().print(f"{ticker} has no stored candles in the range; no chart was written")
         return
     write_html(stored, file, marks_ns=[each.time_ns for each in result.events if each.ticker == ticker])
-    output.stderr().print(f"chart: {file}", markup=False)
+    output.stderr().print(f"chart: {file}")
 
 
 def read_sql(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dexorder.cli import Json, JsonLines, Relay
+from dexorder.cli import Count, Json, JsonLines, Relay, example
 
 trigger_app = typer.Typer(no_args_is_help=True, help="Triggers: conditions and patterns on live data, in Flink's SQL.")
 
@@ -20,7 +20,11 @@ Parameter = Annotated[
 ]
 
 
-@trigger_app.command()
+@trigger_app.command(
+    epilog=example(
+        "dexorder trigger add high 'SELECT `close` FROM ohlc WHERE `close` > 100000' --ticker BTC/USDT.BINANCE"
+    )
+)
 def add(
     trigger_id: Annotated[str, typer.Argument(help="Id; the same one again with the same values changes nothing")],
     sql: Sql,
@@ -56,10 +60,10 @@ def add(
     )
 
 
-@trigger_app.command("list")
+@trigger_app.command("list", epilog=example("dexorder trigger list"))
 def list_triggers(
     client_id: Annotated[str, typer.Option(help="Only triggers of this client")] = "",
-    ticker: Annotated[str, typer.Option(help="Only triggers that watch this market")] = "",
+    ticker: Annotated[str, typer.Option("--ticker", "-t", help="Only triggers that watch this market")] = "",
     as_json: Json = False,
     relay: Relay = None,
 ) -> None:
@@ -69,7 +73,7 @@ def list_triggers(
     command.list_triggers(client_id, ticker, as_json, relay)
 
 
-@trigger_app.command("rm")
+@trigger_app.command("rm", epilog=example("dexorder trigger rm high"))
 def remove(
     trigger_ids: Annotated[list[str], typer.Argument(metavar="TRIGGER...", show_default=False)], relay: Relay = None
 ) -> None:
@@ -79,12 +83,12 @@ def remove(
     command.remove(trigger_ids, relay)
 
 
-@trigger_app.command()
+@trigger_app.command(epilog=example("dexorder trigger tail high --json"))
 def tail(
     trigger_id: Annotated[str, typer.Argument(help="Id of the trigger; not with --callback")] = "",
     callback_id: Annotated[str, typer.Option("--callback", help="Events of all triggers with this callback")] = "",
     after: Annotated[int, typer.Option(min=0, help="Cursor of the last event that is known")] = 0,
-    count: Annotated[int | None, typer.Option(min=1, help="Exit after so many events")] = None,
+    count: Count = None,
     as_json: JsonLines = False,
     relay: Relay = None,
 ) -> None:
@@ -96,12 +100,12 @@ def tail(
     command.tail(trigger_id, callback_id, after, count, as_json=as_json, relay=relay)
 
 
-@trigger_app.command()
+@trigger_app.command(epilog=example("dexorder trigger test @high.sql --ticker BTC/USDT.BINANCE --since -7d"))
 def test(
     sql: Sql,
     tickers: Tickers,
-    since: Annotated[str, typer.Option(help="Start of the range: -7d, 2024-01-31, ISO 8601")] = "-1d",
-    until: Annotated[str, typer.Option(help="Like --since; exclusive")] = "now",
+    since: Annotated[str, typer.Option("--since", "-s", help="Start of the range: -7d, 2024-01-31, ISO 8601")] = "-1d",
+    until: Annotated[str, typer.Option("--until", "-u", help="Like --since; exclusive")] = "now",
     parameter: Parameter = None,
     chart: Annotated[bool, typer.Option(help="Draw the candles, and mark those at which it fires")] = True,
     plot: Annotated[Path | None, typer.Option(help="FILE.html for an interactive chart; of the first market")] = None,

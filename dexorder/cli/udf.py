@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dexorder.cli import output
-from dexorder.errors import DexorderError
+from dexorder.errors import DexorderError, RequestRefused
 from dexorder.services.common.udf.errors import UdfError
 from dexorder.services.common.udf.host import UdfHost
 from dexorder.services.common.udf.options import parse_duration, split_assignments
@@ -41,13 +41,13 @@ def run(
     spec = _spec(name, prog, socket, grpc, options, timeout)
     window_ns = parse_duration(window) if window else 0
     if window_ns is None or window_ns < 0:
-        raise UdfFailed(f"--window: {window!r} is not a duration such as 90s, 5m or 1h")
+        raise RequestRefused(f"--window: {window!r} is not a duration such as 90s, 5m or 1h")
     if source == "-" and sys.stdin.isatty():
-        raise UdfFailed("--input: give a file, or JSON lines on stdin")
+        raise RequestRefused("--input: give a file, or JSON lines on stdin")
     printer = _Lines() if as_json else _Table(rows)
     fed = 0
     try:
-        host = UdfHost(spec, on_log=lambda line: print(line, file=sys.stderr))
+        host = UdfHost(spec, on_log=output.stderr().print)
         host.start()
         try:
             batches = _windows(host, window_ns)
@@ -63,7 +63,7 @@ def run(
     finally:
         printer.finish()
     restarted = f", restarted {host.restarts} times" if host.restarts else ""
-    print(f"{fed:,} points in, {printer.count:,} out{restarted}", file=sys.stderr)
+    output.stderr().print(f"{fed:,} points in, {printer.count:,} out{restarted}")
 
 
 def serve(name: str, socket: str, grpc: str) -> int:
@@ -71,9 +71,9 @@ def serve(name: str, socket: str, grpc: str) -> int:
     from dexorder.udf import servers
 
     if name not in FUNCTIONS:
-        raise UdfFailed(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}')
+        raise RequestRefused(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}')
     if socket and grpc:
-        raise UdfFailed("give one of --stdio, --socket and --grpc")
+        raise RequestRefused("give one of --stdio, --socket and --grpc")
     if socket:
         servers.serve_socket(FUNCTIONS[name], socket)
     elif grpc:
@@ -103,19 +103,19 @@ def functions(as_json: bool) -> None:
         output.print_json(rows)
         return
     for row in rows:
-        output.stdout().print(output.safe(f"{row['function']}: {row['does']}"))
+        output.stdout().print(f"{row['function']}: {row['does']}")
         for key, each in row["options"].items():
             default = f", default {each['default']}" if "default" in each else ""
-            output.stdout().print(output.safe(f"    {key} ({each['type']}{default}): {each['help']}"))
+            output.stdout().print(f"    {key} ({each['type']}{default}): {each['help']}")
 
 
 def _spec(name: str, prog: str, socket: str, grpc: str, options: Sequence[str], timeout: float) -> UdfSpec:
     words = shlex.split(prog)
     if name:
         if name not in FUNCTIONS:
-            raise UdfFailed(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}; for yours use --prog')
+            raise RequestRefused(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}; for yours use --prog')
         if prog or socket or grpc:
-            raise UdfFailed("give a function's name or one of --prog, --socket and --grpc")
+            raise RequestRefused("give a function's name or one of --prog, --socket and --grpc")
         words = [sys.executable, "-m", "dexorder.udf.functions", name]
     try:
         return UdfSpec(
@@ -129,7 +129,7 @@ def _spec(name: str, prog: str, socket: str, grpc: str, options: Sequence[str], 
             max_restarts=0,  # who tests a function wants to see its first death
         )
     except UdfError as error:
-        raise UdfFailed(f"{error}; give a function's name, --prog, --socket or --grpc") from None
+        raise RequestRefused(f"{error}; give a function's name, --prog, --socket or --grpc") from None
 
 
 def _windows(host: UdfHost, window_ns: int) -> Windows | None:

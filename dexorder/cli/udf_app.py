@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dexorder.cli import Json, JsonLines, Relay
+from dexorder.cli import Json, JsonLines, Relay, example
 
 udf_app = typer.Typer(
     no_args_is_help=True, help="Users' functions (UDFs): on the stream, over a file, and the shipped ones."
@@ -17,7 +17,7 @@ Socket = Annotated[str, typer.Option(help="Path of a unix socket")]
 Many = list[str] | None
 
 
-@udf_app.command()
+@udf_app.command(epilog=example("dexorder udf run moving_average --option size=20 --input candles.parquet"))
 def run(
     name: Annotated[str, typer.Argument(help="A shipped function; see `udf functions`", show_default=False)] = "",
     prog: Annotated[str, typer.Option(help="Program and arguments of the UDF: 'python my_udf.py'")] = "",
@@ -48,7 +48,7 @@ def run(
     )
 
 
-@udf_app.command()
+@udf_app.command(epilog=example("dexorder udf serve moving_average --socket /run/udf.sock"))
 def serve(
     name: Annotated[str, typer.Argument(help="A shipped function; see `udf functions`")],
     stdio: Annotated[
@@ -63,7 +63,7 @@ def serve(
     raise typer.Exit(command.serve(name, socket, grpc))
 
 
-@udf_app.command()
+@udf_app.command(epilog=example("dexorder udf functions"))
 def functions(as_json: Json = False) -> None:
     """List the shipped functions with their options."""
     from dexorder.cli import udf as command
@@ -71,7 +71,7 @@ def functions(as_json: Json = False) -> None:
     command.functions(as_json)
 
 
-@udf_app.command("list")
+@udf_app.command("list", epilog=example("dexorder udf list"))
 def list_udfs(as_json: Json = False, relay: Relay = None) -> None:
     """List the UDFs on the stream, with their states."""
     from dexorder.cli import udf_registry as command
@@ -79,15 +79,21 @@ def list_udfs(as_json: Json = False, relay: Relay = None) -> None:
     command.list_udfs(as_json, relay)
 
 
-@udf_app.command()
+@udf_app.command(
+    epilog=example("dexorder udf start ema20 --program moving_average --ticker BTC/USDT.BINANCE --period 1m")
+)
 def start(
     name: Annotated[str, typer.Argument(help="Name; its output is the table trading.udf_NAME")],
     program: Annotated[str, typer.Option(help="Entry of the Spark host's file to run; default: NAME")] = "",
     option: Annotated[Many, typer.Option(help="NAME=VALUE of the UDF; may be repeated")] = None,
     table: Annotated[str, typer.Option(help="ohlc or ticks; default ohlc")] = "",
-    ticker: Annotated[Many, typer.Option(help="Only this market; may be repeated; default: all")] = None,
+    ticker: Annotated[
+        Many, typer.Option("--ticker", "-t", help="Only this market; may be repeated; default: all")
+    ] = None,
     period: Annotated[str, typer.Option(help="Only candles of these periods, separated by commas: 1m,5m")] = "",
-    since: Annotated[str, typer.Option(help="now, earliest, -1h, 2024-01-31, ISO 8601; default now")] = "",
+    since: Annotated[
+        str, typer.Option("--since", "-s", help="now, earliest, -1h, 2024-01-31, ISO 8601; default now")
+    ] = "",
     history: Annotated[bool, typer.Option("--history", help="Also candles that requests for history bring")] = False,
     window: Annotated[str, typer.Option(help="Length of the windows of a UDF that wants batches: 90s, 5m, 1h")] = "",
     topic: Annotated[str, typer.Option(help="Kafka topic that gets the output too")] = "",
@@ -124,7 +130,7 @@ def start(
     raise typer.Exit(code)
 
 
-@udf_app.command()
+@udf_app.command(epilog=example("dexorder udf stop ema20"))
 def stop(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)], relay: Relay = None
 ) -> None:
@@ -134,7 +140,7 @@ def stop(
     command.stop(names, relay)
 
 
-@udf_app.command()
+@udf_app.command(epilog=example("dexorder udf logs ema20 --follow"))
 def logs(
     name: str,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing lines until Ctrl-C")] = False,

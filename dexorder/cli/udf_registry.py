@@ -15,6 +15,7 @@ from dexorder.client import Client
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder.moments import moment_ns
 from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.history import id_json
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.times import iso
 from dexorder.services.common.model.udf import UdfDefinition, UdfState, definition_from
@@ -63,14 +64,14 @@ def start(
                 break
             time.sleep(_POLL_SECONDS)
     if as_json:
-        output.print_json({"generation": generation, "udf": _as_json(listed) if listed else None})
+        output.print_json({"generation": id_json(generation), "udf": _as_json(listed) if listed else None})
     elif state is UdfState.RUNNING:
-        output.stdout().print(f"{name} runs; its output is in trading.udf_{name}", markup=False)
+        output.stdout().print(f"{name} runs; its output is in trading.udf_{name}")
     elif state is UdfState.FAILED and listed:
         raise DexorderError(f"{name} has failed: {listed.status.message}")
     else:
         message = f": {listed.status.message}" if listed and listed.status.message else ""
-        output.stderr().print(f"{name} is started; its state is {state.name.lower()}{message}", markup=False)
+        output.stderr().print(f"{name} is started; its state is {state.name.lower()}{message}")
     return 1 if state is UdfState.FAILED else 0
 
 
@@ -79,7 +80,7 @@ def stop(names: Sequence[str], relay: str | None) -> None:
     with Client(relay) as client:
         for each in names:
             client.stop_udf(each)
-            output.stderr().print(f"{each} is stopped; its rows, state and position stay", markup=False)
+            output.stderr().print(f"{each} is stopped; its rows, state and position stay")
 
 
 def logs(name: str, follow: bool, relay: str | None) -> None:
@@ -89,7 +90,7 @@ def logs(name: str, follow: bool, relay: str | None) -> None:
         while True:
             for line in client.udf_logs(name, after=after):
                 after = line.number
-                out.print(output.safe(f"{iso(line.time_ns)} {line.text}"))
+                out.print(f"{iso(line.time_ns)} {line.text}")
             if not follow:
                 return
             time.sleep(1.0)

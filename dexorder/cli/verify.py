@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dexorder.aio import AsyncClient, without_repeats
 from dexorder.cli import output, progress
-from dexorder.errors import RequestRefused
+from dexorder.cli.unknown import refuse_unknown
 from dexorder.services.common.model.coverage import VerificationProgress, VerificationResult
 from dexorder.services.common.model.history import Progress, RequestRecord
 from dexorder.services.common.model.periods import PERIODS
@@ -44,7 +44,7 @@ def run(
                     ticker, period, since, until, repair=repair, values=values, on_progress=on_progress
                 )
             if found.checked is None:
-                await _refuse_unknown(client, ticker)
+                await refuse_unknown(client, ticker, period)
             repairs.extend(found.repairs)
             if found.removed_rows:
                 on_note(f"{found.removed_rows:,} rows removed that the table must not have")
@@ -68,15 +68,6 @@ def run(
     else:
         _print(found, ended, well, repair=repair)
     return 0 if well else 1
-
-
-async def _refuse_unknown(client: AsyncClient, ticker: str) -> None:
-    """Raise RequestRefused if the exchange does not have this market, of which nothing is stored either."""
-    venue = ticker.rpartition(".")[2]
-    if all(each.ticker != ticker for each in (await client.markets(venue)).markets):
-        raise RequestRefused(
-            f"{ticker!r} is unknown to {venue}, and nothing of it is stored; see `dexorder markets {venue}`"
-        )
 
 
 @contextmanager
@@ -119,7 +110,7 @@ class _RequestLines:
 def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool, *, repair: bool) -> None:
     out, name = output.stdout(), f"{found.ticker} {PERIODS[found.period_seconds]}"
     if found.checked is None:
-        out.print(f"{name}: neither the table nor its coverage has any rows", markup=False)
+        out.print(f"{name}: neither the table nor its coverage has any rows")
         return
     fetching = f", {found.repaired_periods:,} being fetched again" if found.repairs else ""
     lines = [
@@ -153,9 +144,9 @@ def _print(found: VerificationResult, ended: Sequence[RequestRecord], well: bool
     _print_differences(found)
     for record in ended:
         reason = "" if found.well(ended) else f": {record.reason()}" if record.reason() else ""
-        out.print(f"{record.request_id} {record.status} {record.span}{reason}", markup=False)
-    out.print(f"{name}: {'table and coverage agree' if well else _advice(found, repair=repair)}", markup=False)
-    out.print(f"{name}: {_values_text(found, ended)}", markup=False)
+        out.print(f"{record.request_id} {record.status} {record.span}{reason}")
+    out.print(f"{name}: {'table and coverage agree' if well else _advice(found, repair=repair)}")
+    out.print(f"{name}: {_values_text(found, ended)}")
 
 
 def _value_lines(found: VerificationResult) -> list[tuple[str, str]]:
@@ -190,7 +181,7 @@ def _print_differences(found: VerificationResult) -> None:
     if max(values.differing_cells, len(values.uncompared)) > _MAX_RANGES:
         out.print("not all cells and ranges are shown; --json prints them")
     for error in values.errors:
-        out.print(f"not compared: {error}", markup=False)
+        out.print(f"not compared: {error}")
 
 
 def _values_text(found: VerificationResult, ended: Sequence[RequestRecord]) -> str:

@@ -12,6 +12,7 @@ from rich.live import Live
 from dexorder.aio import AsyncClient
 from dexorder.aio_realtime import read_periods
 from dexorder.cli import output
+from dexorder.cli.unknown import refuse_unlisted
 from dexorder.cli.watch_view import WatchView
 from dexorder.errors import DexorderError
 from dexorder.live import LiveCandle, LiveUpdate
@@ -37,9 +38,10 @@ async def _watch(
     check_ticker(ticker)
     seconds = read_periods(periods)
     on_note = output.stderr().print
-    async with AsyncClient(relay, on_note=on_note) as client, _subscribed(client, ticker, seconds, start=start):
+    async with AsyncClient(relay, on_note=on_note) as client:
+        await refuse_unlisted(client, ticker)
         updates = client.live(ticker, seconds, running=not as_json, keep_all=as_json)
-        async with aclosing(updates):
+        async with _subscribed(client, ticker, seconds, start=start), aclosing(updates):
             if as_json:
                 await _print_lines(updates, count)
             else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from dexorder.cli import output
-from dexorder.client import Client
+from dexorder.cli.queries import find_coverage
 from dexorder.request import read_part
 from dexorder.services.common.model.coverage import Coverage, CoverageKind, CoveragePage
 from dexorder.services.common.model.periods import PERIODS, next_open
@@ -26,8 +27,7 @@ def why(ticker: str, period: str, time: str, as_json: bool, relay: str | None) -
     seconds, open_ns, _ = read_part(period, time, None)
     assert open_ns is not None
     span = TimeRange(open_ns, next_open(open_ns, seconds))
-    with Client(relay) as client:
-        found = client.coverage(ticker, seconds, span.start_ns, span.end_ns, detail=True)
+    found = asyncio.run(find_coverage(ticker, seconds, span.start_ns, span.end_ns, detail=True, relay=relay))
     kind = kind_of(found, span)
     pages = [page for page in found.pages if page.span.overlaps(span)]
     if as_json:
@@ -37,9 +37,9 @@ def why(ticker: str, period: str, time: str, as_json: bool, relay: str | None) -
     out = output.stdout()
     repeated = kind is CoverageKind.EMPTY and not any(is_final(page, span) for page in pages)
     said = f"{_KINDS[kind]}{', as a later query has confirmed' * repeated}"
-    out.print(f"{ticker} {PERIODS[seconds]} {iso(open_ns)}: {said}", markup=False)
+    out.print(f"{ticker} {PERIODS[seconds]} {iso(open_ns)}: {said}")
     for page in sorted(pages, key=lambda page: page.committed_ns):
-        out.print(f"- {page_text(page, span)}", markup=False)
+        out.print(f"- {page_text(page, span)}")
 
 
 def kind_of(found: Coverage, span: TimeRange) -> CoverageKind:

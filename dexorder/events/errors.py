@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dexorder.errors import DexorderError
+from dexorder.errors import DexorderError, Refused
 from dexorder.services.common.model.errors import Code
 
 
-class EventRefused(DexorderError):
+class EventRefused(Refused):
     """The event's payload, size or fields are invalid; nothing was stored."""
 
 

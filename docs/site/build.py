@@ -100,6 +100,9 @@ def command_page() -> str:
         rows = [row for each in command.params if (row := _option_row(each))]
         if rows:
             lines += ["", "| argument or option | meaning |", "| --- | --- |", *rows]
+        examples = [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+        if examples:
+            lines += ["", "```", *examples, "```"]
     return "\n".join(lines) + "\n"
 
 

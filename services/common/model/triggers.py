@@ -135,7 +135,7 @@ class TriggerEvent:
         return {
             "trigger_id": self.trigger_id,
             "event_id": self.event_id or None,
-            "cursor": self.cursor or None,
+            "cursor": str(self.cursor) if self.cursor else None,
             "kind": self.kind.name,
             "ticker": self.ticker or None,
             "time": iso(self.time_ns),

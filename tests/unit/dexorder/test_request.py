@@ -33,7 +33,7 @@ def test_ends_are_rounded_down_to_the_grid(
         ({"ticker": "BTCUSDT"}, "'BTCUSDT' is not SYMBOL.VENUE"),
         ({"period": "7m"}, "'7m' is not one of 1s, 1m"),
         ({"period": 61}, "61 is not one of"),
-        ({"since": "yesterday"}, "since 'yesterday' is not a time; use now, -30d, 2024-01-31"),
+        ({"since": "soon"}, "since 'soon' is not a time; use now, -30d, 2024-01-31"),
         ({"since": "20240131"}, "since 20240131 is ambiguous; write 2024-01-31 for a date"),
         ({"until": "2023-12-31"}, "until 2023-12-31 is not after since 2024-01-01"),
         ({"until": "2024-01-01T00:30"}, "are in the same 1h candle"),

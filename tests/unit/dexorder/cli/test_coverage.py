@@ -79,6 +79,7 @@ def test_json_has_one_line_per_range(covered: FakeRelay) -> None:
 
 def test_series_without_coverage(fake: FakeRelay) -> None:
     fake.coverage = [pb.GetCoverageResponse()]
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
     fake.unavailable = 1
     assert run().stdout == f"{TICKER} 1h: nothing is covered\n"
     assert run("--json").stdout == ""

@@ -217,7 +217,7 @@ def test_send_prints_the_acks_until_the_final_one(gateway: FakeGateway) -> None:
 )
 def test_invalid_event_is_one_sentence(arguments: list[str], says: str) -> None:
     result = run("send", *arguments)
-    assert result.exit_code == 1 and says in result.stderr and len(result.stderr.splitlines()) == 1
+    assert result.exit_code == 2 and says in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_send_over_zmq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,36 @@ def test_stored_rows_are_shown_with_their_coverage_and_nothing_is_requested(fake
 
 
 def test_series_without_rows(fake: FakeRelay) -> None:
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker="XRP/USDT.SIM")])
     result = CliRunner().invoke(app, ["read", "XRP/USDT.SIM", "1h"])
     assert result.exit_code == 0, result.stderr
     assert "XRP/USDT.SIM 1h: 0 rows in trading.ohlc" in result.stdout and "nothing is covered" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["read", "coverage"])
+def test_a_misspelt_ticker_is_refused(fake: FakeRelay, command: str) -> None:
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker="XRP/USDT.SIM")])
+    result = CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h"])
+    assert (
+        result.exit_code == 2 and "'XPR/USDT.SIM' is not a market of SIM (did you mean XRP/USDT.SIM?)" in result.stderr
+    )
+    fake.coverage = [  # delisted: only what is before the range is stored
+        pb.GetCoverageResponse(ranges=[pb.CoverageRange(start_time=1, end_time=START, kind=pb.COVERAGE_KIND_ROWS)])
+    ]
+    assert CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h", "--since", "2024-01-01"]).exit_code == 0
+    fake.coverage, fake.markets = [], {}
+    result = CliRunner().invoke(app, [command, "XPR/USDT.SIM", "1h"])
+    assert result.exit_code == 1 and "venue 'SIM' is unknown" in result.stderr
+
+
+def test_rows_go_to_stdout_and_everything_else_to_stderr(fake: FakeRelay) -> None:
+    for row_format, lines in (("csv", HOURS + 1), ("jsonl", HOURS)):
+        result = run("-o", "-", "--format", row_format)
+        assert (result.exit_code, len(result.stdout.splitlines())) == (0, lines), result.stderr
+        assert f"{TICKER} 1h: 30 rows in trading.ohlc" in result.stderr
+    assert json.loads(result.stdout.splitlines()[0])["open"] == 100.0
+    result = run("--out", "-", "--json")
+    assert result.exit_code == 2 and "both write to stdout" in json.loads(result.stdout)["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 import io
 import json
 import math
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as csv
+import pyarrow.json
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 
 from dexorder.cli import sinks
 from dexorder.cli.sinks import Ends, JsonRows, check_out, file_rows
+from dexorder.runs import STDOUT, OutputOptions
 
 _FIELDS: list[Any] = [
     pa.field("open_time", pa.timestamp("us", "UTC")),
@@ -93,40 +97,75 @@ def test_ends_keep_the_first_and_the_last(limit: int, sizes: list[int]) -> None:
     assert ends.count == first
 
 
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv"])
-def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, name: str) -> None:
-    file = tmp_path / name
-    with file_rows(file) as rows:
+READERS: dict[str, Callable[[Any], pa.Table]] = {
+    "parquet": pq.read_table,
+    "csv": csv.read_csv,
+    "jsonl": pyarrow.json.read_json,
+    "arrow": lambda file: pa.ipc.open_file(file).read_all(),
+}
+
+
+@pytest.mark.parametrize("row_format", READERS)
+def test_a_file_appears_complete_or_not_at_all(tmp_path: Path, row_format: str) -> None:
+    file, read = tmp_path / f"rows.{row_format}", READERS[row_format]
+    options = OutputOptions(out=file)
+    with file_rows(options) as rows:
         rows.write(numbered(2))
         rows.write(numbered(3, 2))
         assert not file.exists()
-    read = pq.read_table(file) if name.endswith("parquet") else csv.read_csv(file)
-    assert read["open"].to_pylist() == [0, 1, 2, 3, 4]
-    assert ("empty" in read.schema.names) == name.endswith("parquet")  # CSV has no lists
-    with pytest.raises(OSError, match="no room"), file_rows(file) as rows:
+    found = read(file)
+    assert found["open"].to_pylist() == [0, 1, 2, 3, 4]
+    assert ("empty" in found.schema.names) == (row_format != "csv")  # CSV has no lists
+    with pytest.raises(OSError, match="no room"), file_rows(options) as rows:
         rows.write(numbered(1))
         raise OSError("no room")
-    assert [p.name for p in tmp_path.iterdir()] == [name]
-    assert (pq.read_table(file) if name.endswith("parquet") else csv.read_csv(file)).num_rows == 5
+    assert [p.name for p in tmp_path.iterdir()] == [file.name]
+    assert read(file).num_rows == 5
+
+
+@pytest.mark.parametrize("row_format", [None, *READERS])
+def test_rows_on_stdout(row_format: str | None, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    with file_rows(OutputOptions(out=STDOUT, format=row_format)) as rows:
+        rows.write(numbered(2))
+        rows.write(numbered(3, 2))
+    stream = io.BytesIO(capfdbinary.readouterr().out)
+    found = pa.ipc.open_stream(stream).read_all() if row_format == "arrow" else READERS[row_format or "csv"](stream)
+    assert found["open"].to_pylist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
-    ("out", "many", "message"),
+    ("options", "many", "message"),
     [
-        ("rows.xlsx", False, "unknown extension"),
-        ("folder", False, "unknown extension"),
-        ("there", True, "is not a folder"),
-        ("no/such/rows.csv", True, "does not exist"),
-        ("no/such", True, "does not exist"),
+        ({"out": "rows.xlsx"}, False, "unknown extension; use .parquet or .csv or .jsonl or .arrow, or add --format"),
+        ({"out": "folder"}, False, "unknown extension"),
+        ({"out": "there"}, True, "is not a folder"),
+        ({"out": "no/such/rows.csv"}, True, "does not exist"),
+        ({"out": "no/such"}, True, "does not exist"),
+        ({"out": "rows.csv", "format": "xlsx"}, False, "--format xlsx: unknown format; use one of parquet, csv"),
+        ({"format": "csv"}, False, "--format is that of --out"),
+        ({"out": "-", "as_json": True}, False, "--out - and --json both write to stdout"),
     ],
 )
-def test_out_that_cannot_be_written_to_is_refused(tmp_path: Path, out: str, many: bool, message: str) -> None:
+def test_out_that_cannot_be_written_to_is_refused(
+    tmp_path: Path, options: dict[str, Any], many: bool, message: str
+) -> None:
     (tmp_path / "there").touch()
+    out = options.get("out")
+    path = {"out": STDOUT if out == "-" else tmp_path / out} if out else {}
     with pytest.raises(ValueError, match=message):
-        check_out(tmp_path / out, many=many)
+        check_out(OutputOptions(**options | path), many=many)
+
+
+def test_binary_rows_are_not_written_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for row_format in ("arrow", "parquet"):
+        with pytest.raises(ValueError, match=f"{row_format} is binary; redirect stdout"):
+            check_out(OutputOptions(out=STDOUT, format=row_format))
+    check_out(OutputOptions(out=STDOUT))
 
 
 def test_out_that_can_be_written_to_is_accepted(tmp_path: Path) -> None:
     for out, many in (("rows.CSV", False), ("folder", True), ("rows.parquet", True)):
-        check_out(tmp_path / out, many=many)
-    check_out(None)
+        check_out(OutputOptions(out=tmp_path / out), many=many)
+    check_out(OutputOptions(out=tmp_path / "rows.data", format="csv"))
+    check_out(OutputOptions())

@@ -116,8 +116,9 @@ def test_a_misspelt_ticker_is_refused(fake: FakeRelay) -> None:
     fake.verified = [pb.VerifyCoverageResponse(result=pb.VerifyResult())]
     fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker="OTHER/USDT.SIM")])
     result = run("--json")
-    assert (result.exit_code, result.stdout) == (2, "")
-    unknown = f"'{TICKER}' is unknown to SIM, and nothing of it is stored; see `dexorder markets SIM`"
+    unknown = f"'{TICKER}' is not a market of SIM (see `dexorder markets SIM`), and nothing of it is stored"
+    error = {"kind": "RequestRefused", "message": unknown, "exit_code": 2}
+    assert (result.exit_code, json.loads(result.stdout)) == (2, {"error": error})
     assert result.stderr == f"dexorder: {unknown}\n"
     fake.markets.clear()
     result = run()

@@ -1,0 +1,80 @@
+"""Ends of the command: expected errors as one line on stderr, as JSON where it was asked for, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dexorder.cli.extras import missing_package
+from dexorder.errors import DexorderError, QuotaReached, Refused
+from dexorder.setup.config import SetupError
+
+FAILED, REFUSED = 1, 2
+"""Exit codes of a command that could not do its work, and of one whose arguments were refused, here or by the relay."""
+
+
+class Reporting(TyperGroup):
+    """Commands whose expected errors are reported. A closed pipe exits silently."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command, and see whether the command is to print JSON."""
+        ctx.meta[__name__] = wants_json(args)
+        with _reported(ctx.meta[__name__]):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the command's own arguments and run it."""
+        with _reported(ctx.meta[__name__]):
+            return super().invoke(ctx)
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether ``--json`` or ``-j`` is among the arguments, which may be invalid otherwise."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return not {"--json", "-j", "-qj", "-jq"}.isdisjoint(options)
+
+
+@contextmanager
+def _reported(as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except (DexorderError, SetupError) as error:
+        raise _failure(type(error).__name__, str(error), exit_code(error), as_json) from None
+    except ModuleNotFoundError as error:
+        if (advice := missing_package(error)) is None:
+            raise
+        raise _failure("MissingPackage", advice, FAILED, as_json) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILED) from None
+    except Exception as error:
+        if as_json and hasattr(error, "format_message"):  # of the command line; it is shown by the caller
+            _print_json("InvalidArguments", error.format_message(), REFUSED)
+        raise
+
+
+def exit_code(error: Exception) -> int:
+    """Return 2 for arguments that are refused, else 1."""
+    return REFUSED if isinstance(error, Refused) and not isinstance(error, QuotaReached) else FAILED
+
+
+def _failure(kind: str, message: str, code: int, as_json: bool) -> typer.Exit:
+    """Print an error; return what ends the command."""
+    from dexorder.cli import output  # deferred: completion and help do without Rich
+
+    output.print_failure(message)
+    if as_json:
+        _print_json(kind, message, code)
+    return typer.Exit(code)
+
+
+def _print_json(kind: str, message: str, code: int) -> None:
+    from dexorder.cli import output
+
+    output.print_json_line({"error": {"kind": kind, "message": message, "exit_code": code}})

@@ -1,0 +1,193 @@
+"""Habits that all commands share: help with an example, short options, completion, exit codes, errors as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from dexorder.cli import output
+from dexorder.cli.app import app
+from dexorder.cli.reporting import wants_json
+from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from tests.fakes.candle_table import TICKER
+from tests.fakes.relay_server import FakeRelay
+
+ROOT_COMMAND: Any = get_command(app)
+SHORT = {
+    "-V": "--version",
+    "-d": "--dir",
+    "-f": "--follow",
+    "-h": "--help",
+    "-j": "--json",
+    "-o": "--out",
+    "-p": "--set",
+    "-q": "--quiet",
+    "-r": "--relay",
+    "-s": "--since",
+    "-t": "--ticker",
+    "-u": "--until",
+}
+"""Long forms of the short options; -n is the number of whatever a command counts."""
+NUMBERS = {"--limit", "--count", "--top"}
+
+
+def commands(command: Any = ROOT_COMMAND, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, each in command.commands.items():
+        if hasattr(each, "commands"):
+            yield from commands(each, (*path, name))
+        else:
+            yield (*path, name), each
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_help_has_an_example_that_parses(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*path, "--help"])
+    assert result.exit_code == 0
+    _, heading, shown = result.stdout.rpartition("  Example:\n" if "  Example:\n" in result.stdout else "  Examples:\n")
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
+    assert heading and lines, result.stdout
+    for line in lines:
+        words = shlex.split(line)
+        words = words[: words.index(">")] if ">" in words else words
+        assert words[: len(path) + 1] == ["dexorder", *path], line
+        with COMMANDS[path].make_context(path[-1], words[len(path) + 1 :]):
+            pass  # an unknown option, or a value that its type refuses, raises
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_short_option_means_the_same_in_every_command(path: tuple[str, ...]) -> None:
+    for parameter in COMMANDS[path].params:
+        long = [name for name in parameter.opts if name.startswith("--")]
+        for short in (name for name in parameter.opts if re.fullmatch("-[^-]", name)):
+            assert (short == "-n" and long[0] in NUMBERS) or SHORT.get(short) == long[0], (short, long)
+        for short, full in SHORT.items():
+            assert full not in long or short in parameter.opts, f"{full} without {short}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["read", "--json"], True),
+        (["read", "-j"], True),
+        (["read", "-qj"], True),
+        (["read", "--since", "-1j"], False),
+        (["read", "--", "--json"], False),
+        (["trigger", "-n", "3"], False),
+    ],
+)
+def test_json_is_seen_among_any_arguments(arguments: list[str], expected: bool) -> None:
+    assert wants_json(arguments) is expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "code"),
+    [
+        (["read", "BTCUSDT", "1h", "--json"], "RequestRefused", 2),
+        (["read", TICKER, "1h", "-j", "--bogus"], "InvalidArguments", 2),
+        (["read", "--json"], "InvalidArguments", 2),
+        (["reed", "--json"], "InvalidArguments", 2),
+        (["--bogus", "read", "--json"], "InvalidArguments", 2),
+        (["history", TICKER, "1h", "--json"], "InvalidArguments", 2),
+        (["history", TICKER, "1h", "--since", "soon", "--json"], "RequestRefused", 2),
+        (["requests", "show", "none", "--json"], "RequestUnknown", 1),
+        (["markets", "MOON", "--json"], "VenueUnknown", 1),
+        (["coverage", TICKER, "1h", "--relay", "127.0.0.1:1", "--json"], "RelayUnreachable", 1),
+        (["events", "send", "alice", "NOTHING", "--json"], "EventRefused", 2),
+        (["udf", "run", "nothing", "--json"], "RequestRefused", 2),
+    ],
+)
+def test_an_error_is_a_line_on_stderr_and_json_where_it_was_asked_for(
+    fake: FakeRelay, arguments: list[str], kind: str, code: int
+) -> None:
+    result = CliRunner().invoke(app, arguments)
+    found = json.loads(result.stdout)["error"]
+    assert (found["kind"], found["exit_code"], result.exit_code) == (kind, code, code)
+    assert found["message"] in " ".join(result.stderr.split())
+    without = CliRunner().invoke(app, [each for each in arguments if each not in ("--json", "-j")])
+    assert (without.stdout, without.exit_code) == ("", code)
+
+
+def test_a_request_that_failed_is_one_json_value(fake: FakeRelay) -> None:
+    fake.ends.status = pb.RequestRecord().status.__class__(2)
+    fake.ends.error_message = "gave up"
+    result = CliRunner().invoke(app, ["history", TICKER, "1h", "-s", "2024-01-01", "-u", "2024-01-02", "-j", "-q"])
+    assert (result.exit_code, json.loads(result.stdout)["error_message"]) == (1, "gave up")
+    assert "ended ERROR: gave up" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["realtime", "start", "BCT/USDT.SIM"], ["watch", "BCT/USDT.SIM", "--json"]])
+def test_realtime_refuses_a_misspelt_ticker(fake: FakeRelay, words: list[str]) -> None:
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2 and f"'BCT/USDT.SIM' is not a market of SIM (did you mean {TICKER}?)" in result.stderr
+    assert not fake.subscriptions
+
+
+HOSTILE = "\x1b[2J[red]\x9b31m\u202e:smile:"
+SHOWN = r"\x1b[2J[red]\x9b31m\u202e:smile:"
+
+
+def test_text_of_others_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    out = output.stdout()
+    out.print(HOSTILE)
+    out.print(output.plain_table((HOSTILE,), [(HOSTILE,)]))
+    out.print(output.fields_table([("id", HOSTILE)]))
+    from dexorder.cli.progress import bars_on
+
+    with bars_on(out) as bars:
+        bars.add_task(HOSTILE, total=1, unit="pages", note=HOSTILE)
+    printed = capsys.readouterr().out
+    assert printed.count(SHOWN) >= 5, printed
+    assert not set(HOSTILE) & set("\x1b\x9b\u202e") & set(printed)
+
+
+def test_an_error_is_printed_as_it_is(fake: FakeRelay) -> None:
+    fake.refuse = HOSTILE
+    arguments = ["history", TICKER, "1h", "-s", "2024-01-01", "-u", "2024-01-02", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and SHOWN in result.stderr and "\x1b" not in result.stderr
+    assert HOSTILE in json.loads(result.stdout)["error"]["message"]
+    assert not {"\x1b", "\x9b", "\u202e"} & set(result.stdout)
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
+    """The script that the command shows, in a real bash: what a person gets who presses TAB."""
+    command = tmp_path / "dexorder"
+    command.write_text(f"#!{sys.executable}\nfrom dexorder.cli import main\nmain()\n")  # as pip writes it
+    command.chmod(0o755)
+    script = """
+source <(dexorder --show-completion bash)
+complete -p dexorder >/dev/null || exit 3
+press() {
+  COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+  _dexorder_completion dexorder
+  echo "${COMPREPLY[*]}"
+}
+press dexorder hist
+press dexorder requests list --state R
+press dexorder read BTC/USDT.SIM 1
+press dexorder read --form
+press dexorder read --format j
+"""
+    environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SHELL": "/bin/bash"}
+    run = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=110)
+    assert run.returncode == 0, run.stderr
+    lines = run.stdout.splitlines()
+    assert lines[0] == "history" and lines[1] == "RUNNING" and lines[3:] == ["--format", "jsonl"], run.stdout
+    assert {"1m", "1h", "1d", "1w"} <= set(lines[2].split())
