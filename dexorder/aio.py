@@ -8,6 +8,7 @@ followed to its end whatever restarts meanwhile.
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from dexorder import connection, errors
 from dexorder.aio_realtime import RealtimeCalls
 from dexorder.aio_udf import UdfCalls
+from dexorder.answers import RowSource, Stored, catalog_is_set, is_here
 from dexorder.connection import Connection, relay_address
 from dexorder.ended import Ended, history_error
 from dexorder.moments import Moment
@@ -57,8 +59,6 @@ from dexorder.triggers import AsyncTriggers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from dexorder import reading
-
 # pyarrow and pyiceberg take most of a second of processor time: they are imported by the first call that reads a table.
 
 GRACE_SECONDS = 10.0
@@ -83,7 +83,8 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         Args:
             relay: host:port; default ``DEXORDER_RELAY``, else 127.0.0.1:50051.
             catalog: Name and pyiceberg properties; default those that the relay announces, overridden by
-                ``DEXORDER_CATALOG_<NAME>`` in the environment.
+                ``DEXORDER_CATALOG_<NAME>`` in the environment. If neither is given and the announced catalog is not a
+                file of this machine, candles are read through the relay.
             patience_seconds: Longest time without an answer of the relay before RelayUnreachable is raised; default
                 ``DEXORDER_PATIENCE_SECONDS``, else 30 for a relay that has answered before, while a first call fails at
                 once if nothing listens at the address, or something else.
@@ -227,21 +228,16 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         If that snapshot has expired, the current one is read, provided that it has as many rows; ``on_note`` is called.
         With ``partial``, the rows that another status left in the range are returned as well.
         """
-        from dexorder import reading
-
-        name, properties = await self._where(ended, partial)
-        return await asyncio.to_thread(reading.read_rows, name, properties, ended.record, self._connection.on_note)
+        source = await self._source(ended, partial)
+        return await asyncio.to_thread(source.table, ended.record, self._connection.on_note)
 
     async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the same rows in the same order, in batches, in bounded memory.
 
         Their number is verified before the first batch. There is at least one batch, which may be empty.
         """
-        from dexorder import reading
-
-        name, properties = await self._where(ended, partial)
-        batches = reading.read_batches(name, properties, ended.record, self._connection.on_note)
-        async for batch in in_thread(batches):
+        source = await self._source(ended, partial)
+        async for batch in in_thread(source.batches(ended.record, self._connection.on_note)):
             yield batch
 
     async def read_stored(
@@ -258,20 +254,30 @@ class AsyncClient(RealtimeCalls, UdfCalls):
 
     async def find_stored(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
-    ) -> reading.StoredRows:
+    ) -> Stored:
         """Count these rows at the current snapshot. The value's ``batches`` reads them, and blocks."""
-        from dexorder import reading
-
         check_ticker(ticker)
         seconds, start_ns, end_ns = read_part(period, since, until)
         span = TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
-        name, properties = await self._place()
-        return await asyncio.to_thread(reading.find_stored, name, properties, Series(ticker, seconds), span)
+        source = await self._rows()
+        return await asyncio.to_thread(source.stored, Series(ticker, seconds), span)
 
-    async def _where(self, ended: Ended, partial: bool) -> tuple[str, Mapping[str, str]]:
+    async def _source(self, ended: Ended, partial: bool) -> RowSource:
         if ended.record.status is not RequestStatus.OK and not partial:
             raise history_error(ended.record)
-        return await self._place()
+        return await self._rows()
+
+    async def _rows(self) -> RowSource:
+        """Return where rows are read: the catalog if it is set here or is a file of this machine, else the relay."""
+        if self._catalog is None and not catalog_is_set(os.environ):
+            answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
+            if not is_here(answer.properties):
+                from dexorder.relayed import RelaySource
+
+                return RelaySource(self.relay)
+        from dexorder.reading import CatalogSource
+
+        return CatalogSource(*await self._place())
 
     async def _place(self) -> tuple[str, Mapping[str, str]]:
         return self._catalog or await self.catalog()

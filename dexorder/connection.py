@@ -101,7 +101,7 @@ class Connection:
                     "or elsewhere (--relay or DEXORDER_RELAY)?"
                 ) from None
             self._has_answered = True
-            raise _translated(error) from None
+            raise translated(error) from None
         self._has_answered = True
         return result
 
@@ -136,7 +136,7 @@ class Connection:
                 raise errors.RelayUnreachable(
                     f"the connection to the relay at {self.address} broke; try again"
                 ) from None
-            raise _translated(error) from None
+            raise translated(error) from None
         finally:
             stream.cancel()
 
@@ -156,7 +156,7 @@ class Connection:
                 if is_failure(error, Failure.OVERLOADED):
                     pause = OVERLOADED_SECONDS
                 elif not is_failure(error, Failure.UNANSWERED):
-                    raise _translated(error) from None
+                    raise translated(error) from None
             except asyncio.CancelledError:
                 # grpcio raises this also when a server that stops cancels the call.
                 if (task := asyncio.current_task()) is None or task.cancelling():
@@ -185,7 +185,8 @@ async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: floa
     return await method(request, timeout=timeout)
 
 
-def _translated(error: grpc.aio.AioRpcError) -> errors.DexorderError:
+def translated(error: grpc.RpcError) -> errors.DexorderError:
+    """Return the error for an answer of the relay that is a failure."""
     details = details_of(error)
     match code_of(error):
         case Code.UNAVAILABLE:

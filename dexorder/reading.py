@@ -16,7 +16,8 @@ from pyiceberg.exceptions import RESTError
 from pyiceberg.table import DataScan, Table
 from sqlalchemy.exc import SQLAlchemyError
 
-from dexorder.errors import CatalogError, HistoryMismatch
+from dexorder.answers import SQLITE, answered_span, check_rows, note_expired
+from dexorder.errors import CatalogError
 from dexorder.services.common.config import BadSettings, read_settings
 from dexorder.services.common.lake import catalog as lake
 from dexorder.services.common.lake.tables import OHLC, IcebergTable, opens_in
@@ -27,7 +28,6 @@ from dexorder.services.common.model.time_range import TimeRange
 
 PIECE_PERIODS = 200_000
 """Periods read at a time when rows are streamed: about 20 MB of candles, and few scans."""
-_SQLITE = "sqlite:///"
 
 
 def catalog_properties(announced_name: str, announced: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -54,7 +54,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             can't be reached.
     """
     uri = properties.get("uri", "")
-    if uri.startswith(_SQLITE) and not Path(uri.removeprefix(_SQLITE)).is_file():
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
         raise CatalogError(
             f"the catalog {uri} is not on this machine; set DEXORDER_CATALOG_URI to where it can be reached"
         )
@@ -79,9 +79,8 @@ class Answer:
 
     @property
     def span(self) -> TimeRange:
-        """The range of the rows; with a limit it ends after the last candle within the limit."""
-        span, end_ns = self.record.span, self.record.answered_end_ns
-        return span if end_ns is None else TimeRange(span.start_ns, min(end_ns, span.end_ns))
+        """The range of the rows."""
+        return answered_span(self.record)
 
     def rows(self) -> pa.Table:
         """Return all rows, ascending by ``open_time``; HistoryMismatch if they are not as many as announced."""
@@ -112,10 +111,7 @@ class Answer:
     def note(self, on_note: Callable[[str], None]) -> None:
         """Call ``on_note`` with a sentence if the announced snapshot has expired."""
         if self.expired:
-            on_note(
-                f"snapshot {self.record.snapshot_id} of {OHLC.name} has expired; snapshot {self.snapshot_id} was read, "
-                f"which has as many rows ({self.record.row_count})"
-            )
+            note_expired(self.record, self.snapshot_id, on_note)
 
     def _scan(self, span: TimeRange, *columns: str) -> DataScan:
         wanted = opens_in(self.record.request.series, span)
@@ -128,17 +124,7 @@ class Answer:
         return distinct
 
     def _check(self, rows: int, distinct: int) -> None:
-        """Raise HistoryMismatch unless there are as many rows as announced, no two of them for one time."""
-        record = self.record
-        if rows == record.row_count and distinct == rows:
-            return
-        doubled = f", {rows - distinct} of them duplicates," if distinct < rows else ""
-        hint = "; the announced snapshot has expired: submit the range as a new request" if self.expired else ""
-        raise HistoryMismatch(
-            f"request {record.request_id}: {OHLC.name} has {rows} rows{doubled} at snapshot {self.snapshot_id}, "
-            f"but {record.row_count} were announced{hint}",
-            record,
-        )
+        check_rows(self.record, rows, distinct, self.snapshot_id, expired=self.expired)
 
 
 @dataclass(frozen=True)
@@ -232,6 +218,26 @@ def read_batches(
             if not number:
                 answer.note(on_note)
             yield batch
+
+
+@dataclass(frozen=True)
+class CatalogSource:
+    """Source of rows: the tables of a catalog that this machine can reach."""
+
+    name: str
+    properties: Mapping[str, str]
+
+    def table(self, record: RequestRecord, on_note: Callable[[str], None]) -> pa.Table:
+        """Return the rows of a request that has ended; see `read_rows`."""
+        return read_rows(self.name, self.properties, record, on_note)
+
+    def batches(self, record: RequestRecord, on_note: Callable[[str], None]) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows in bounded memory; see `read_batches`."""
+        return read_batches(self.name, self.properties, record, on_note)
+
+    def stored(self, series: Series, span: TimeRange) -> StoredRows:
+        """Count the rows that the table has now; see `find_stored`."""
+        return find_stored(self.name, self.properties, series, span)
 
 
 def _no_rows(table: Table) -> pa.RecordBatch:

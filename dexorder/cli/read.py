@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dexorder.aio import AsyncClient, in_thread, without_repeats
+from dexorder.answers import Stored
 from dexorder.cli import output, progress
 from dexorder.cli.queries import shares
 from dexorder.cli.rows import print_rows
 from dexorder.cli.unknown import refuse_unknown
-from dexorder.reading import StoredRows
 from dexorder.request import read_part
 from dexorder.runs import OutputOptions
 from dexorder.services.common.lake.tables import OHLC
@@ -42,7 +42,7 @@ async def read(
         await print_rows(options, in_thread(found.batches()), stored_json(found, whole), summary)
 
 
-def stored_json(found: StoredRows, whole: list[CoverageRange]) -> dict[str, Any]:
+def stored_json(found: Stored, whole: list[CoverageRange]) -> dict[str, Any]:
     """Return the JSON fields of rows that are stored, without the rows."""
     return {
         "ticker": found.series.ticker,

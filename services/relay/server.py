@@ -39,6 +39,7 @@ from dexorder.services.relay.history.mending import TableMender
 from dexorder.services.relay.history.outcome import OutcomeDecider
 from dexorder.services.relay.history.queries import CoverageQueries
 from dexorder.services.relay.history.retraction_log import RetractionLog, RetractionTable
+from dexorder.services.relay.history.row_stream import RowStreams
 from dexorder.services.relay.history.second_look import SecondLook
 from dexorder.services.relay.history.state import HistoryState
 from dexorder.services.relay.history.table_reader import TableReader
@@ -113,6 +114,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             engine,
             Answers(engine, reader, max_bytes=settings.max_message_bytes),
             instruments,
+            RowStreams(reader),
             CoverageQueries(state, reader),
             Verifier(engine, state, reader, TableMender(tables), values, settings),
             await UdfRegistryService.load(store, clock),

@@ -31,12 +31,14 @@ from dexorder.services.gen.dexorder.relay.v1 import (
 )
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder.services.gen.dexorder.relay.v1.realtime_pb2 import SnapshotTickersRequest
+from dexorder.services.gen.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
 from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc
 from dexorder.services.relay import access
 from dexorder.services.relay.history.engine import Engine
 from dexorder.services.relay.history.fetch_ohlc import Answers
 from dexorder.services.relay.history.queries import CoverageQueries
 from dexorder.services.relay.history.request import check_part
+from dexorder.services.relay.history.row_stream import RowStreams
 from dexorder.services.relay.history.verification import VerificationState, Verifier
 from dexorder.services.relay.instruments import Instruments
 from dexorder.services.relay.metrics import RelayMetrics
@@ -62,6 +64,7 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
     engine: Engine
     answers: Answers
     instruments: Instruments
+    rows: RowStreams
     coverage: CoverageQueries
     verifier: Verifier
     udfs: UdfRegistryService
@@ -189,6 +192,15 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
                     pages=map(messages.encode_coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
                 )
 
+    async def ReadRows(self, request: ReadRowsRequest, context: Context) -> AsyncIterator[ReadRowsResponse]:  # noqa: N802
+        """Stream the rows of a series, which are the same for every caller."""
+        series, span = self._part(request)
+        snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
+        with self.engine.quotas.stream(current_caller()):
+            async with aclosing(self.rows.messages(series, span, snapshot_id)) as messages:
+                async for message in messages:
+                    yield message
+
     async def VerifyCoverage(  # noqa: N802
         self, request: pb.VerifyCoverageRequest, context: Context
     ) -> AsyncIterator[pb.VerifyCoverageResponse]:
@@ -203,7 +215,7 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
         yield messages.encode_verification(current.result())
 
     def _part(
-        self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest, *, trades: bool = False
+        self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest | ReadRowsRequest, *, trades: bool = False
     ) -> tuple[Series, TimeRange]:
         series = Series(request.ticker, request.period_seconds)
         start_ns = request.start_time if request.HasField("start_time") else None

@@ -55,6 +55,15 @@ def accessible(table: IcebergTable, action: str = "read") -> Iterator[None]:
 
 
 @dataclass(frozen=True)
+class Summary:
+    """Number of rows and open times of the first and the last one; 0 without rows."""
+
+    count: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows of ``trading.ohlc`` at one snapshot; none if the table has no snapshot. Blocking.
 
@@ -83,6 +92,25 @@ class Rows:
         opens = map(_open_times, self._batches(series, span, ("open_time",)))
         ends = [(int(times.min()), int(times.max())) for times in opens if len(times)]
         return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
+
+    def summary(self, series: Series, span: TimeRange) -> Summary:
+        """Return the number of the rows in ``span`` and their ends."""
+        found = Summary()
+        for batch in self._batches(series, span, ("open_time",)):
+            if len(times := _open_times(batch)):
+                first_ns = min(int(times.min()), found.first_ns) if found.count else int(times.min())
+                found = Summary(found.count + len(times), first_ns, max(int(times.max()), found.last_ns))
+        return found
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the table's columns; that of the declaration if there is no table."""
+        return OHLC.arrow if self.table is None else self.table.schema().as_arrow()
+
+    def whole(self, series: Series, span: TimeRange) -> pa.Table:
+        """Return the rows that open in ``span`` with all columns, ascending. Holds all of them in memory."""
+        batches = list(self._batches(series, span, ("*",)))
+        return pa.Table.from_batches(batches, None if batches else self.schema).sort_by("open_time")
 
     def candles(self, series: Series, span: TimeRange) -> pa.Table:
         """Return the rows that open in ``span``, ascending; columns ``CANDLE_COLUMNS``. Holds all of them in memory."""

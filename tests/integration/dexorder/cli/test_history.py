@@ -88,7 +88,7 @@ def test_refresh_is_requested_and_resumed_as_a_refresh(fake: FakeRelay) -> None:
 def test_incomplete_rows_are_not_printed(fake: FakeRelay, tmp_dir: Path) -> None:
     fake.ends.row_count = HOURS + 1
     result = run("--json", "--out", "rows.parquet")
-    assert result.exit_code == 1 and result.stdout == ""
+    assert result.exit_code == 1 and json.loads(result.stdout)["error"]["kind"] == "HistoryMismatch"
     assert "but 31 were announced" in result.stderr
     assert not list(tmp_dir.iterdir())
 

@@ -136,6 +136,7 @@ MATRIX = {
     "RelayService/ListMarkets": CLIENTS,
     "RelayService/FetchOhlc": CLIENTS,
     "RelayService/GetCoverage": CLIENTS,
+    "RelayService/ReadRows": CLIENTS,
     "RelayService/VerifyCoverage": CLIENTS,
     "RelayService/RefreshHistorical": CLIENTS,
     "RelayService/StartRealtime": CLIENTS,

@@ -7,6 +7,7 @@ from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as dexorder_dot_
 from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as dexorder_dot_relay_dot_v1_dot_control__pb2
 from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as dexorder_dot_relay_dot_v1_dot_realtime__pb2
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as dexorder_dot_relay_dot_v1_dot_relay__service__pb2
+from dexorder.services.gen.dexorder.relay.v1 import rows_pb2 as dexorder_dot_relay_dot_v1_dot_rows__pb2
 from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as dexorder_dot_relay_dot_v1_dot_triggers__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -88,6 +89,11 @@ class RelayServiceStub:
                 '/dexorder.relay.v1.RelayService/GetCoverage',
                 request_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageRequest.SerializeToString,
                 response_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageResponse.FromString,
+                _registered_method=True)
+        self.ReadRows = channel.unary_stream(
+                '/dexorder.relay.v1.RelayService/ReadRows',
+                request_serializer=dexorder_dot_relay_dot_v1_dot_rows__pb2.ReadRowsRequest.SerializeToString,
+                response_deserializer=dexorder_dot_relay_dot_v1_dot_rows__pb2.ReadRowsResponse.FromString,
                 _registered_method=True)
         self.VerifyCoverage = channel.unary_stream(
                 '/dexorder.relay.v1.RelayService/VerifyCoverage',
@@ -239,6 +245,15 @@ class RelayServiceServicer:
         """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
 
         First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadRows(self, request, context):
+        """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+
+        For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -407,6 +422,11 @@ def add_RelayServiceServicer_to_server(servicer, server):
                     servicer.GetCoverage,
                     request_deserializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageRequest.FromString,
                     response_serializer=dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageResponse.SerializeToString,
+            ),
+            'ReadRows': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadRows,
+                    request_deserializer=dexorder_dot_relay_dot_v1_dot_rows__pb2.ReadRowsRequest.FromString,
+                    response_serializer=dexorder_dot_relay_dot_v1_dot_rows__pb2.ReadRowsResponse.SerializeToString,
             ),
             'VerifyCoverage': grpc.unary_stream_rpc_method_handler(
                     servicer.VerifyCoverage,
@@ -745,6 +765,33 @@ class RelayService:
             '/dexorder.relay.v1.RelayService/GetCoverage',
             dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageRequest.SerializeToString,
             dexorder_dot_relay_dot_v1_dot_relay__service__pb2.GetCoverageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadRows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dexorder.relay.v1.RelayService/ReadRows',
+            dexorder_dot_relay_dot_v1_dot_rows__pb2.ReadRowsRequest.SerializeToString,
+            dexorder_dot_relay_dot_v1_dot_rows__pb2.ReadRowsResponse.FromString,
             options,
             channel_credentials,
             insecure,

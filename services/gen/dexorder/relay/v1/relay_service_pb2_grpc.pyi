@@ -8,6 +8,7 @@ from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as _ingest_pb2
 from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as _control_pb2
 from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as _realtime_pb2
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as _relay_service_pb2
+from dexorder.services.gen.dexorder.relay.v1 import rows_pb2 as _rows_pb2
 from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as _triggers_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -74,6 +75,11 @@ class RelayServiceStub:
     """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
 
     First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+    """
+    ReadRows: _grpc.UnaryStreamMultiCallable[_rows_pb2.ReadRowsRequest, _rows_pb2.ReadRowsResponse]
+    """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+
+    For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
     """
     VerifyCoverage: _grpc.UnaryStreamMultiCallable[_relay_service_pb2.VerifyCoverageRequest, _relay_service_pb2.VerifyCoverageResponse]
     """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer."""
@@ -171,6 +177,11 @@ class RelayServiceAsyncStub(RelayServiceStub):
     """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
 
     First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+    """
+    ReadRows: _aio.UnaryStreamMultiCallable[_rows_pb2.ReadRowsRequest, _rows_pb2.ReadRowsResponse]  # type: ignore[assignment]
+    """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+
+    For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
     """
     VerifyCoverage: _aio.UnaryStreamMultiCallable[_relay_service_pb2.VerifyCoverageRequest, _relay_service_pb2.VerifyCoverageResponse]  # type: ignore[assignment]
     """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer."""
@@ -325,6 +336,17 @@ class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
         """Stream the coverage of one market in time order: at least one answer, empty if nothing is covered.
 
         First the ranges; then, with detail, the pages behind them. The stream ends by itself.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadRows(
+        self,
+        request: _rows_pb2.ReadRowsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_rows_pb2.ReadRowsResponse], _abc.AsyncIterator[_rows_pb2.ReadRowsResponse]]:
+        """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+
+        For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,89 @@
+"""Rows that answer a request: where they are read, their range, and the check of their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dexorder.errors import HistoryMismatch
+from dexorder.services.common.model.history import RequestRecord
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE = "trading.ohlc"
+SQLITE = "sqlite:///"
+OnNote = Callable[[str], None]
+
+
+class Stored(Protocol):
+    """The rows of a series in a range that the table has now, whether or not a request covers them."""
+
+    @property
+    def series(self) -> Series:
+        """Their series."""
+
+    @property
+    def row_count(self) -> int:
+        """Their number."""
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot at which they are read; None if the table has none."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
+
+
+class RowSource(Protocol):
+    """Place from which rows are read: the catalog, or the relay. Its methods block."""
+
+    def table(self, record: RequestRecord, on_note: OnNote) -> pa.Table:
+        """Return the rows of a request that has ended, ascending; HistoryMismatch if their number is wrong."""
+
+    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows in bounded memory; their number is verified before the first batch."""
+
+    def stored(self, series: Series, span: TimeRange) -> Stored:
+        """Count the rows of a series that open in a range, at the current snapshot."""
+
+
+def catalog_is_set(environment: Mapping[str, str]) -> bool:
+    """Return whether this machine has settings of a catalog, so that it can read the tables itself."""
+    return any(name.upper().startswith("DEXORDER_CATALOG_") for name in environment)
+
+
+def is_here(properties: Mapping[str, str]) -> bool:
+    """Return whether an announced catalog is a file of this machine, as that of a local suite is."""
+    uri = properties.get("uri", "")
+    return uri.startswith(SQLITE) and Path(uri.removeprefix(SQLITE)).is_file()
+
+
+def answered_span(record: RequestRecord) -> TimeRange:
+    """Return the range of a request's rows; with a limit it ends after the last candle within the limit."""
+    span, end_ns = record.span, record.answered_end_ns
+    return span if end_ns is None else TimeRange(span.start_ns, min(end_ns, span.end_ns))
+
+
+def check_rows(record: RequestRecord, rows: int, distinct: int, snapshot_id: int | None, *, expired: bool) -> None:
+    """Raise HistoryMismatch unless there are as many rows as announced, no two of them for one time."""
+    if rows == record.row_count and distinct == rows:
+        return
+    doubled = f", {rows - distinct} of them duplicates," if distinct < rows else ""
+    hint = "; the announced snapshot has expired: submit the range as a new request" if expired else ""
+    raise HistoryMismatch(
+        f"request {record.request_id}: {TABLE} has {rows} rows{doubled} at snapshot {snapshot_id}, "
+        f"but {record.row_count} were announced{hint}",
+        record,
+    )
+
+
+def note_expired(record: RequestRecord, snapshot_id: int | None, on_note: OnNote) -> None:
+    """Say that the announced snapshot has expired, and a later one was read."""
+    on_note(
+        f"snapshot {record.snapshot_id} of {TABLE} has expired; snapshot {snapshot_id} was read, "
+        f"which has as many rows ({record.row_count})"
+    )

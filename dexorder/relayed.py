@@ -1,0 +1,128 @@
+"""Rows that the relay streams as Arrow, for a machine without access to the catalog. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import grpc
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dexorder import errors
+from dexorder.answers import OnNote, answered_span, check_rows, note_expired
+from dexorder.connection import translated
+from dexorder.services.common.model.history import RequestRecord
+from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.rpc.channel import open_sync_channel
+from dexorder.services.common.rpc.client_retry import Failure, answered, is_failure
+from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder.services.gen.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
+
+
+@dataclass(frozen=True)
+class RelaySource:
+    """Source of rows: a relay."""
+
+    address: str
+
+    def table(self, record: RequestRecord, on_note: OnNote) -> pa.Table:
+        """Return the rows of a request that has ended, ascending; HistoryMismatch if their number is wrong."""
+        return pa.Table.from_batches(self.batches(record, on_note))
+
+    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows in bounded memory; at least one batch, which may be empty.
+
+        Their number is verified before the first batch, and that no time comes twice as they come.
+        """
+        series, limit = record.request.series, record.limit
+        with closing(self._open(series, answered_span(record), record.snapshot_id)) as answer:
+            expired = record.snapshot_id is not None and answer.snapshot_id != record.snapshot_id
+            count = answer.row_count if limit is None else min(answer.row_count, limit)
+            check_rows(record, count, count, answer.snapshot_id, expired=expired)
+            if expired:
+                note_expired(record, answer.snapshot_id, on_note)
+            yield from answer.batches(count)
+
+    def stored(self, series: Series, span: TimeRange) -> RelayedRows:
+        """Count the rows of a series that open in a range, at the current snapshot."""
+        with closing(self._open(series, span, None)) as answer:
+            return RelayedRows(self, series, span, answer.row_count, answer.snapshot_id)
+
+    def _open(self, series: Series, span: TimeRange, snapshot_id: int | None) -> _Answer:
+        request = ReadRowsRequest(
+            ticker=series.ticker,
+            period_seconds=series.period_seconds,
+            start_time=span.start_ns or None,  # the ends of time are on no grid
+            end_time=None if span.end_ns == MAX_TIME_NS else span.end_ns,
+            snapshot_id=snapshot_id,
+        )
+        return _Answer(self.address, request)
+
+
+@dataclass(frozen=True)
+class RelayedRows:
+    """The rows of a series in a range that the table has now, whether or not a request covers them."""
+
+    source: RelaySource
+    series: Series
+    span: TimeRange
+    row_count: int
+    snapshot_id: int | None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
+        with closing(self.source._open(self.series, self.span, self.snapshot_id)) as answer:
+            yield from answer.batches(answer.row_count)
+
+
+class _Answer:
+    """Open stream of the relay, whose schema and number of rows are known."""
+
+    def __init__(self, address: str, request: ReadRowsRequest) -> None:
+        self._address = address
+        self._channel = open_sync_channel(address)
+        self._call = RelayServiceStub(self._channel).ReadRows(request)
+        try:
+            first = self._next()
+            self.schema = pa.ipc.read_schema(pa.py_buffer(first.data))
+            self.snapshot_id = first.snapshot_id if first.HasField("snapshot_id") else None
+            self.row_count = self._next().row_count
+        except BaseException:
+            self.close()
+            raise
+
+    def batches(self, count: int) -> Iterator[pa.RecordBatch]:
+        """Yield the first ``count`` rows; DexorderError if there are fewer, or their times do not ascend."""
+        left, last = count, -1
+        while left:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(self._next().data), self.schema).slice(0, left)
+            opens = batch.column("open_time").cast(pa.int64())
+            ascends = pc.all(pc.greater(opens[1:], opens[:-1])).as_py() is not False
+            if not ascends or opens[0].as_py() <= last:
+                raise errors.CatalogError("the table has two rows for one time; `dexorder verify --repair` removes one")
+            left, last = left - batch.num_rows, opens[-1].as_py()
+            yield batch
+        if not count:
+            yield pa.RecordBatch.from_pylist([], schema=self.schema)
+
+    def close(self) -> None:
+        """End the call."""
+        self._call.cancel()
+        self._channel.close()
+
+    def _next(self) -> ReadRowsResponse:
+        try:
+            message: ReadRowsResponse = next(self._call)
+        except StopIteration:
+            raise errors.CatalogError(f"the relay at {self._address} ended the rows too early; read again") from None
+        except grpc.RpcError as error:
+            if is_failure(error, Failure.UNANSWERED) and not answered(error):
+                raise errors.RelayUnreachable(
+                    f"the connection to the relay at {self._address} broke; read again"
+                ) from None
+            raise translated(error) from None
+        return message
