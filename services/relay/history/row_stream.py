@@ -18,7 +18,7 @@ from dexorder.services.relay.history.table_reader import TableReader
 
 WINDOW_PERIODS = 50_000
 BATCH_ROWS = 5_000
-"""Rows of a message: at most 1 MB, as a row has at most 200 bytes."""
+"""Rows of a message: at most 2 MB, half of what gRPC's clients accept, whatever the ticker's length."""
 PARALLEL_WINDOWS = 2
 
 
