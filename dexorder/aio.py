@@ -13,6 +13,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from dexorder import connection, errors
@@ -271,7 +272,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         """Return where rows are read: the catalog if it is set here or is a file of this machine, else the relay."""
         if self._catalog is None and not catalog_is_set(os.environ):
             answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
-            if not is_here(answer.properties):
+            if not is_here(answer.properties) or find_spec("pyiceberg") is None:
                 from dexorder.relayed import RelaySource
 
                 return RelaySource(self.relay)

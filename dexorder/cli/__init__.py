@@ -33,7 +33,9 @@ Json = Annotated[bool, typer.Option("--json", "-j", help="Print one JSON value t
 JsonLines = Annotated[bool, typer.Option("--json", "-j", help="Print one JSON object per line")]
 Relay = Annotated[
     str | None,
-    typer.Option("--relay", "-r", help="host:port of the relay; default DEXORDER_RELAY, else the suite on this machine"),
+    typer.Option(
+        "--relay", "-r", help="host:port of the relay; default DEXORDER_RELAY, else the suite on this machine"
+    ),
 ]
 Ticker = Annotated[str, typer.Argument(help="SYMBOL.VENUE, for example BTC/USDT.BINANCE", show_default=False)]
 Period = Annotated[

@@ -35,7 +35,8 @@ def table(found: list[pb.ReadRowsResponse]) -> pa.Table:
 
 
 def opens(rows: pa.Table) -> list[int]:
-    return [int(each) * 1_000 for each in rows["open_time"].cast(pa.int64()).to_pylist()]
+    times: Any = rows["open_time"].cast(pa.int64()).to_pylist()
+    return [each * 1_000 for each in times]
 
 
 async def test_the_joined_answers_are_one_arrow_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
