@@ -225,7 +225,9 @@ def _compare_candles(trades: Sequence[Row], period: str, rows: Sequence[dict[str
 
 
 @contextmanager
-def replaying(folder: Path, recordings: Sequence[Recording], speed: float, *options: str) -> Iterator[Replay]:
+def replaying(
+    folder: Path, recordings: Sequence[Recording], speed: float, *options: str, **environment: str
+) -> Iterator[Replay]:
     """Run a suite whose exchange serves recordings, with faults of messages; its clock stands still."""
     begin_ns = min(each.trades()[0].time_ns for each in recordings) - _BEFORE_NS
     named = [part for each in recordings for part in ("--recorded", f"{each.path}={each.symbol}@trades")]
@@ -236,6 +238,7 @@ def replaying(folder: Path, recordings: Sequence[Recording], speed: float, *opti
         DEXORDER_SIM_NOW_NS=str(begin_ns),
         DEXORDER_SIM_SPEED="0",
         DEXORDER_SIM_FAULTS=json.dumps(FAULTS),
+        **environment,
     ) as suite:
         yield Replay(suite, recordings, speed)
 
