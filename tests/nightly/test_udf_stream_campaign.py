@@ -41,9 +41,9 @@ DRIVER_KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_DRIVER_KILLS", "20"))
 UDF_KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_KILLS", "100"))
 SYMBOL, TOPIC, UDF = "XMR/USD", "udf-numbers", "numbers"
 AGENT = "tests.fakes.udf_agent"
-SPEED, LAST_SPEED = 240.0, 3_600.0
-HOURS = 5.0 * DRIVER_KILLS
-"""75 seconds of the replay for each kill of the driver."""
+SPEED, LAST_SPEED = 60.0, 720.0
+HOURS = 3.5 * DRIVER_KILLS
+"""The replay has 210 seconds for each kill of the driver, and the rest goes by at the last speed."""
 _PATIENCE_SECONDS = 300.0
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(DRIVER_KILLS * 150 + 1_200)]
 
@@ -134,7 +134,7 @@ class Kills:
         """Wait until the UDF works, and then some time; return its process."""
         until(lambda: bool(udf_pids(driver)), _PATIENCE_SECONDS, self._suite.logs)
         (pid,) = udf_pids(driver)
-        time.sleep(self._source.uniform(0.0, 3.0))
+        time.sleep(self._source.uniform(0.0, 1.5))
         return pid
 
 
