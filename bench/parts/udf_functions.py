@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from dexorder.udf import Batch, Edge, Function, Point, serve
+from dexorder.udf import SAME, Batch, Edge, Function, Point, serve
+from dexorder.udf.function import Output
 from dexorder.udf.functions import FUNCTIONS
 
 
 class Mirror(Function[None]):
     def point(self, point: Point, state: None) -> Point:
         return point
+
+
+class Same(Function[None]):
+    def point(self, point: Point, state: None) -> Output:
+        return SAME
 
 
 class BatchMirror(Function[None]):
@@ -22,4 +28,4 @@ class BatchMirror(Function[None]):
 
 
 if __name__ == "__main__":
-    serve({**FUNCTIONS, "mirror": Mirror, "batch_mirror": BatchMirror}[sys.argv.pop(1)])
+    serve({**FUNCTIONS, "mirror": Mirror, "same": Same, "batch_mirror": BatchMirror}[sys.argv.pop(1)])

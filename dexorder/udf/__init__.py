@@ -21,9 +21,10 @@ from typing import Any, NoReturn
 
 from dexorder.services.common.udf.points import Batch, Point
 from dexorder.services.common.udf.session import Edge
-from dexorder.udf.function import Duration, Function, option
+from dexorder.udf.function import SAME, Duration, Function, option
 
 __all__ = [
+    "SAME",
     "Batch",
     "Duration",
     "Edge",

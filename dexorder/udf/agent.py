@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dexorder.services.common.udf import messages
 from dexorder.services.common.udf.errors import ProtocolError
-from dexorder.services.common.udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter
+from dexorder.services.common.udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, frame
 from dexorder.services.common.udf.options import OptionValue, ValueType
+from dexorder.services.common.udf.point_layouts import PointLayouts
+from dexorder.services.common.udf.point_writer import PointWriter
 from dexorder.services.common.udf.points import Batch, Point
 from dexorder.services.common.udf.session import AgentSession, Edge, Kind
 from dexorder.services.gen.udf import udf_pb2 as pb
-from dexorder.udf.function import Function, Output, values_of
+from dexorder.udf.function import Function, Output, Same, values_of
 
 
 class Agent:
@@ -28,75 +30,99 @@ class Agent:
         self._function: Function[Any] | None = None
         self._session = AgentSession(function.wants)
         self._splitter = FrameSplitter(limit_bytes)
+        self._points = PointLayouts(in_batch=function.wants is Edge.BATCH)
+        self._out = PointWriter()
         self._begin: pb.BeginBatch | None = None
         self._batch: list[Point] = []
+        self._frames: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
         """Return the frames that answer the requests in ``data``; the last one is an error if something failed."""
-        out: list[bytes] = []
         try:
-            for body in self._splitter.feed(data):
-                self._take(body, out)
+            self._take(self._splitter.feed(data))
             self._splitter.check()
         except Exception as error:  # whatever the function raises is its error
-            self._fail(error, out)
-        return b"".join(out)
+            self._fail(error)
+        return self._answers()
 
     def end(self) -> bytes:
         """Return what is left to send after the end of the input."""
-        out: list[bytes] = []
+        self.ended = True
         try:
             if self._function is not None:
-                self._send(self._function.end(), out)
+                self._send(self._function.end())
         except Exception as error:
-            self._fail(error, out)
-        self.ended = True
-        return b"".join(out)
+            self._fail(error)
+        return self._answers()
 
-    def _take(self, body: bytes, out: list[bytes]) -> None:
+    def _take(self, bodies: Sequence[bytes]) -> None:
+        takes_points = self._session.takes_points
+        for body in bodies:
+            if takes_points and (found := self._points.decode(body)) is not None:
+                self._take_point(body, *found)
+            else:
+                self._take_request(body)
+                takes_points = self._session.takes_points
+
+    def _take_request(self, body: bytes) -> None:
         request = messages.decode_request(body)
         kind = messages.kind_of(request)
-        if kind is not Kind.POINT or not self._session.takes_points:
-            self._session.receives(kind, request.begin.size if kind is Kind.BEGIN else 0)
+        self._session.receives(kind, request.begin.size if kind is Kind.BEGIN else 0)
         if kind is Kind.POINT:
-            if self._begin is not None:
-                self._batch.append(messages.decode_batch_point(request.point))
-            else:
-                function, point = self._running, request.point
-                self._send(function.point(messages.decode_point(point), function.state_of(point.group)), out)
+            self._take_point(body, self._points.learn(body, request.point), request.point.group)
         elif kind is Kind.BEGIN:
-            self._begin = request.begin
+            self._begin, self._frames = request.begin, [body]
         elif kind is Kind.END:
-            self._end_batch(request.end, out)
+            self._end_batch(body, request.end)
         else:
-            out.append(messages.encode_request(_MANAGEMENT[kind](self, request), kind))
+            self._out.add_frame(messages.encode_request(_MANAGEMENT[kind](self, request), kind))
+
+    def _take_point(self, body: bytes, point: Point, group: str) -> None:
+        if self._begin is not None:
+            self._batch.append(point)
+            self._frames.append(body)
+        else:
+            function = self._running
+            self._send(function.point(point, function.state_of(group)), body)
 
     @property
     def _running(self) -> Function[Any]:
         assert self._function is not None  # the session lets data in only after init
         return self._function
 
-    def _end_batch(self, end: pb.EndBatch, out: list[bytes]) -> None:
+    def _end_batch(self, body: bytes, end: pb.EndBatch) -> None:
         assert self._begin is not None
         batch = messages.decode_batch(self._begin, self._batch, end)
-        self._begin, self._batch = None, []
+        frames = [*self._frames, body]
+        self._begin, self._batch, self._frames = None, [], []
         function = self._running
-        self._send(function.batch(batch, function.state_of(end.group)), out)
+        self._send(function.batch(batch, function.state_of(end.group)), *frames)
 
-    def _send(self, output: Output, out: list[bytes]) -> None:
-        if output is None:
-            return
-        if isinstance(output, Point) and self._kind.provides is Edge.STREAM:
-            out += messages.encode_points((output,))
-            return
-        items: Iterable[Any] = (output,) if isinstance(output, Point | Batch) else output
-        provides = Point if self._kind.provides is Edge.STREAM else Batch
-        checked: list[Point | Batch] = []
-        for each in items:
-            if not isinstance(each, provides):
-                raise TypeError(f"{self._kind.__name__} provides {provides.__name__}s, but returned {each!r:.100}")
-            checked.append(each)
-        out += messages.encode_points(checked)
+    def _send(self, output: Output, *given: bytes) -> None:
+        """Add outputs to the answers; ``given`` is the messages of the input, which are sent on for `SAME`."""
+        provides: type[Point | Batch] = Point if self._kind.provides is Edge.STREAM else Batch
+        if isinstance(output, provides):
+            messages.write(self._out, output)
+        elif isinstance(output, Same):
+            if not given or self._kind.provides is not self._kind.wants:
+                raise TypeError(f"{self._kind.__name__} returned SAME, but has no input that it may send on")
+            for body in given:
+                self._out.add_frame(frame(body))
+        elif output is not None:
+            for each in (output,) if isinstance(output, Point | Batch) else output:
+                if not isinstance(each, provides):
+                    raise TypeError(f"{self._kind.__name__} provides {provides.__name__}s, but returned {each!r:.100}")
+                messages.write(self._out, each)
+
+    def _answers(self) -> bytes:
+        try:
+            frames = self._out.take()
+        except ValueError as error:  # a value does not fit in its field
+            self._fail(error)
+            frames = self._out.take()
+        if self.error:
+            frames.append(messages.encode_request(pb.ErrorResponse(error=self.error), Kind.ERROR))
+        return b"".join(frames)
 
     def _info(self, request: pb.Request) -> pb.InfoResponse:
         info = pb.InfoResponse(
@@ -131,12 +157,11 @@ class Agent:
     def _keepalive(self, request: pb.Request) -> pb.KeepaliveResponse:
         return pb.KeepaliveResponse(time=request.keepalive.time)
 
-    def _fail(self, error: Exception, out: list[bytes]) -> None:
+    def _fail(self, error: Exception) -> None:
         text = str(error)
         known = isinstance(error, ValueError | ProtocolError)
-        self.error = text if known and text else f"{type(error).__name__}: {text}"
+        self.error = self.error or (text if known and text else f"{type(error).__name__}: {text}")
         self.ended = True
-        out.append(messages.encode_request(pb.ErrorResponse(error=self.error), Kind.ERROR))
 
 
 _MANAGEMENT: dict[Kind, Callable[[Agent, pb.Request], Any]] = {

@@ -13,7 +13,15 @@ from dexorder.services.common.udf.session import Edge
 
 T = TypeVar("T")
 S = TypeVar("S")
-Output = Point | Batch | Iterable[Point | Batch] | None
+
+
+class Same:
+    """Type of `SAME`."""
+
+
+SAME = Same()
+"""Output that is the input: its frames are sent on as they came, without being encoded again."""
+Output = Point | Batch | Same | Iterable[Point | Batch] | None
 
 _REQUIRED: Any = object()
 _STATE_VERSION = 1
@@ -125,11 +133,11 @@ class Function(Generic[S]):
         return cast(S, None)
 
     def point(self, point: Point, state: S) -> Output:
-        """Override for a stream edge: take a point and return outputs."""
+        """Override for a stream edge: take a point and return outputs, or `SAME`."""
         raise NotImplementedError(f"{type(self).__name__} does not override point")
 
     def batch(self, batch: Batch, state: S) -> Output:
-        """Override for a batch edge: take a batch and return outputs."""
+        """Override for a batch edge: take a batch and return outputs, or `SAME`."""
         raise NotImplementedError(f"{type(self).__name__} does not override batch")
 
     def finish(self, groups: Mapping[str, S]) -> Output:

@@ -25,6 +25,8 @@ def encode_varint(value: int) -> bytes:
     """Return a number from 0 to 2^64 - 1 as a varint."""
     if value < 128:
         return _SMALL[value]
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7))
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

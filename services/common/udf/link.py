@@ -13,14 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dexorder.services.common.udf import messages
 from dexorder.services.common.udf.connections import Connection
 from dexorder.services.common.udf.errors import ProtocolError, UdfError, UdfGone, UdfStopped
 from dexorder.services.common.udf.framing import FrameSplitter, shown, text_hint
+from dexorder.services.common.udf.point_layouts import PointLayouts
 from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import HostSession, Kind
+from dexorder.services.common.udf.session import Edge, HostSession, Kind
 from dexorder.services.common.udf.spec import UdfSpec
 from dexorder.services.gen.udf import udf_pb2 as pb
 
@@ -42,6 +43,7 @@ class Link:
         self._written = 0  # bytes of the first chunk that are already written
         self._outputs: list[Point | Batch] = []
         self._output_bytes = 0
+        self._points = PointLayouts(in_batch=False)
         self._begin: pb.BeginBatch | None = None
         self._batch: list[Point] = []
         self._answers: dict[Kind, pb.Response] = {}
@@ -63,6 +65,7 @@ class Link:
             UdfGone: It ends or does not answer.
         """
         self._session.provides(info.provides)
+        self._points = PointLayouts(in_batch=info.provides is Edge.BATCH)
         answer = self._ask(Kind.INIT, request).init
         if not answer.success:
             raise UdfError(self._spec.name, f"init failed: {answer.error or 'it gave no reason'}")
@@ -204,29 +207,37 @@ class Link:
         self._checked(self._splitter.check)
 
     def _take(self, bodies: Sequence[bytes]) -> None:
+        decode, takes_points, points = self._points.decode, self._session.takes_points, self._target()
         for body in bodies:
             self._output_bytes += len(body)
-            response = messages.decode_response(body)
-            kind = messages.kind_of(response)
-            if kind is not Kind.POINT or not self._session.takes_points:
-                self._session.receives(kind, response.begin.size if kind is Kind.BEGIN else 0)
-            if kind is Kind.POINT:
-                if self._begin is None:
-                    self._outputs.append(messages.decode_point(response.point))
-                else:
-                    self._batch.append(messages.decode_batch_point(response.point))
-            elif kind is Kind.BEGIN:
-                self._begin = response.begin
-            elif kind is Kind.END:
-                assert self._begin is not None
-                self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
-                self._begin, self._batch = None, []
-            elif kind is Kind.ERROR:
-                raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
-            elif kind is not Kind.KEEPALIVE:
-                self._answers[kind] = response
+            if takes_points and (found := decode(body)) is not None:
+                points.append(found[0])
+            else:
+                self._take_response(body)
+                takes_points, points = self._session.takes_points, self._target()
         if self._output_bytes > self._spec.output_limit_bytes:
             raise ProtocolError(f"it sent more than {self._spec.output_limit_bytes:,} bytes since its last snapshot")
+
+    def _target(self) -> list[Any]:
+        """Return where points go."""
+        return self._outputs if self._begin is None else self._batch
+
+    def _take_response(self, body: bytes) -> None:
+        response = messages.decode_response(body)
+        kind = messages.kind_of(response)
+        self._session.receives(kind, response.begin.size if kind is Kind.BEGIN else 0)
+        if kind is Kind.POINT:
+            self._target().append(self._points.learn(body, response.point))
+        elif kind is Kind.BEGIN:
+            self._begin = response.begin
+        elif kind is Kind.END:
+            assert self._begin is not None
+            self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
+            self._begin, self._batch = None, []
+        elif kind is Kind.ERROR:
+            raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
+        elif kind is not Kind.KEEPALIVE:
+            self._answers[kind] = response
 
     def _checked(self, action: Callable[[], T]) -> T:
         try:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
 
 from google.protobuf.message import DecodeError, Message
 
 from dexorder.services.common.udf.errors import ProtocolError
 from dexorder.services.common.udf.framing import encode_varint, frame, shown, text_hint
 from dexorder.services.common.udf.options import OptionValue, ValueType
+from dexorder.services.common.udf.point_writer import PointWriter, int64
 from dexorder.services.common.udf.points import Batch, Point, Value
 from dexorder.services.common.udf.session import Edge, Kind
 from dexorder.services.gen.udf import udf_pb2 as pb
 
-POINT_TAG = bytes((Kind.POINT << 3 & 127 | 2 | 128, Kind.POINT >> 4))
-BEGIN_TAG = bytes((Kind.BEGIN << 3 & 127 | 2 | 128, Kind.BEGIN >> 4))
-END_TAG = bytes((Kind.END << 3 & 127 | 2 | 128, Kind.END >> 4))
-"""Field tags of the data messages in Request and Response."""
 FIRST_BYTES = frozenset((each << 3 & 127 | 2) | (128 if each > 15 else 0) for each in Kind)
 """First bytes of a Response: the tags of its fields."""
 
@@ -138,13 +137,23 @@ def encode_points(points: Iterable[Point | Batch]) -> list[bytes]:
     Raises:
         ValueError: A value does not fit in the message; names the field and the value.
     """
-    frames: list[bytes] = []
-    for each in points:
-        if isinstance(each, Batch):
-            frames += _batch_frames(each)
+    writer = PointWriter()
+    for is_batch, run in groupby(points, lambda each: isinstance(each, Batch)):
+        if is_batch:
+            for each in run:
+                write(writer, each)
         else:
-            frames.append(_point_frame(each, _constants.of_point(each)))
-    return frames
+            alone = cast("list[Point]", list(run))
+            writer.add_points(alone, [_constants.of_point(each) for each in alone])
+    return writer.take()
+
+
+def write(writer: PointWriter, item: Point | Batch) -> None:
+    """Add a point or a batch; see `encode_points` for the error."""
+    if isinstance(item, Batch):
+        _write_batch(writer, item)
+    else:
+        writer.add(item.time_ns, item.fields, _constants.of_point(item))
 
 
 def join_frames(frames: Iterable[bytes], chunk_bytes: int) -> list[bytes]:
@@ -252,39 +261,15 @@ def _constant_part(point: Point) -> bytes:
     ).SerializeToString()
 
 
-def _point_frame(point: Point, constant: bytes) -> bytes:
-    """Return the frame of a point: time and fields, then the constant part. The order of fields has no meaning."""
-    message = pb.Point(time=_int64("time_ns", point.time_ns))
-    doubles = message.fieldsDouble
-    for name, value in point.fields.items():
-        kind = type(value)
-        if kind is float:
-            doubles[name] = value  # type: ignore[assignment]
-        elif kind is bool:
-            message.fieldsBool[name] = value  # type: ignore[assignment]
-        elif kind is int:
-            message.fieldsInt[name] = _int64(name, value)  # type: ignore[arg-type]
-        elif kind is str:
-            message.fieldsString[name] = value  # type: ignore[assignment]
-        else:
-            raise ValueError(f"field {name}: {value!r} is not a bool, int, float or str")
-    body = message.SerializeToString() + constant
-    size = encode_varint(len(body))
-    return encode_varint(len(body) + len(size) + 2) + POINT_TAG + size + body
-
-
-def _batch_frames(batch: Batch) -> list[bytes]:
-    group = batch.group
-    name, tags = batch.name, batch.tags
+def _write_batch(writer: PointWriter, batch: Batch) -> None:
+    group, name, tags = batch.group, batch.name, batch.tags
     begin = pb.BeginBatch(name=name, group=group, tags=tags, size=len(batch.points), byName=batch.by_name)
-    frames = [encode_request(begin, Kind.BEGIN)]
-    frames += [_point_frame(each, _constants.of_batch_point(group, each.tags)) for each in batch.points]
-    end = pb.EndBatch(name=name, group=group, tmax=_int64("tmax_ns", batch.tmax_ns), tags=tags, byName=batch.by_name)
-    frames.append(encode_request(end, Kind.END))
-    return frames
-
-
-def _int64(name: str, value: int) -> int:
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name}: {value} does not fit in 64 bits")
-    return value
+    writer.add_frame(encode_request(begin, Kind.BEGIN))
+    all_tags = [each.tags for each in batch.points]
+    if all_tags and all_tags.count(all_tags[0]) == len(all_tags):
+        constants = [_constants.of_batch_point(group, all_tags[0])] * len(all_tags)
+    else:
+        constants = [_constants.of_batch_point(group, each) for each in all_tags]
+    writer.add_points(batch.points, constants)
+    end = pb.EndBatch(name=name, group=group, tmax=int64("tmax_ns", batch.tmax_ns), tags=tags, byName=batch.by_name)
+    writer.add_frame(encode_request(end, Kind.END))

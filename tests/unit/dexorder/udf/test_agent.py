@@ -1,0 +1,104 @@
+"""Answers of the agent: frames that are sent on as they came, outputs as they were when they were returned, errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from dexorder.services.common.udf import messages
+from dexorder.services.common.udf.framing import FrameSplitter, frame
+from dexorder.services.common.udf.points import Batch, Point
+from dexorder.services.common.udf.session import Edge, Kind
+from dexorder.services.gen.udf import udf_pb2 as pb
+from dexorder.udf import SAME, Function
+from dexorder.udf.agent import Agent
+from dexorder.udf.function import Output
+
+NOW_NS = 1_700_000_000 * 10**9
+
+
+class Even(Function[None]):
+    """Sends on every second point."""
+
+    def point(self, point: Point, state: None) -> Output:
+        return SAME if point.time_ns % 2 == 0 else None
+
+
+class Large(Function[None]):
+    """Sends on batches of more than one point."""
+
+    wants = provides = Edge.BATCH
+
+    def batch(self, batch: Batch, state: None) -> Output:
+        return SAME if len(batch.points) > 1 else None
+
+
+class Reuser(Function[None]):
+    """Returns the same object again, with another value."""
+
+    def __init__(self, values: dict[str, object] | None = None) -> None:
+        super().__init__(values)
+        self.output = Point(NOW_NS, {}, {"n": 0})
+
+    def point(self, point: Point, state: None) -> Output:
+        self.output.fields["n"] = point.time_ns - NOW_NS
+        return self.output
+
+
+class Confused(Function[None]):
+    """Has nothing that is the same as a batch."""
+
+    wants = Edge.BATCH
+
+    def batch(self, batch: Batch, state: None) -> Output:
+        return SAME
+
+
+class TooLarge(Function[None]):
+    """Returns a value that does not fit for the third point."""
+
+    def point(self, point: Point, state: None) -> Output:
+        return Point(NOW_NS, {}, {"n": 2**63 if point.time_ns == 2 else point.time_ns})
+
+
+def started(function: type[Function[None]]) -> Agent:
+    agent = Agent(function)
+    agent.feed(messages.init_request({}, "", ""))
+    return agent
+
+
+def test_the_same_point_is_the_same_bytes_whatever_is_in_it() -> None:
+    plain = [pb.Point(time=NOW_NS + n, name="n", group="g", fieldsInt={"a": n}) for n in range(40)]
+    frames = [messages.encode_request(each, Kind.POINT) for each in plain]
+    newer = frames[0][4:] + b"\xfa\x06\x03new"  # a field that only a later version has
+    frames.append(messages.encode_request(pb.Point.FromString(newer), Kind.POINT))
+    assert b"\xfa\x06\x03new" in frames[-1]
+    assert started(Even).feed(b"".join(frames)) == b"".join([*frames[:40:2], frames[-1]])
+
+
+def test_the_same_batch_is_the_same_bytes() -> None:
+    batches = [Batch([Point(NOW_NS + n) for n in range(size)], "w", {"t": "a"}, size) for size in (1, 30, 2)]
+    agent, sent = started(Large), [messages.encode_points([each]) for each in batches]
+    answers = b"".join(agent.feed(each) for frames in sent for each in frames)
+    assert answers == b"".join(sent[1] + sent[2])
+
+
+def test_the_same_needs_an_input_of_the_kind_that_is_provided() -> None:
+    answers = started(Confused).feed(b"".join(messages.encode_points([Batch([])])))
+    assert pb.Response.FromString(answers[1:]).error.error.startswith("TypeError: Confused returned SAME")
+
+
+def test_outputs_are_as_they_were_when_they_were_returned() -> None:
+    count = 50
+    answers = started(Reuser).feed(b"".join(messages.encode_points([Point(NOW_NS + n) for n in range(count)])))
+    found = [pb.Response.FromString(each).point.fieldsInt["n"] for each in FrameSplitter().feed(answers)]
+    assert found == list(range(count))
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_value_that_does_not_fit_is_the_error(count: int) -> None:
+    agent = started(TooLarge)
+    answers = agent.feed(messages.keepalive_request(1) + b"".join(messages.encode_points(map(Point, range(count)))))
+    keepalive, *_, last = FrameSplitter().feed(answers)
+    assert frame(keepalive) == messages.keepalive_request(1)
+    assert pb.Response.FromString(last).error.error == "n: 9223372036854775808 does not fit in 64 bits"
+    assert agent.ended and agent.error
