@@ -3,9 +3,10 @@
     python -m bench.udf [--points 200000] [--rounds 3]
 
 The points are candles: 5 doubles, 1 int, 2 tags. ``moving_average`` answers each point with one, ``mirror`` with
-itself, ``same`` sends its frame on. ``batch_outliers`` reads batches of 1,000 and returns the few that are far. CPU is that of the process, user
-and system. "CPU limit" is the rate at which the busier of the two processes would use a core of its own. On a machine
-with other work, compare CPU with the line of the reference: parsing such a point took 1.3 µs on two quiet cores.
+itself, ``same`` sends its frame on. ``batch_outliers`` reads batches of 1,000 and returns the few that are far. CPU is
+that of the process, user and system. "CPU limit" is the rate at which the busier of the two processes would use a core
+of its own. On a machine with other work, compare CPU with the line of the reference: parsing such a point took 1.3 µs
+on two quiet cores.
 """
 
 from __future__ import annotations
