@@ -1,4 +1,7 @@
-"""History and realtime of many markets at once: the candles on both sides of where realtime begins."""
+"""History and realtime of many markets at once: the candles on both sides of where realtime begins.
+
+The exchange's clock is the suite's: a faster one would soon be in the suite's future, whose candles it refuses.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,6 @@ from dexorder.services.exchange_sim.market import SyntheticMarket
 from dexorder.testing.oracle import assert_equal, candles_of
 from dexorder.testing.suite import Suite, running_suite
 
-SPEED = 20.0
 PERIODS = ("1m", "5m", "1h")
 BUSY_SECONDS = 1
 MINUTE_NS, HOUR_NS = 60 * SECOND_NS, 3_600 * SECOND_NS
@@ -55,7 +57,7 @@ class Seam:
 
     def _request(self, ticker: str, period: str) -> HistoryRequest:
         """Return a request for the hours before `since`; that of minutes also for all hours up to now."""
-        end_ns = time.time_ns() // MINUTE_NS * MINUTE_NS if period == "1m" else self._since_ns
+        end_ns = self._started_ns // MINUTE_NS * MINUTE_NS if period == "1m" else self._since_ns
         return HistoryRequest(f"seam-{ticker}-{period}", ticker, self._begin_ns, end_ns, PERIOD_SECONDS[period])
 
     def check(self) -> dict[str, tuple[int, int]]:
@@ -106,7 +108,7 @@ class Seam:
 
 @contextmanager
 def running(folder: Path, markets: int) -> Iterator[Seam]:
-    """Run a suite whose exchange has so many further markets, with four trades a minute, and a fast clock."""
+    """Run a suite whose exchange has so many further markets, with four trades a minute."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with running_suite(
         folder,
@@ -114,6 +116,5 @@ def running(folder: Path, markets: int) -> Iterator[Seam]:
         exchanges_file(folder.parent),
         DEXORDER_SIM_MARKETS=str(markets),
         DEXORDER_SIM_MARKETS_BUSY_SECONDS=str(BUSY_SECONDS),
-        DEXORDER_SIM_SPEED=str(SPEED),
     ) as suite:
         yield Seam(suite, markets)

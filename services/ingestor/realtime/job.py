@@ -29,6 +29,7 @@ from dexorder.services.ingestor.broker.requests import RealtimeDispatch
 from dexorder.services.ingestor.broker.slots import Completion
 from dexorder.services.ingestor.broker.stop import Stop
 from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.exchange.dialects.live_trades import TradeSeries
 from dexorder.services.ingestor.exchange.failures import ExchangeFailure
 from dexorder.services.ingestor.exchange.live_queries import LiveQueries
 from dexorder.services.ingestor.exchange.live_sockets import LiveSockets
@@ -144,6 +145,10 @@ class RealtimeJob:
         if not sockets.can_watch:
             log.warning("ccxt.pro has no trades of this exchange: REST only", exchange=self._venue)
             return
+        with sockets.watching(self._symbol):
+            await self._watch(sockets, series)
+
+    async def _watch(self, sockets: LiveSockets, series: TradeSeries) -> None:
         pause = _RECONNECT_SECONDS
         while True:
             try:

@@ -83,6 +83,12 @@ class LiveWorld:
             while not condition(await self.sim.stats()):  # noqa: ASYNC110 - it happens behind HTTP
                 await asyncio.sleep(0.05)
 
+    async def until_subscribed(self, *, to_any: bool) -> None:
+        """Wait until the exchange's sockets have subscriptions, or none."""
+        async with asyncio.timeout(60):
+            while to_any != any(each["subscriptions"] for each in await self._get("/sim/sockets")):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
     async def until_seen(self, kinds: Iterable[str]) -> None:
         """Wait until each fault has occurred."""
         wanted = set(kinds)

@@ -12,6 +12,7 @@ import pytest
 from dexorder.services.common.model.page import Kind
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder.services.ingestor.exchange import live_sockets
 from dexorder.services.ingestor.exchange.dialects.live_trades import TradeSeries
 from tests.unit.services.ingestor.conftest import NOW_NS
 from tests.unit.services.ingestor.realtime.live_world import SECOND_NS, check_job, live_world, resume_at
@@ -33,6 +34,28 @@ async def test_a_fenced_job_ends_without_completion_and_its_slot_is_offered_agai
                     break
         heard = [m for _, m in live.world.broker.heard if isinstance(m, pb.WorkComplete)]
         assert not heard
+
+
+@pytest.mark.parametrize("dialect", ["binance", "kraken"])
+async def test_the_trades_of_a_stopped_market_are_unsubscribed_and_come_again_for_a_later_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
+) -> None:
+    """ccxt.pro can't unsubscribe at Kraken; the trades are dropped there."""
+    monkeypatch.setattr(live_sockets, "_LEAVE_SECONDS", 0.1)
+    async with live_world(tmp_path, dialect=dialect, since_ns=SINCE_NS) as live:
+        await live.start("j1")
+        await live.until_settled("j1", NOW_NS)
+        await live.until_subscribed(to_any=True)
+        assert (await live.stop("j1")).success
+        if dialect == "binance":
+            await live.until_subscribed(to_any=False)
+        else:
+            await asyncio.sleep(0.5)
+        await live.start("j2")
+        await live.until_subscribed(to_any=True)
+        await live.until_settled("j2", live.settled("j1") + 100 * SECOND_NS)
+        assert (await live.stop("j2")).success
+        await check_job(live, "j2", SINCE_NS)
 
 
 async def test_a_job_that_is_no_longer_current_at_its_start_produces_nothing(tmp_path: Path) -> None:
