@@ -6,7 +6,8 @@
 One table for each share of faulty answers, one row for each kind of fault, all on the simulated exchange. Each cell
 fetches a range of its own in three ways, one after the other, with the same rules and the same seed, and compares every
 candle with the exchange's answer without faults. Then two tables of faults that last for a time, stay at a replica or
-are always in the same place (`bench.parts.completeness.timed`), in virtual time; ``--rows`` of these alone start no
+are always in the same place (`bench.parts.completeness.timed`), and one of the calls that prove that a market has no
+candle before its listing (`bench.parts.completeness.listing`), in virtual time; ``--rows`` of these alone start no
 suite. Prints Markdown, and progress on stderr. The exit code is 0 only if dexorder kept its promise in every cell
 (`bench.parts.completeness.tables.Result`).
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from bench.parts.completeness import cells, ours, peers, query_odds, tables, timed, timed_cells, timed_tables
+from bench.parts.completeness import cells, listing, ours, peers, query_odds, tables, timed, timed_cells, timed_tables
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
@@ -185,9 +186,17 @@ def timed_documents(plan: Sequence[timed_cells.TimedCell], results: list[timed.T
         yield timed_tables.timed_table(title, found)
 
 
+def listing_documents(results: list[listing.ListingResult]) -> Iterator[str]:
+    """Yield the table of calls before a listing; ``results`` grows with it."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with tempfile.TemporaryDirectory() as folder:
+        results += asyncio.run(listing.measure(Path(folder)))
+    yield listing.table(results)
+
+
 def split_rows(names: Sequence[str] | None) -> tuple[Sequence[str] | None, Sequence[str] | None]:
-    """Return the names of rows of the first tables and of the last two; None for all of them, [] for none."""
-    if not names:
+    """Return the names of rows of the first tables and of the timed ones; None for all of them, [] for none."""
+    if names is None:
         return None, None
     known = timed_cells.names()
     return [name for name in names if name not in known], [name for name in names if name in known]
@@ -209,7 +218,8 @@ def main() -> int:
     """Run the measurement and print the result."""
     options = read_options()
     offered, skipped = cells.offered()
-    rows, timed_rows = split_rows(options.rows)
+    is_listing = options.rows is None or listing.ROW in options.rows
+    rows, timed_rows = split_rows(options.rows and [name for name in options.rows if name != listing.ROW])
     try:
         plan = cells.plan(
             chosen(offered, rows),
@@ -225,15 +235,18 @@ def main() -> int:
         options.out.write_text("")
     results: list[Result] = []
     timed_results: list[timed.TimedResult] = []
+    listing_results: list[listing.ListingResult] = []
     texts = documents(options, plan, skipped, results) if plan else iter([heading("Completeness on a bad exchange")])
     timed_plan = [] if timed_rows == [] else timed_cells.chosen(timed_rows)
-    for text in chain(texts, timed_documents(timed_plan, timed_results) if timed_plan else ()):
+    timed_texts = timed_documents(timed_plan, timed_results) if timed_plan else iter(())
+    for text in chain(texts, timed_texts, listing_documents(listing_results) if is_listing else ()):
         print(text, flush=True)
         if options.out:
             with options.out.open("a") as file:
                 file.write(f"{text}\n")
     wrong = any(run.first.is_silently_wrong for result in timed_results for run in result.runs)
-    return int(wrong or not all(result.as_promised for result in results))
+    kept = [result.as_promised for result in results] + [result.as_promised for result in listing_results]
+    return int(wrong or not all(kept))
 
 
 if __name__ == "__main__":

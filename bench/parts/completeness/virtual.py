@@ -92,6 +92,7 @@ class VirtualWorld:
         """
         self.simulator = simulator
         self.time = SimulatedTime(simulator.clock)
+        self._dispatches = 0
         options = {"fetchMarkets": {"types": ["spot"]}}
         self.exchange = Exchange(ccxt="binance", rest_url=url, options=options, rate_per_second=1e6)
         self.venue = Venue(
@@ -126,11 +127,19 @@ class VirtualWorld:
         columns = (column.tolist() for column in rows.columns())
         return {open_s * SECOND_NS: tuple(values) for open_s, *values in zip(*columns, strict=True)}
 
-    async def fetch(self, symbol: str, period_seconds: int, span: TimeRange, agreement: Agreement) -> Fetched:
-        """Run one dispatch as a new ingestor does, except for what the agreement remembers."""
+    async def fetch(
+        self, symbol: str, period_seconds: int, span: TimeRange, agreement: Agreement, *, request_id: str = ""
+    ) -> Fetched:
+        """Run one dispatch as a new ingestor does, except for what the agreement remembers.
+
+        Args:
+            request_id: Of a request with several dispatches; default a new one.
+        """
         self.venue.shapes = AnswerShapes()
         found, before = Fetched(), self.calls()
-        dispatch = Dispatch("j1", "r1", Instrument(symbol, "SIM"), span, period_seconds, 0)
+        self._dispatches += 1
+        request_id = request_id or f"r{self._dispatches}"
+        dispatch = Dispatch(f"j{self._dispatches}", request_id, Instrument(symbol, "SIM"), span, period_seconds, 0)
 
         async def put(page: Page) -> None:
             found.pages.append(page)

@@ -12,8 +12,7 @@ from math import fsum, inf
 from typing import NamedTuple
 
 from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import WEEK_SECONDS, count_periods
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder.services.common.model.periods import WEEK_SECONDS
 
 SETTLED_AFTER_SECONDS = 600
 """Age at which a cell counts as closed: a replica may be behind by that much."""
@@ -68,15 +67,15 @@ def cell_ladder(period_seconds: int, offered: Collection[int], call_candles: int
     return list(dict.fromkeys([fitting[-1], fitting[0]])) if fitting else []
 
 
-def scan_seconds(ladder: Sequence[int], offered: Collection[int], span: TimeRange, call_candles: int) -> int:
-    """Return the period of cells that show long ranges without trades; 0 if the ladder's cells take one call or none.
+def scan_periods(cell_seconds: int, offered: Collection[int]) -> list[int]:
+    """Return the periods by which long ranges without trades are found, down to the cells' own.
 
-    >>> day = TimeRange(0, 86_400 * 10**9)
-    >>> [scan_seconds([3600, 300], [300, 3600, 21_600, 86_400], day, candles) for candles in (20, 50)]
-    [86400, 0]
+    >>> scan_periods(3_600, [60, 3_600, 21_600, 86_400, 604_800]), scan_periods(604_800, [86_400, 604_800])
+    ([604800, 86400, 3600], [604800])
     """
-    longer = [each for each in offered if ladder and each <= _DAY_SECONDS and _is_divided(each, ladder[0])]
-    return max(longer, default=0) if longer and count_periods(span, ladder[0]) > call_candles else 0
+    longer = [each for each in offered if _is_divided(each, cell_seconds)]
+    days = [each for each in longer if each <= _DAY_SECONDS]
+    return sorted({cell_seconds, max(longer, default=cell_seconds), max(days, default=cell_seconds)}, reverse=True)
 
 
 def _is_divided(cell_seconds: int, period_seconds: int) -> bool:

@@ -45,6 +45,7 @@ from dexorder.services.ingestor.exchange.failures import (
 from dexorder.services.ingestor.exchange.instruments import keep_main_markets, refusal
 from dexorder.services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
 from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
+from dexorder.services.ingestor.history.absences import KnownAbsences
 from dexorder.services.ingestor.history.learnt import Learnt
 from dexorder.services.ingestor.metrics import IngestorMetrics
 
@@ -104,6 +105,7 @@ class Venue:
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
         self.learnt = Learnt(shared_path(settings.rate_limit_dir, exchange.ccxt, _host(client), ".learnt"))
         self.shapes = self.learnt.shapes
+        self.absences = KnownAbsences()
         self.known_time: KnownTime | None = None
         self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
 

@@ -48,12 +48,14 @@ class Query:
         spaced: Wait before it, longer each time, and use another connection: the same fault may still be there.
         shifted: It is made for evidence, not for a page's own candles.
         ahead: It is a later page's own query, made early.
+        chunk: The chunk whose own query it is.
     """
 
     window: TimeRange
     spaced: bool = False
     shifted: bool = False
     ahead: bool = False
+    chunk: TimeRange | None = None
 
 
 class Evidence:
@@ -145,10 +147,8 @@ class Evidence:
             self._page = page
             self._tries = 0
             self._continued = set()
-        for chunk in self._windows.chunks(page):
-            if not self._is_queried(chunk):
-                self._count_query(chunk.start_ns, 0)
-                return self._query_chunk(chunk)
+        if query := self.next_own_query(page):
+            return query
         lead = self._candidates.lead(page)
         if lead and not self._candidates.is_trusted(lead):
             self._count_query(page.start_ns, 1)
@@ -168,6 +168,14 @@ class Evidence:
         repeated = sum(a.window.contains(unproven[0]) for a in self._candidates.answers(page)) >= 2
         bare = len(self._holes(page)) == count_periods(page, self._period)
         return Query(self._shifted_window(unproven[0], page), spaced=repeated or bare, shifted=True)
+
+    def next_own_query(self, page: TimeRange) -> Query | None:
+        """Return the own query of the page's first chunk that has none yet; None if all have."""
+        for chunk in self._windows.chunks(page):
+            if not self._is_queried(chunk):
+                self._count_query(chunk.start_ns, 0)
+                return self._query_chunk(chunk)
+        return None
 
     def unproven(self, page: TimeRange) -> list[TimeRange]:
         """Return the parts of the page without an agreed candle and without proof that there is none."""
@@ -257,7 +265,7 @@ class Evidence:
         end_ns = chunk.end_ns
         if count_periods(chunk, self._period) < size:
             end_ns = max(end_ns, min(windows.after(end_ns, windows.link), windows.closed_end_ns))
-        return Query(TimeRange(start_ns, end_ns))
+        return Query(TimeRange(start_ns, end_ns), chunk=chunk)
 
     def _query_next_page(self, page: TimeRange) -> Query | None:
         """Return the following page's own query, if it has not been made."""

@@ -9,34 +9,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from dexorder.services.common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder, scan_seconds
+from dexorder.services.common.model.checksum import cell_ladder, scan_periods
 from dexorder.services.common.model.page import Candle
 from dexorder.services.common.model.periods import (
     ceil_to_grid,
-    count_periods,
     floor_to_grid,
     open_times,
     split_by_periods,
 )
 from dexorder.services.common.model.proof import Proof, ProofKind, join_proofs
 from dexorder.services.common.model.time_range import TimeRange, subtract
-from dexorder.services.common.model.times import SECOND_NS
 from dexorder.services.ingestor.broker.slots import Dispatch
 from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder.services.ingestor.exchange.venue import Session, Venue
+from dexorder.services.ingestor.history.absences import Absence
 from dexorder.services.ingestor.history.agreement import Agreement
 from dexorder.services.ingestor.history.checksum import CellStream, CheckedCell
-from dexorder.services.ingestor.history.evidence import Query
+from dexorder.services.ingestor.history.evidence import Evidence, Query
 from dexorder.services.ingestor.history.job import Job, Missing, Put, Unproven
 from dexorder.services.ingestor.history.paging import Page, Windows, page_periods
+from dexorder.services.ingestor.history.scan import Scan, settled_end_ns
 from dexorder.services.ingestor.history.trade_walk import settle_by_trades
 
 _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
 _MIN_FAILED = 4
 """Cells that do not tally from which on, if no more have, the exchange's coarser candles count as no checksums."""
-_LONG_CALLS = 2
-"""Calls that a range without coarser candles is worth; of longer ones only the ends are queried."""
 
 
 class Fetcher:
@@ -64,7 +62,7 @@ class Fetcher:
             if self._venue.dialect.volume_tolerance is not None:
                 ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
             fetch = _CheckedFetch(job, self._agreement)
-            await fetch.settle(closed, ladder, is_whole=True)
+            await fetch.settle(closed, ladder)
             await job.wait_for_newest()
         await job.finish()
         job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
@@ -79,6 +77,7 @@ class _CheckedFetch:
         self.agreement = agreement
         self.period = job.dispatch.period_seconds
         self.windows = Windows(self.period, job.limits, closed_end_ns=job.closed_end_ns)
+        self.scan = Scan(job)
         self.tolerance = job.venue.dialect.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
@@ -87,37 +86,13 @@ class _CheckedFetch:
         """Return whether cells of this period are no checksums."""
         return self.failed[seconds] >= max(_MIN_FAILED, self.tallied[seconds])
 
-    async def settle(self, span: TimeRange, ladder: Sequence[int], *, is_whole: bool = False) -> None:
-        """Settle a range by the cells of a ladder; by agreeing answers where there are none.
-
-        Args:
-            is_whole: It is the whole range of the dispatch, so longer cells may show that most of it is empty.
-        """
+    async def settle(self, span: TimeRange, ladder: Sequence[int]) -> None:
+        """Settle a range by the cells of a ladder; by agreeing answers where there are none."""
         end_ns = span.start_ns
         ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
-        limits = self.job.limits
-        is_scanned = is_whole and not limits.wide
-        scan = scan_seconds(ladder, self.job.venue.offered, span, limits.candles) if is_scanned else 0
-        if scan and floor_to_grid(span.start_ns, scan) >= 0:
-            end_ns = await _Cells(self, span, [scan, *ladder], is_scan=True).settle()
-            span = TimeRange(end_ns, span.end_ns)
         if ladder:
             end_ns = await _Cells(self, span, ladder).settle()
         await self.job.settle(TimeRange(end_ns, span.end_ns))
-
-    def is_long(self, span: TimeRange) -> bool:
-        """Return whether an absent range is so long that only its ends are queried."""
-        return count_periods(span, self.period) > _LONG_CALLS * self.job.limits.candles
-
-    async def has_empty_ends(self, part: TimeRange) -> bool:
-        """Return whether queries about the start and the end of a range have no candle."""
-        windows, size = self.windows, self.job.limits.candles
-        first = TimeRange(part.start_ns, windows.after(part.start_ns, size))
-        last = TimeRange(windows.before(part.end_ns, size), part.end_ns)
-        try:
-            return not any([(await self.job.query(Query(window), windows.period))[0] for window in (last, first)])
-        except ExchangeFailure:
-            return False
 
     async def wait(self, retries: int) -> bool:
         """Wait before a retry, longer each time; return False if no more waiting is worth it."""
@@ -132,9 +107,7 @@ class _CheckedFetch:
 class _Cells:
     """Fetches the part of a range that whole cells cover."""
 
-    def __init__(self, fetch: _CheckedFetch, span: TimeRange, ladder: Sequence[int], *, is_scan: bool = False) -> None:
-        """Take a range; if ``is_scan``, the first cells are too long for checksums, and only show what is absent."""
-        self._is_scan = is_scan
+    def __init__(self, fetch: _CheckedFetch, span: TimeRange, ladder: Sequence[int]) -> None:
         self._fetch = fetch
         self._job = fetch.job
         self._span = span
@@ -149,44 +122,67 @@ class _Cells:
     async def settle(self) -> int:
         """Settle the range from its start on; return the end of the settled part."""
         seconds, job = self._seconds, self._job
-        settled_ns = floor_to_grid(max(0, job.closed_end_ns - SETTLED_AFTER_SECONDS * SECOND_NS), seconds)
+        settled_ns = settled_end_ns(job, seconds)
         start_ns = floor_to_grid(self._span.start_ns, seconds)
-        whole = TimeRange(start_ns, max(start_ns, min(ceil_to_grid(self._span.end_ns, seconds), settled_ns)))
-        evidence = job.evidence(whole, seconds, settled_ns)
+        rest = TimeRange(start_ns, max(start_ns, min(ceil_to_grid(self._span.end_ns, seconds), settled_ns)))
+        evidence = job.evidence(rest, seconds, settled_ns)
+        periods = page_periods(job.venue.settings.page_candles, job.limits)
         try:
-            for page in split_by_periods(whole, seconds, page_periods(job.venue.settings.page_candles, job.limits)):
-                if job.is_over or self._fetch.is_hopeless(seconds):
-                    break
+            while rest and not job.is_over and not self._fetch.is_hopeless(seconds):
+                page, absence = split_by_periods(rest, seconds, periods)[0], None
                 try:
-                    await job.prove(page, evidence, seconds)
+                    page, absence = await self._cut(page, evidence)
+                    if page:
+                        await job.prove(page, evidence, seconds)
                 except (ExchangeFailure, Unproven):
                     await self._settle_otherwise(page)
                     evidence.start_anew(page.end_ns)
                     self._agreeing = self._foreign = self._counted = 0
                 else:
-                    await self._check(evidence.settle(page))
+                    if page:
+                        await self._check(evidence.settle(page))
+                if absence := absence and absence.part(rest):
+                    await self._take_absent(absence)
+                rest = TimeRange(absence.span.end_ns if absence else page.end_ns, rest.end_ns)
         finally:
             evidence.close()
             if self._fetch.agreement.is_lead(self._agreeing, self._foreign):
                 self._fetch.agreement.foreign.note(true=self._agreeing - self._counted, untrue=self._foreign)
         return self._done_ns
 
+    async def _cut(self, page: TimeRange, evidence: Evidence) -> tuple[TimeRange, Absence | None]:
+        """Return a page up to where a long absence begins, and this; the first call without a cell looks for one."""
+        scan, periods = self._fetch.scan, scan_periods(self._seconds, self._job.venue.offered)
+        if known := scan.known_at(page.start_ns):
+            return TimeRange(page.start_ns, page.start_ns), known
+        while (query := evidence.next_own_query(page)) and (chunk := query.chunk):
+            cells, _ = await self._job.ask(evidence, query, self._seconds)
+            if not any(c.open_ns >= chunk.start_ns for c in cells) and scan.is_long(chunk):
+                found = await scan.find(chunk.start_ns, periods)
+                return TimeRange(page.start_ns, chunk.start_ns) if found else page, found
+        return page, None
+
+    async def _take_absent(self, absence: Absence) -> None:
+        """Settle a range without cells and without finer candles."""
+        self._pending += [CheckedCell(cell, ()) for cell in split_by_periods(absence.span, self._seconds, 1)]
+        self._proofs += absence.proofs
+        await self._hand_on(all_pages=True)
+
     async def _check(self, coarse: Page) -> None:
         """Settle the range of a page of cells."""
         self._cells = coarse.candles
         self._agreeing += 1
         self._counted += 1  # by the evidence
-        absent = [] if self._job.limits.wide else [e for e in coarse.empty if self._fetch.is_long(e)]
+        absent = [] if self._job.limits.wide else [e for e in coarse.empty if self._fetch.scan.is_long(e)]
         for part in sorted([*absent, *subtract([coarse.span], absent)]):
             if self._job.is_over:
                 return
-            if part in absent and await self._fetch.has_empty_ends(part):
-                self._pending += [CheckedCell(cell, ()) for cell in split_by_periods(part, self._seconds, 1)]
-                self._proofs += [proof._replace(span=part) for proof in coarse.proofs]
-            elif part in absent or self._is_scan:
-                await self._settle_otherwise(part)
-            else:
+            if part not in absent:
                 await self._stream(part, coarse)
+            elif await self._fetch.scan.has_empty_ends(part):
+                await self._take_absent(Absence(part, tuple(p._replace(span=part) for p in coarse.proofs)))
+            else:
+                await self._settle_otherwise(part)
             await self._hand_on(all_pages=True)
 
     async def _stream(self, span: TimeRange, coarse: Page) -> None:

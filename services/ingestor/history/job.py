@@ -230,17 +230,27 @@ class Job:
             try:
                 if query.spaced:
                     await self.venue.sleep(self.waits.take_or_first(evidence.queries_without_progress))
-                candles, fetched_ns = await self.query(query, period_seconds)
+                _, contradiction = await self.ask(evidence, query, period_seconds)
             except ExchangeFailure as error:
                 if isinstance(error, ImpossibleCandle) or not query.ahead:
                     raise
                 evidence.stop_early_queries()
                 continue
-            contradiction = evidence.add(query.window, candles, fetched_ns=fetched_ns)
             if contradiction:
-                self.venue.metrics.contradictions.labels(name).inc()
                 reason = f"{name}'s answers contradict each other: {contradiction}"
-                log.warning("answers contradict each other", exchange=name, detail=contradiction)
+
+    async def ask(self, evidence: Evidence, query: Query, period_seconds: int) -> tuple[list[Candle], str | None]:
+        """Make a query and add the answer to the evidence; return it, and how it contradicts earlier answers.
+
+        Raises:
+            ExchangeFailure: There is no valid answer.
+        """
+        candles, fetched_ns = await self.query(query, period_seconds)
+        contradiction = evidence.add(query.window, candles, fetched_ns=fetched_ns)
+        if contradiction:
+            self.venue.metrics.contradictions.labels(self.venue.name).inc()
+            log.warning("answers contradict each other", exchange=self.venue.name, detail=contradiction)
+        return candles, contradiction
 
     async def query_trades(self, query: TradeQuery, pager: TradePager) -> int:
         """Add the answer to a query for trades to its pager; return the time of the answer.

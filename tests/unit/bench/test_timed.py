@@ -95,6 +95,7 @@ def test_every_cell_has_rules_of_the_exchange(cell: TimedCell) -> None:
 def test_rows_are_split_between_the_tables() -> None:
     assert not set(timed_cells.names()) & {fault.name for fault in cells.offered()[0]}
     assert split_rows(None) == (None, None)
+    assert split_rows([]) == ([], [])
     assert split_rows(["late"]) == ([], ["late"])
     assert split_rows(["empty", "late", "other"]) == (["empty", "other"], ["late"])
 

@@ -17,6 +17,7 @@ from dexorder.services.ingestor.broker.slots import Dispatch
 from dexorder.services.ingestor.config import IngestorSettings
 from dexorder.services.ingestor.exchange.dialects.table import CallLimits, Dialect
 from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.history.absences import KnownAbsences
 from dexorder.services.ingestor.history.fetch import Fetcher
 from dexorder.services.ingestor.history.job import Missing
 from dexorder.services.ingestor.history.paging import Page
@@ -41,6 +42,7 @@ class Exchange:
         self.settings = IngestorSettings(**{**FAST, "closing_lag_seconds": 0, **settings})
         self.metrics = IngestorMetrics(CollectorRegistry())
         self.agreement = warm()
+        self.absences = KnownAbsences()
         self.asked: list[TimeRange] = []
 
     async def timeframe(self, session: object, symbol: str, period_seconds: int) -> str:

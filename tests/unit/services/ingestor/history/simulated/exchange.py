@@ -19,6 +19,7 @@ from dexorder.services.common.model.times import SECOND_NS
 from dexorder.services.ingestor.config import IngestorSettings
 from dexorder.services.ingestor.exchange.dialects.table import CallLimits, Dialect
 from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder.services.ingestor.history.absences import KnownAbsences
 from dexorder.services.ingestor.history.agreement import Agreement
 from dexorder.services.ingestor.history.answer_shape import AnswerShapes
 from dexorder.services.ingestor.metrics import IngestorMetrics
@@ -97,6 +98,7 @@ class Exchange:
         self.dialect = Dialect("sim", world.call.candles, volume_tolerance=1e-9 if world.cells else None)
         self.offered = (world.period_seconds, *world.cells)
         self.shapes = AnswerShapes()
+        self.absences = KnownAbsences()
         self._connection = 0
         self._kinds = world.kinds or tuple(LIES)
         self._clock_ns = world.closed_end_ns + SECOND_NS // 2

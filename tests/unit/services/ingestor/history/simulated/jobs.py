@@ -89,6 +89,20 @@ def fetch(world: World, agreement: Agreement | None = None) -> Outcome:
     return outcome
 
 
+def fetch_parts(world: World, parts: Iterable[TimeRange]) -> Outcome:
+    """Run a dispatch of the same request for each part, one after the other."""
+    outcome = Outcome(world, Exchange(world))
+
+    async def put(page: Page) -> None:
+        outcome.pages.append(page)
+
+    for part in parts:
+        outcome.missing += asyncio.run(_run(replace(world.job, span=part), outcome.exchange, put))
+    outcome.pages.sort(key=lambda page: page.span)
+    outcome.missing.sort(key=lambda missing: missing.span)
+    return outcome
+
+
 def most_calls(world: World) -> int:
     """Return the largest allowed number of calls of a job: for each page its chunks and the evidence of the settings.
 
