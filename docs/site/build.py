@@ -22,7 +22,15 @@ from dexorder.cli.app import app
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 PAGES = ("*.md", "docs/*.md", "docs/decisions/*.md", "bench/README.md", "bench/results/*.md", "tests/GUARANTEES.md")
-FILES = ("docs/images/*", "docs/clients/*/*.go", "docs/clients/*/*.ts", "protos/dexorder/**/*.proto", "deploy/**/*")
+FILES = (
+    "docs/images/*",
+    "docs/clients/*/*.go",
+    "docs/clients/*/*.ts",
+    "docs/clients/rust/build.rs",
+    "docs/clients/rust/src/*.rs",
+    "protos/dexorder/**/*.proto",
+    "deploy/**/*",
+)
 FOLDERS = {"docs/decisions": "decisions.md", "bench/results": "measurements.md", "protos": "reference/protos.md"}
 """Folders that pages link to, and the page that the site has instead."""
 _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")

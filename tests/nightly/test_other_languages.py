@@ -19,7 +19,7 @@ PLUGINS = (
     "google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12",
     "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2",
 )
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1_800)]
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def run(*arguments: str, folder: Path, path: Path | None = None) -> subprocess.C
     environment = dict(os.environ)
     if path is not None:
         environment |= {"GOBIN": str(path), "PATH": f"{path}{os.pathsep}{environment['PATH']}"}
-    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    return subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=1_700)
 
 
 def need(*arguments: str, folder: Path, path: Path | None = None) -> None:
@@ -56,7 +56,7 @@ def check(relay: FakeRelay, *program: str, folder: Path) -> None:
 def copy(language: str, tmp_path: Path) -> Path:
     """Return a copy of a client beside a copy of the protos, so that nothing is written into the project."""
     folder = tmp_path / "docs" / "clients" / language
-    ignored = shutil.ignore_patterns("gen", "node_modules", "package-lock.json")
+    ignored = shutil.ignore_patterns("gen", "node_modules", "package-lock.json", "target", "Cargo.lock")
     shutil.copytree(CLIENTS / language, folder, ignore=ignored)
     shutil.copytree(ROOT / "protos", tmp_path / "protos")
     return folder
@@ -81,3 +81,10 @@ def test_the_typescript_client(relay: FakeRelay, tmp_path: Path) -> None:
     need("npm", "run", "-s", "stubs", folder=folder)
     need("npm", "run", "-s", "build", folder=folder)
     check(relay, "npm", "start", "-s", "--", folder=folder)
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="Rust is not installed")
+def test_the_rust_client(relay: FakeRelay, tmp_path: Path) -> None:
+    folder = copy("rust", tmp_path)
+    need("cargo", "build", folder=folder)
+    check(relay, os.environ.get("CARGO_TARGET_DIR", "target") + "/debug/dexorder-example", folder=folder)

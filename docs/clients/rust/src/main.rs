@@ -1,6 +1,6 @@
 //! Requests the history of a market and waits for its notification:
 //!
-//!     cargo run -- 127.0.0.1:50051 BTC/USDT.SIM 3600 1704067200 1704153600
+//!     cargo run -- 127.0.0.1:50051 BTC/USDT.SIM 3600 2024-01-01T00:00:00Z 2024-01-02T00:00:00Z
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -27,7 +27,7 @@ async fn main() {
 async fn run() -> Result<(), AnyError> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [address, ticker, period, start, end] = arguments.as_slice() else {
-        return Err("arguments: ADDRESS TICKER PERIOD_SECONDS START END, the times in seconds since the epoch".into());
+        return Err("arguments: ADDRESS TICKER PERIOD_SECONDS START END".into());
     };
     let mut relay = RelayServiceClient::connect(format!("http://{address}")).await?;
 
@@ -63,8 +63,9 @@ async fn run() -> Result<(), AnyError> {
     Ok(())
 }
 
-fn nanoseconds(seconds: &str) -> Result<u64, AnyError> {
-    Ok(seconds.parse::<u64>()? * 1_000_000_000)
+fn nanoseconds(time: &str) -> Result<u64, AnyError> {
+    let time: prost_types::Timestamp = time.parse()?;
+    Ok(u64::try_from(time.seconds)? * 1_000_000_000)
 }
 
 /// Returns a failed call's text and the fields that it names.
