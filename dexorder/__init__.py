@@ -1,7 +1,10 @@
 """Client library, command line and local suite.
 
-from dexorder import Client
-rows = Client().history("BTC/USDT.SIM", "1h", "2024-01-01", "2024-02-01")
+>>> from dexorder import Client
+>>> with Client() as client:
+...     rows = client.history("BTC/USDT.SIM", "1h", "2024-01-01", "2024-01-02T06:00")
+>>> rows.num_rows
+30
 """
 
 from __future__ import annotations
@@ -12,11 +15,32 @@ if TYPE_CHECKING:
     from dexorder.aio import AsyncClient
     from dexorder.client import Client
     from dexorder.errors import DexorderError, HistoryError
+    from dexorder.request import make_request
+    from dexorder.services.common.model.history import HistoryRequest, Notification, Progress
 
     __version__: str
 
-__all__ = ["AsyncClient", "Client", "DexorderError", "HistoryError"]
-_HOMES = {"AsyncClient": "aio", "Client": "client", "DexorderError": "errors", "HistoryError": "errors"}
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "DexorderError",
+    "HistoryError",
+    "HistoryRequest",
+    "Notification",
+    "Progress",
+    "make_request",
+]
+_VALUES = "services.common.model.history"
+_HOMES = {
+    "AsyncClient": "aio",
+    "Client": "client",
+    "DexorderError": "errors",
+    "HistoryError": "errors",
+    "HistoryRequest": _VALUES,
+    "Notification": _VALUES,
+    "Progress": _VALUES,
+    "make_request": "request",
+}
 
 
 def __getattr__(name: str) -> Any:

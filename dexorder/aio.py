@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dexorder import connection, errors
 from dexorder.aio_realtime import RealtimeCalls
@@ -22,7 +22,9 @@ from dexorder.aio_udf import UdfCalls
 from dexorder.answers import RowSource, Stored, catalog_is_set, is_here
 from dexorder.connection import Connection, relay_address
 from dexorder.ended import Ended, history_error
+from dexorder.many import fetch_many
 from dexorder.moments import Moment
+from dexorder.notebook import ProgressView, is_notebook
 from dexorder.request import check_ticker, make_request, read_part
 from dexorder.services.common.model.coverage import (
     Coverage,
@@ -118,9 +120,9 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         """Close the connection; requests continue."""
         await self._connection.close()
 
-    async def history(
+    def history(
         self,
-        ticker: str,
+        ticker: str | Iterable[str],
         period: str | int,
         since: Moment,
         until: Moment = "now",
@@ -130,35 +132,106 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         client_id: str = "",
         refresh: bool = False,
         on_progress: OnProgress | None = None,
+        progress: bool | None = None,
+        parallel: int = 16,
         timeout: float | None = None,
-    ) -> pa.Table:
+    ) -> Coroutine[Any, Any, pa.Table]:
         """Return the candles of ``[since, until)``; those that are not in the table yet are fetched first.
 
         Args:
-            ticker: ``BTC/USDT.BINANCE``.
+            ticker: ``BTC/USDT.BINANCE``; or several, whose rows follow each other in this order.
             period: ``1h`` or seconds.
-            since: ``now``, ``-30d``, ISO text, date, datetime (UTC without a zone), or seconds, milliseconds or
-                nanoseconds since the epoch; rounded down to the period's grid.
+            since: ``now``, ``today``, ``-30d``, ``3 days ago``, ISO text, date, datetime (UTC without a zone), or
+                seconds, milliseconds or nanoseconds since the epoch; rounded down to the period's grid.
             until: Like ``since``; exclusive; by default the end of the last closed candle.
-            limit: Return only the first candles.
-            request_id: Repeating a call with the same id repeats the same request; default a new id.
+            limit: Return only the first candles of each ticker.
+            request_id: Repeating a call with the same id repeats the same request; default a new id. Of several
+                tickers each request has this id with its number: ``ID-0001``.
             client_id: The caller, for ``list_requests``.
             refresh: Fetch the whole range from the exchange again; candles that have changed are replaced.
-            on_progress: Called at each change.
+            on_progress: Called at each change; of several tickers with the progress of each.
+            progress: Show progress below the cell of a notebook; by default if there is one.
+            parallel: Of several tickers, so many are fetched at a time.
             timeout: Longest wait for the end, in seconds; None waits as long as the relay does.
 
         Returns:
             Rows of ``trading.ohlc``, ascending by ``open_time``; their number is the one that the relay counted.
+            ``to_pandas()`` and ``polars.DataFrame(rows)`` take them as they are.
 
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
             HistoryError: The request ended without all rows; ``record.missing`` has the ranges.
+            ManyFailed: Some of several tickers have no complete history; ``rows`` has those of the others.
             WaitEnded: ``timeout`` passed; the request continues under its id.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
-        name = request_id or new_request_id()
-        request = make_request(name, ticker, period, since, until, limit=limit, client_id=client_id, refresh=refresh)
-        return await self.read(await self.fetch(request, on_progress=on_progress, timeout=timeout))
+        names, is_one = ((ticker,), True) if isinstance(ticker, str) else (tuple(dict.fromkeys(ticker)), False)
+        run_id = request_id or new_request_id()
+        requests = [
+            make_request(
+                run_id if is_one else f"{run_id}-{number:04}",
+                name,
+                period,
+                since,
+                until,
+                limit=limit,
+                client_id=client_id,
+                refresh=refresh,
+            )
+            for number, name in enumerate(names, 1)
+        ]
+        if not requests:
+            raise errors.RequestRefused("ticker: no tickers are given; give at least one")
+        # Not part of the coroutine: what a thread of its own shows would appear below another cell of a notebook.
+        report = _reporter(names, on_progress, progress)
+        return self._history(requests, report, is_one=is_one, parallel=parallel, timeout=timeout)
+
+    async def _history(
+        self,
+        requests: Sequence[HistoryRequest],
+        report: Callable[[str, Progress], None],
+        *,
+        is_one: bool,
+        parallel: int,
+        timeout: float | None,
+    ) -> pa.Table:
+        first = requests[0]
+        if is_one:
+            return await self.read(await self.fetch(first, on_progress=partial(report, first.ticker), timeout=timeout))
+        try:
+            async with asyncio.timeout(timeout):
+                return await fetch_many(
+                    self, requests, parallel=parallel, on_note=self._connection.on_note, on_progress=report
+                )
+        except TimeoutError:
+            raise errors.WaitEnded(
+                f"not all tickers were done in {timeout:g} s; their requests continue, {first.request_id} and others"
+            ) from None
+
+    async def notifications(self, topic: str, *, after: int = 0) -> AsyncGenerator[Notification, None]:
+        """Yield the notifications of a topic, those that are stored and every further one, in order, without end.
+
+        The stream is opened again behind the last one whenever it breaks. Store ``notification.cursor`` to resume.
+
+        Args:
+            topic: ``RESPONSE:{client_id}`` for the ends of all requests of a client, ``HISTORY_READY:{request_id}``,
+                or ``REVISED:{ticker}`` for candles that turned up later.
+            after: Cursor of the last notification that is known; 0 for all that are stored.
+
+        Raises:
+            NotAllowed: The topic is another client's.
+            RelayUnreachable: The relay did not answer for ``patience_seconds``.
+        """
+        request = pb.SubscribeNotificationsRequest(topic=topic, after_cursor=after)
+
+        async def answers() -> None:
+            await self._call(self._stub.ListRequests, pb.ListRequestsRequest(page_size=1))
+
+        messages = self._connection.stream(self._stub.SubscribeNotifications, request, answers)
+        async with aclosing(messages):
+            async for message in messages:
+                request.after_cursor = message.cursor
+                yield decode_notification(topic, message)
 
     async def fetch(
         self,
@@ -427,6 +500,21 @@ class AsyncClient(RealtimeCalls, UdfCalls):
             if notification.request_id == request_id:
                 return notification
         raise AssertionError("the stream of notifications never ends")
+
+
+def _reporter(
+    tickers: Sequence[str], on_progress: OnProgress | None, progress: bool | None
+) -> Callable[[str, Progress], None]:
+    """Return a function that is told the progress of a ticker, and shows it in a notebook."""
+    view = ProgressView(tickers) if progress or (progress is None and is_notebook()) else None
+
+    def report(ticker: str, now: Progress) -> None:
+        if view is not None:
+            view.update(ticker, now)
+        if on_progress is not None:
+            on_progress(now)
+
+    return report
 
 
 async def in_thread(values: Iterator[T]) -> AsyncIterator[T]:

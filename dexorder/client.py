@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from dexorder.aio import AsyncClient
 from dexorder.ended import Ended
 from dexorder.live import LiveUpdate
+from dexorder.services.common.model.history import Notification
 from dexorder.triggers import Triggers
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ class Client:
     """Connection to one relay. Threads may share a client.
 
     The methods are those of AsyncClient. They wait for the result, and call ``on_progress`` in another thread.
+
+    >>> client = Client()  # Client("host:50051"), DEXORDER_RELAY, or the suite on this machine
+    >>> client.history(["BTC/USDT.SIM"], "1h", "2024-01-01", "2024-01-02T06:00", request_id="two").num_rows
+    30
+    >>> client.get_request("two-0001").row_count
+    30
+    >>> for notification in client.notifications("HISTORY_READY:two-0001"):
+    ...     print(notification.status, notification.row_count)
+    ...     break  # the stream has no end
+    OK 30
+    >>> client.close()
     """
 
     def __init__(
@@ -120,6 +132,10 @@ class Client:
     ) -> Iterator[LiveUpdate]:
         """See AsyncClient.live."""
         return self._iterate(self._client.live(tickers, periods, trades=trades, running=running, keep_all=keep_all))
+
+    def notifications(self, topic: str, *, after: int = 0) -> Iterator[Notification]:
+        """See AsyncClient.notifications."""
+        return self._iterate(self._client.notifications(topic, after=after))
 
     def read_batches(self, ended: Ended, *, partial: bool = False) -> Iterator[pa.RecordBatch]:
         """See AsyncClient.read_batches."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
     from dexorder.services.common.model.history import RequestRecord
 
 
@@ -86,6 +90,22 @@ class HistoryFailed(HistoryError):
 
 class HistoryTimedOut(HistoryError):
     """TIMEOUT: the relay saw no progress for too long."""
+
+
+class ManyFailed(DexorderError):
+    """Some of many tickers have no complete history.
+
+    Attributes:
+        errors: The error of each of these tickers.
+        rows: Rows of the other tickers; None if there are none.
+    """
+
+    def __init__(self, failed: Mapping[str, DexorderError], rows: pa.Table | None) -> None:
+        shown = "; ".join(f"{ticker}: {error}" for ticker, error in list(failed.items())[:3])
+        more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
+        super().__init__(f"{len(failed):,} tickers have no complete history: {shown}{more}")
+        self.errors = failed
+        self.rows = rows
 
 
 class HistoryMismatch(HistoryError):

@@ -32,7 +32,11 @@ _FORMS = (
 
 
 def moment_ns(moment: Moment, field: str, *, now_ns: int) -> int:
-    """Return nanoseconds since the epoch, not rounded; InvalidRequest names the field and what is accepted."""
+    """Return nanoseconds since the epoch, not rounded; InvalidRequest names the field and what is accepted.
+
+    >>> moment_ns("-1h30m", "since", now_ns=parse_time("2024-01-31T12:00:00Z")) == parse_time("2024-01-31T10:30:00Z")
+    True
+    """
     if isinstance(moment, dt.date):
         return parse_time(moment.isoformat(), field)
     if isinstance(moment, int | float) and not isinstance(moment, bool) and isfinite(moment):

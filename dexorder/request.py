@@ -35,7 +35,12 @@ def make_request(
     client_id: str = "",
     refresh: bool = False,
 ) -> HistoryRequest:
-    """Return a request, its range rounded down to the period's grid; RequestRefused names a value that is invalid."""
+    """Return a request, its range rounded down to the period's grid; RequestRefused names a value that is invalid.
+
+    >>> request = make_request("mine", "BTC/USDT.BINANCE", "1h", "2024-01-01T00:40", "2024-01-02")
+    >>> print(request.period_seconds, request.span)
+    3600 [2024-01-01T00:00:00Z, 2024-01-02T00:00:00Z)
+    """
     check_ticker(ticker)
     seconds, span = read_range(period, since, until, now_ns=now_ns)
     check_limit(limit)

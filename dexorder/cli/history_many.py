@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,9 @@ from dexorder.cli import output, progress
 from dexorder.cli.history import result_json
 from dexorder.cli.sinks import FileRows, file_rows
 from dexorder.ended import Ended
+from dexorder.many import SharedQuota
 from dexorder.runs import STDOUT, Run
-from dexorder.services.common.model.history import HistoryRequest, RequestStatus
-
-QUOTA_SECONDS = 2.0
-"""Wait before a submission that exceeded the quota is repeated, unless a request of this run ends before."""
+from dexorder.services.common.model.history import RequestStatus
 
 
 class FileIncomplete(errors.DexorderError):
@@ -67,7 +65,7 @@ class ManyFollower:
         self._on_note = progress.ignore if quiet else without_repeats(self._err.print)
         self._results: dict[int, Result] = {}
         self._accepted: set[int] = set()
-        self._ended = asyncio.Event()
+        self._quota = SharedQuota(self._on_note)
         self._common: FileRows | None = None
         self._common_lock = asyncio.Lock()
 
@@ -114,7 +112,7 @@ class ManyFollower:
         for index in indices:
             result = await self._process(client, shown, index)
             self._results[index] = result
-            self._ended.set()
+            self._quota.ended()
             ok = result.status == RequestStatus.OK
             shown.ended(result.request_id, result.line(), ok=ok, rows=result.rows)
             if self._run.output.as_json:
@@ -125,7 +123,7 @@ class ManyFollower:
         try:
             request = self._run.request(index)
             on_progress = shown.started(request)
-            await self._submit(client, request)
+            await self._quota.submit(client, request)
         except (errors.RequestRefused, errors.NotAllowed) as error:
             return Result(ticker, request_id, "REFUSED", error=str(error))
         self._accepted.add(index)
@@ -146,18 +144,6 @@ class ManyFollower:
         except (errors.DexorderError, OSError) as error:
             return Result(ticker, request_id, "UNREAD", ended, str(error))
         return Result(ticker, request_id, str(record.status), ended, reason)
-
-    async def _submit(self, client: AsyncClient, request: HistoryRequest) -> None:
-        """Submit a request. If the caller's quota is used up, wait until a request ends, of this run or elsewhere."""
-        while True:
-            self._ended.clear()
-            try:
-                await client.submit(request)
-                return
-            except errors.QuotaReached as error:
-                self._on_note(f"{error}; waiting until a request ends")
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ended.wait(), QUOTA_SECONDS)
 
     async def _write_rows(self, client: AsyncClient, ended: Ended, index: int) -> None:
         """Write the rows to the file of the ticker or to the common file, if requested."""

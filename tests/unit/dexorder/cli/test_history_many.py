@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from dexorder.cli import history_many
+from dexorder import many
 from dexorder.cli.app import app
 from tests.fakes.candle_table import HOURS, OTHER, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
@@ -123,7 +123,7 @@ def test_unreachable_relay_ends_the_run_but_keeps_its_record(fake: FakeRelay, tm
 
 
 def test_run_waits_if_the_quota_is_used_up(fake: FakeRelay, tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_many, "QUOTA_SECONDS", 0.05)
+    monkeypatch.setattr(many, "QUOTA_SECONDS", 0.05)
     fake.no_room = 3
     result = run(TICKER, "B/USDT.SIM", "1h", *SPAN)
     assert result.exit_code == 0, result.stderr

@@ -1,0 +1,43 @@
+"""A user's program, which mypy checks as part of `make check`; it is not run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import assert_type
+
+import pyarrow as pa
+
+from dexorder import AsyncClient, Client, HistoryError, HistoryRequest, Notification, Progress, make_request
+from dexorder.services.common.model.coverage import Coverage
+from dexorder.services.common.model.history import RequestRecord
+
+
+def blocking() -> None:
+    def on_progress(now: Progress) -> None:
+        print(now.settled_periods, now.expected_periods)
+
+    with Client("127.0.0.1:50051") as client:
+        rows = client.history("BTC/USDT.SIM", "1h", dt.date(2024, 1, 1), "now", on_progress=on_progress)
+        assert_type(rows, pa.Table)
+        assert_type(client.history(["BTC/USDT.SIM", "ETH/USDT.SIM"], 3600, "-30d", parallel=4), pa.Table)
+        assert_type(client.notifications("RESPONSE:me", after=7), Iterator[Notification])
+        assert_type(client.coverage("BTC/USDT.SIM", "1h"), Coverage)
+        assert_type(client.list_requests(limit=3), list[RequestRecord])
+        request = make_request("mine", "BTC/USDT.SIM", "1h", "2024-01-01")
+        assert_type(request, HistoryRequest)
+        assert_type(client.submit(request), str)
+        client.history("BTC/USDT.SIM", "1h")  # type: ignore[call-arg]  # since is required
+        client.history(7, "1h", "-1d")  # type: ignore[arg-type]
+        client.history("BTC/USDT.SIM", "1h", "-1d", limit="7")  # type: ignore[arg-type]
+
+
+async def asynchronous() -> None:
+    async with AsyncClient() as client:
+        assert_type(await client.history("BTC/USDT.SIM", "1h", "-1d"), pa.Table)
+        async for notification in client.notifications("REVISED:BTC/USDT.SIM"):
+            assert_type(notification, Notification)
+    try:
+        pass
+    except HistoryError as error:
+        assert_type(error.record, RequestRecord)
