@@ -185,11 +185,11 @@ def _steps(
     conditions: dict[int, Typed],
     least: tuple[int, ...],
     at: Position,
-) -> tuple[dict[int, Function], ...]:
-    made: dict[tuple[int, tuple[object, ...]], Function] = {}
-    found: list[dict[int, Function]] = []
+) -> tuple[dict[int, Function | int], ...]:
+    made: dict[tuple[int, tuple[object, ...]], Function | int] = {}
+    found: list[dict[int, Function | int]] = []
     for takes, numbers in zip(automaton.states, contexts, strict=True):
-        functions: dict[int, Function] = {}
+        functions: dict[int, Function | int] = {}
         for known in sorted(numbers):
             key = known, tuple((take.tests, take.completes) for take in takes)
             if key not in made:
@@ -201,8 +201,8 @@ def _steps(
 
 def _step(
     takes: tuple[Take, ...], current: int, conditions: dict[int, Typed], least: tuple[int, ...], at: Position
-) -> Function:
-    """Return the function of one state: a bit set of its edges that take the row."""
+) -> Function | int:
+    """Return the function of one state: a bit set of its edges that take the row; or the bit set itself."""
     emitter = Emitter()
     names: dict[int, str] = {}
 
@@ -232,7 +232,9 @@ def _step(
             ]
             bits = f"({3 << 2 * index} if {' or '.join(f'({way})' for way in ways)} else {bits})"
         parts.append(f"({bits} if {' and '.join(tests)} else 0)")
-    return generate(" | ".join(parts), PATTERN, emitter, at)
+    function = generate(" | ".join(parts), PATTERN, emitter, at)
+    tested = {each.variable for take in takes for way in (take.tests, *take.completes) for each in way}
+    return function if tested & conditions.keys() else int(function(*[None] * len(PATTERN)))
 
 
 def _measure_functions(

@@ -27,6 +27,8 @@ from dexorder.services.common.cep.refusals import MAX_PARTIAL_MATCHES, MAX_SPAN_
 
 START = sys.maxsize
 """First row of the partial match that has none yet; Flink orders it last."""
+_SHORT_SPAN = 512
+"""Rows of a match below which a few matches can't exceed a limit."""
 
 
 Move: TypeAlias = tuple[int, int | None, bool]
@@ -40,7 +42,8 @@ class MatchPlan(NamedTuple):
         variables: Names of the pattern's variables.
         automaton: Its states.
         steps: For each state, by number of bounds: a function that returns a bit set of the edges that take the row
-            (bit ``2 i``) and of those that complete the match besides (bit ``2 i + 1``).
+            (bit ``2 i``) and of those that complete the match besides (bit ``2 i + 1``); or the bit set, if it depends
+            on no condition.
         measures: By number of bounds: a function that returns the measures.
         moves: For each state, by bit set: what it means; filled as bit sets occur.
         within_ns: Time in which a match must end; 0 for any.
@@ -53,7 +56,7 @@ class MatchPlan(NamedTuple):
 
     variables: tuple[str, ...]
     automaton: Automaton
-    steps: tuple[Mapping[int, Function], ...]
+    steps: tuple[Mapping[int, Function | int], ...]
     measures: Mapping[int, Function]
     moves: tuple[dict[int, tuple[Move, ...]], ...]
     within_ns: int
@@ -84,11 +87,13 @@ class Rows(Protocol):
 class Matcher:
     """Partial and waiting matches of one trigger on one ticker."""
 
-    __slots__ = ("_plan", "_start_step", "completed", "partials")
+    __slots__ = ("_few", "_plan", "_start_step", "completed", "partials")
 
     def __init__(self, plan: MatchPlan) -> None:
         self._plan = plan
         self._start_step = plan.steps[plan.automaton.start][0]
+        most = MAX_WORK_PER_ROW // (plan.weight + plan.aggregates * _SHORT_SPAN)
+        self._few = min(most, MAX_PARTIAL_MATCHES)
         self.partials: Heap = [(START, plan.automaton.start, ())]
         self.completed: Heap = []
 
@@ -108,30 +113,39 @@ class Matcher:
         """
         partials, rows, base, ticker = self.partials, stream.rows, stream.base, stream.ticker
         if len(partials) == 1 and not self.completed:
-            if not self._start_step(rows, base, n, row, (), ticker, None):
+            step = self._start_step
+            if not (step if type(step) is int else step(rows, base, n, row, (), ticker, None)):  # type: ignore[operator]
                 return []
             found: list[Found] = []
         else:
             found = self.on_time(stream, row[0])
             partials = self.partials
-            self._check_limits(n)
+            if len(partials) + len(self.completed) > self._few or n - partials[0][0] > _SHORT_SPAN:
+                self._check_limits(n)
         new: Heap = []
         potential: Heap = []
         steps, moves = self._plan.steps, self._plan.moves
-        for partial in partials:
+        size = 0
+        for partial in partials:  # this loop is most of what a trigger costs
             first, state, bounds = partial
             known = len(bounds)
-            mask = steps[state][known](rows, base, n, row, bounds, ticker, None)
+            step = steps[state][known]
+            mask = step if type(step) is int else step(rows, base, n, row, bounds, ticker, None)  # type: ignore[operator]
             if mask:
                 begin = n if first == START else first
                 for many, target, completes in moves[state].get(mask) or self._moves(state, mask):
                     longer = bounds if many == known else bounds + (n,) * (many - known)
                     if target is not None:
-                        push(new, (begin, target, longer))
+                        if size and begin < new[(size - 1) >> 1][0]:
+                            push(new, (begin, target, longer))
+                        else:
+                            new.append((begin, target, longer))
+                        size += 1
                     if completes:
                         push(potential, (begin, n + 1, longer))
             if first == START:
-                push(new, partial)
+                new.append(partial)  # as the last of all
+                size += 1
         self.partials = new
         if potential:
             for element in potential:
