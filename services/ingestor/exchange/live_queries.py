@@ -13,7 +13,7 @@ from dexorder.services.common.model.page import Candle
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange.dialects.live_trades import PAGE_TRADES, TradeQuery
+from dexorder.services.ingestor.exchange.dialects.live_trades import TradeQuery
 from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer, check_market, read_candles
 from dexorder.services.ingestor.exchange.venue import Session, Venue
 from dexorder.services.ingestor.realtime.numbered_feed import Answer
@@ -63,11 +63,11 @@ class LiveQueries:
             clock_ns = await self._clock(session)
 
             async def fetch() -> T:
-                rows = await session.client.fetch_trades(symbol, since_ms, PAGE_TRADES, dict(params))
+                rows = await session.client.fetch_trades(symbol, since_ms, series.page, dict(params))
                 received_ns = clock.wall_ns()
                 _check_answer(session, symbol, rows, strict=series.numbered)
                 trades = [series.read(row, received_ns) for row in rows]
-                return accept(Answer(trades, len(trades) >= PAGE_TRADES, clock_ns))
+                return accept(Answer(trades, len(trades) >= series.page, clock_ns))
 
             return await session.query(f"{symbol} trades, {query}", fetch)
 

@@ -2,8 +2,8 @@
 
 The socket proves nothing here. Its trades are only live copies, and news of REST that it lacks show that it is dead.
 An answer with the newest trades is whole if it reaches back before the settled time. If it does not, the trades between
-are queried by time, from a trade before the settled time on. If the exchange does not give them they are lost, which
-`lost` tells, and the next span starts behind them.
+are queried by time, where the exchange can do that, from a trade before the settled time on. If it does not give them
+they are lost, which `lost` tells, and the next span starts behind them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ class AgreedFeed:
 
     is_numbered = False
 
-    def __init__(self, begin_ns: int, *, now_ns: int, poll_ns: int, silence: SilenceLimit | None = None) -> None:
-        """Begin with the trades from ``begin_ns`` on; ask REST every ``poll_ns``."""
+    def __init__(
+        self, begin_ns: int, *, now_ns: int, poll_ns: int, by_time: bool = True, silence: SilenceLimit | None = None
+    ) -> None:
+        """Begin with the trades from ``begin_ns`` on; ask REST every ``poll_ns``, ``by_time`` if it can be."""
         self.due_ns: int = now_ns
         """Time of the next query."""
         self.skipped: list[Gap] = []
@@ -40,6 +42,7 @@ class AgreedFeed:
         """Spans whose trades the exchange no longer had."""
         self._sequence = AgreedTrades(begin_ns)
         self._poll_ns = poll_ns
+        self._by_time = by_time
         self._silence = silence or SilenceLimit(now_ns=now_ns)
         self._last: Trade | None = None
         self._newest: list[Trade] = []
@@ -101,6 +104,8 @@ class AgreedFeed:
                 raise BadAnswer(f"the answer has no trades, although {self._last} is known", kind="hole")
             if not trades or trades[0].time_ns < self._sequence.settled_ns:
                 return self._confirm(trades, now_ns)
+            if not self._by_time:
+                return self._give_up(now_ns)
             self._between, self._pages, self._is_linked = {}, 0, False
             self._since_ns = self._lookback_ns()
             self.due_ns = now_ns

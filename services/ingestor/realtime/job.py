@@ -98,7 +98,7 @@ class RealtimeJob:
             self._feed = NumberedFeed(series, begin_ns, last_number, now_ns=now_ns)
         else:
             poll_ns = int(services.settings.trade_poll_seconds * SECOND_NS)
-            self._feed = AgreedFeed(begin_ns, now_ns=now_ns, poll_ns=poll_ns)
+            self._feed = AgreedFeed(begin_ns, now_ns=now_ns, poll_ns=poll_ns, by_time=series.by_time)
         self._settled_number = self._last_number = -1
         if series.numbered and resume.last_trade_id.isdecimal():
             self._settled_number = self._last_number = int(resume.last_trade_id)

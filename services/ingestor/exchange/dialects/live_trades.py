@@ -17,7 +17,7 @@ from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer
 from dexorder.services.ingestor.realtime.trade import Trade
 
 PAGE_TRADES = 1_000
-"""Number of trades that a query asks for."""
+"""Number of trades that a query asks for, unless the exchange allows fewer."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SLACK_NS = 2_000
@@ -46,6 +46,9 @@ class TradeSeries:
         numbered: Ids are consecutive numbers within a market, so a missing trade shows.
         from_number: Parameter of ccxt's ``fetch_trades`` for the number of the first trade; empty if there is none.
         since_text: ``fetch_trades`` takes ``since`` in nanoseconds as a text among its parameters.
+        by_time: ``fetch_trades`` with ``since`` returns the oldest trades from then on. Otherwise only the newest can
+            be had: ccxt drops those before ``since`` from them, or refuses ``since``.
+        page: Number of trades that a query asks for.
         watch: Parameters of ccxt's ``watch_trades``.
         time_ns: Reads a trade's time from ccxt's trade.
         fills: Reads the number of fills in it.
@@ -54,6 +57,8 @@ class TradeSeries:
     numbered: bool = False
     from_number: str = ""
     since_text: bool = False
+    by_time: bool = True
+    page: int = PAGE_TRADES
     watch: Mapping[str, str] = field(default_factory=dict)
     time_ns: Callable[[Mapping[str, Any]], int] = lambda trade: int(trade["timestamp"]) * MS_NS
     fills: Callable[[Mapping[str, Any]], int] = lambda trade: 1
@@ -111,6 +116,9 @@ _SERIES: Mapping[str, TradeSeries] = {
     "binance": _BINANCE,
     "binanceus": replace(_BINANCE),
     "kraken": TradeSeries(numbered=True, since_text=True, time_ns=_kraken_time_ns),
+    "bybit": TradeSeries(by_time=False),
+    "coinbase": TradeSeries(by_time=False),
+    "okx": TradeSeries(by_time=False, page=500),
 }
 
 

@@ -28,11 +28,12 @@ class Feeds(RuleBasedStateMachine):
 
     feed: AgreedFeed
 
-    @initialize(steps=st.lists(st.integers(1, 3), max_size=14), honours_since=st.booleans())
-    def begin(self, steps: list[int], honours_since: bool) -> None:
+    @initialize(steps=st.lists(st.integers(1, 3), max_size=14), honours_since=st.booleans(), by_time=st.booleans())
+    def begin(self, steps: list[int], honours_since: bool, by_time: bool) -> None:
         self.now_ns = 0
         self.clock_ns = BEGIN_NS
-        self.honours_since = honours_since
+        self.honours_since = honours_since and by_time
+        self.by_time = by_time
         self.tape = [_trade(0, BEGIN_NS - SECOND_NS)]
         self.coming = []
         time_ns = BEGIN_NS
@@ -41,7 +42,7 @@ class Feeds(RuleBasedStateMachine):
             self.coming.append(_trade(i, time_ns))
         self.expected = list(self.coming)
         self.released: list[Trade] = []
-        self.feed = AgreedFeed(BEGIN_NS, now_ns=0, poll_ns=SECOND_NS)
+        self.feed = AgreedFeed(BEGIN_NS, now_ns=0, poll_ns=SECOND_NS, by_time=by_time)
         self.was_faulty = False
 
     @rule(seconds=st.integers(0, 6))
@@ -59,6 +60,7 @@ class Feeds(RuleBasedStateMachine):
     def rest_answers(self, drop: int) -> None:
         """Answer a query; sometimes without one of the trades, but never twice in a row."""
         query = self.feed.query()
+        assert self.by_time or query == TradeQuery()
         if query == TradeQuery() or not self.honours_since:
             found = self.tape[-PAGE:]
         else:
