@@ -87,7 +87,7 @@ class VerificationState:
             off_grid=tuple(found.off_grid[:MAX_LISTED_RANGES]),
             off_grid_rows=found.off_grid_rows,
             unclaimed_periods=found.unclaimed_periods,
-            repairs=repair.request_ids,
+            repairs=tuple(each.request_id for each in repair.requests),
             repaired_periods=total_periods(
                 [part for each in repair.spans for part in intersect(found.lost, each)], period
             ),
@@ -99,11 +99,16 @@ class VerificationState:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Requests that fetch ``spans`` again, and the number of rows that were removed before."""
+    """Requests that fetch ``spans`` again, and how many of the wrong rows that were found have been removed."""
 
-    request_ids: tuple[str, ...] = ()
+    requests: tuple[HistoryRequest, ...] = ()
     spans: tuple[TimeRange, ...] = ()
     removed_rows: int = 0
+
+    def followed_by(self, other: Repair) -> Repair:
+        """Return this repair with the one of what it left; its requests replace those that ended because of that."""
+        ended = [each for each in self.requests if not any(each.span.overlaps(part) for part in other.spans)]
+        return replace(self, requests=(*ended, *other.requests))
 
 
 class Verifier:
@@ -158,11 +163,33 @@ class Verifier:
             current = replace(current, repair=await self.repair(series, found, caller, check.differing_ranges))
             yield current
         if check.fetched and current.repair.spans:
-            for request_id in current.repair.request_ids:
-                async with aclosing(self._values.wait(request_id)) as waits:
+            async with aclosing(self._wait(current.repair)) as waits:
+                async for waiting in waits:
+                    yield replace(current, waiting=waiting)
+            left = await self._left(series, current.repair.spans)
+            if left.unexpected:
+                more = await self.repair(series, left, caller)
+                async with aclosing(self._wait(more)) as waits:
                     async for waiting in waits:
                         yield replace(current, waiting=waiting)
+                current = replace(current, repair=current.repair.followed_by(more))
             yield replace(current, after_repair=await self._values.check_again(check, current.repair.spans))
+
+    async def _wait(self, repair: Repair) -> AsyncGenerator[Waiting, None]:
+        """Yield the progress of a repair's requests until all have ended."""
+        for request in repair.requests:
+            async with aclosing(self._values.wait(request.request_id)) as waits:
+                async for waiting in waits:
+                    yield waiting
+
+    async def _left(self, series: Series, spans: Sequence[TimeRange]) -> Comparison:
+        """Return the rows that stand where a repair has found that the exchange has no candle (any more)."""
+        found = Comparison()
+        for window in (
+            part for each in spans for part in split_by_periods(each, series.period_seconds, WINDOW_PERIODS)
+        ):
+            found.add(await self._compare_window(series, window))
+        return Comparison(unexpected=found.unexpected)
 
     async def _check(self, series: Series, requested: TimeRange) -> AsyncGenerator[VerificationState, None]:
         current = VerificationState(series)
@@ -232,7 +259,7 @@ class Verifier:
         log.error(DIFFERENCES, verify_id=verify_id, **series._asdict(), again=len(spans), windows=len(look.windows))
         await self._engine.submitter.refetch(series, spans, f"{verify_id}: {DIFFERENCES}", requests, caller, remove)
         replaced = total_periods([part for each in spans for part in intersect(look.unsure, each)], period)
-        return Repair(tuple(each.request_id for each in requests), tuple(spans), max(removed - replaced, 0))
+        return Repair(tuple(requests), tuple(spans), max(removed - replaced, 0))
 
     async def _extent(self, series: Series, requested: TimeRange) -> TimeRange | None:
         """Return the range from the first to the last period that coverage or the table has, on the grid."""

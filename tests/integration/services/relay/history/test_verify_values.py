@@ -101,6 +101,31 @@ async def test_a_value_changed_by_hand_is_found_and_repaired(tmp_path: Path) -> 
         assert again.well() and again.values and not again.values.differing
 
 
+async def test_candle_that_the_exchange_no_longer_has_is_removed_by_one_repair(tmp_path: Path) -> None:
+    start, end, gone = 600, 4_200, 1_259
+    async with whole(tmp_path, sim=settings(), upsert=True) as w:
+        await w.ask("fetched", TICKER, 60, span(start, end))
+        truth = await w.sim.truth(span(start, end))
+        row = await asyncio.to_thread(_rows, w, span(gone, gone + 1))
+        withdrawn = span(gone, gone + 1)
+        await w.sim.faults({"kind": "absent", "span": [withdrawn.start_ns, withdrawn.end_ns], "coarser": "computed"})
+        del truth[at(gone)]
+        for wrong_rows in (0, 1):  # of the first one, coverage says that it is there
+            found = await verify(w, start, end, repair=True)
+            ended = [(await w.client.wait(each)).record for each in found.repairs]
+            assert found.well(ended), [each.error_message for each in ended]
+            assert found.wrong_rows == found.removed_rows == wrong_rows
+            assert await table_of(w, span(start, end)) == truth
+            again = await verify(w, start, end)
+            assert again.well() and again.values and not again.values.differing
+            await asyncio.to_thread(put_by_hand, w, row)
+
+
+def put_by_hand(w: Whole, row: pa.Table) -> None:
+    """Append a row that no page brought."""
+    w.suite.pipeline.catalog.load_table(OHLC.name).append(row)
+
+
 async def test_exchange_that_contradicts_itself_is_told(tmp_path: Path) -> None:
     """Its minute is not what it was when its hour was computed; the table has what it answers now, in the end."""
     start, end = 600, 4_200
