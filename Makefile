@@ -10,7 +10,7 @@ PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
 STAMP := .venv/.setup-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
 
-.PHONY: help setup classes demo check test smoke nightly soak bench proto proto-baseline docs site lock clean
+.PHONY: help setup classes demo check test smoke nightly soak bench proto proto-baseline docs site wheel lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,7 +48,7 @@ test: classes  ## All tests but the long ones; a real Kafka and a real Spark, on
 
 smoke: classes  ## The whole suite as processes, each part killed once, and the other long tests.
 	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
-	  tests/smoke tests/conformance tests/integration
+	  tests/smoke tests/conformance tests/integration tests/newcomer
 
 nightly: classes  ## Shortened campaigns; every property with new random examples, whose seed is printed.
 	$(PY) -m pytest -m "nightly and not soak"
@@ -70,6 +70,9 @@ docs: setup  ## Write docs/settings.md from the settings classes.
 
 site: setup  ## The documentation as a site in ./site.
 	$(PY) docs/site/build.py
+
+wheel: setup  ## The package, in dist/.
+	$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 proto-baseline:  ## After a landing: our own protos become what must stay readable.
 	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/

@@ -1,0 +1,1 @@
+"""What a new user does: install the wheel and follow the tutorial."""

@@ -1,0 +1,103 @@
+"""The wheel in an environment of its own, with nothing of the checkout or of this user around it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dexorder.setup import config
+from dexorder.supervisor.plan import Ports
+from dexorder.testing.processes import free_block, until
+from tests.paths import ROOT
+
+READY_SECONDS = 240
+
+
+def build_wheel(folder: Path) -> Path:
+    """Write the project's wheel into a folder."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    copy = folder / "source"  # setuptools writes beside its sources
+    shutil.copytree(ROOT / "dexorder", copy / "dexorder", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, copy / name)
+    subprocess.run([*command, "--wheel-dir", str(folder), str(copy)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """Environment with the wheel, whose dependencies are the locked ones; its folder's name has a space."""
+
+    home: Path
+
+    @property
+    def python(self) -> Path:
+        """Return the environment's interpreter."""
+        return self.home / "my env" / "bin" / "python"
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables of a new login, and the cache of jars, whose download is no part of this."""
+        path = f"{self.python.parent}:/usr/local/bin:/usr/bin:/bin"
+        cache = str(config.load().cache_dir)
+        return {"HOME": str(self.home), "PATH": path, "LANG": "C.UTF-8", "COLUMNS": "140", "DEXORDER_CACHE": cache}
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the new user's home; its standard output has the errors as well."""
+        return subprocess.run(
+            command,
+            cwd=self.home,
+            env=self.environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=120,
+            check=False,
+        )
+
+    @contextmanager
+    def suite(self) -> Iterator[None]:
+        """Run ``dexorder up`` on free ports until the block ends."""
+        log = self.home / "up.log"
+        command = [
+            str(self.python.with_name("dexorder")),
+            "up",
+            "--base-port",
+            str(free_block(len(Ports.__annotations__))),
+        ]
+        with log.open("w") as output:
+            process = subprocess.Popen(command, cwd=self.home, env=self.environment(), stdout=output, stderr=output)
+        try:
+            until(lambda: "all parts are ready" in log.read_text(), READY_SECONDS, log.read_text)
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def install(folder: Path) -> Newcomer:
+    """Create the environment: the wheel alone, and a path to this environment's packages instead of their download."""
+    newcomer = Newcomer(folder)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", newcomer.python.parents[1]], check=True)
+    packages = next((newcomer.python.parents[1] / "lib").glob("python*/site-packages"))
+    (packages / "locked.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    wheel = build_wheel(folder)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        newcomer.python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    ]
+    subprocess.run([*command, str(wheel)], check=True)
+    return newcomer
