@@ -16,21 +16,26 @@ from dexorder.supervisor.state import default_directory, is_running, read_state,
 
 
 class Target(NamedTuple):
-    """Part that clients call."""
+    """Port that clients connect to."""
 
     part: str
+    port: str
+    """Name in `Ports`."""
     variable: str
     """Environment variable with its address."""
     default: str
     """Address on the default ports."""
 
 
-RELAY = Target("relay", "DEXORDER_RELAY", "127.0.0.1:50051")
-SPARK = Target("spark", "DEXORDER_SPARK_ADDRESS", "127.0.0.1:50055")
+RELAY = Target("relay", "relay", "DEXORDER_RELAY", "127.0.0.1:50051")
+SPARK = Target("spark", "spark", "DEXORDER_SPARK_ADDRESS", "127.0.0.1:50055")
+GATEWAY = Target("gateway", "gateway", "DEXORDER_GATEWAY_ADDRESS", "127.0.0.1:50053")
+EVENTS_FAST = Target("gateway", "events_sub", "DEXORDER_PUBLISHER_FAST", "tcp://127.0.0.1:5570")
+EVENTS_GUARANTEED = Target("gateway", "events_router", "DEXORDER_PUBLISHER_GUARANTEED", "tcp://127.0.0.1:5571")
 
 
 def address_of(target: Target, given: str | None) -> str:
-    """Return host:port of a part: as given, else its variable's, else that of the suite on this machine.
+    """Return the address: as given, else its variable's, else that of the suite on this machine.
 
     Raises:
         DexorderError: Several suites run here, none of them in this folder or on the default ports.
@@ -49,11 +54,14 @@ def choose(target: Target, addresses: set[str]) -> str:
         return target.default
     if len(addresses) > 1:
         listed = ", ".join(sorted(addresses))
-        raise DexorderError(f"several suites run here: set {target.variable} to the {target.part} of one, of {listed}")
+        raise DexorderError(f"several suites run here: set {target.variable} to the address of one, of {listed}")
     return next(iter(addresses))
 
 
 def _address(directory: Path, target: Target) -> str:
     suite = read_state(directory)
     part = suite.parts.get(target.part) if suite is not None else None
-    return part.address if part is not None else target.default
+    if part is None or target.port not in part.ports:
+        return target.default
+    scheme = "tcp://" if target.default.startswith("tcp://") else ""
+    return scheme + part.ports[target.port]

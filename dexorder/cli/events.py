@@ -17,6 +17,7 @@ from typing import Any
 from dexorder.cli import output
 from dexorder.cli.events_text import STATUSES as STATUSES
 from dexorder.cli.events_text import ack_json, event_line, record_cells, record_json, record_lines, shown_json
+from dexorder.context import EVENTS_FAST, EVENTS_GUARANTEED, address_of
 from dexorder.errors import DexorderError, RequestRefused, WaitEnded
 from dexorder.events import gateway_client
 from dexorder.events.event_builder import build_event
@@ -180,6 +181,7 @@ def send_zmq(event: given.UserEvent, outbox: Path | None, timeout: float, as_jso
             _print_ack({"event_id": event_id, "status": "QUEUED"}, as_json)
 
     chosen: dict[str, Any] = {"outbox": outbox} if outbox else {}
+    chosen |= {"fast": address_of(EVENTS_FAST, None), "guaranteed": address_of(EVENTS_GUARANTEED, None)}
     with Publisher(on_outcome=on_outcome, on_queued=on_queued, **chosen) as publisher:
         _wait_for_subscription(publisher, event)
         publisher.submit_event(event)

@@ -14,7 +14,8 @@ events_app = typer.Typer(no_args_is_help=True, help="User events: follow, send a
 PRIORITIES = ("INFORMATIONAL", "NORMAL", "CRITICAL")
 
 Gateway = Annotated[
-    str | None, typer.Option(help="host:port of the gateway; default DEXORDER_GATEWAY_ADDRESS, else 127.0.0.1:50053")
+    str | None,
+    typer.Option(help="host:port of the gateway; default DEXORDER_GATEWAY_ADDRESS, else the suite on this machine"),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import grpc
 from pydantic import SecretStr
 
+from dexorder.context import GATEWAY, address_of
 from dexorder.errors import DexorderError
 from dexorder.events.errors import GatewayRefused, GatewayUnreachable
 from dexorder.services.common.config import BadSettings, read_settings
@@ -21,15 +21,14 @@ from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 
-DEFAULT_GATEWAY = "127.0.0.1:50053"
 CALL_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 5.0
 
 
 def gateway_address(address: str | None) -> str:
-    """Return host:port: the given one, else ``DEXORDER_GATEWAY_ADDRESS``, else 127.0.0.1:50053."""
-    return address or os.environ.get("DEXORDER_GATEWAY_ADDRESS") or DEFAULT_GATEWAY
+    """Return host:port: the given one, else ``DEXORDER_GATEWAY_ADDRESS``, else that of the suite on this machine."""
+    return address_of(GATEWAY, address)
 
 
 @asynccontextmanager

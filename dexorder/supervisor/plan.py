@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -143,6 +143,8 @@ class Part:
     after: tuple[str, ...]
     """Parts of this suite that must be ready before it starts."""
     stop_seconds: float
+    ports: Mapping[str, str] = field(default_factory=dict)
+    """host:port of each port on which it listens, by its name in `Ports`."""
 
 
 def parse_only(text: str) -> tuple[str, ...]:
@@ -195,6 +197,7 @@ def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Map
         health=f"{scheme}://{address}",
         after=tuple(other for other in STARTS_AFTER.get(name, ()) if other in options.parts),
         stop_seconds=STOP_SECONDS.get(name, 15.0),
+        ports={port: options.address(port) for port in OWNED[name]},
     )
 
 

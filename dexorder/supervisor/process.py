@@ -75,7 +75,7 @@ class PartProcess:
         self.part = part
         self.ready = asyncio.Event()
         """Set when the part is ready for the first time."""
-        self.state = PartState(part.address, part.health)
+        self.state = PartState(part.address, part.health, ports=part.ports)
         """The part's entry in suite.json; ``on_change`` receives each change."""
         self._directory = directory
         self._guard = guard

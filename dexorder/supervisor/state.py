@@ -28,6 +28,8 @@ class PartState:
     restarts: int = 0
     detail: str = ""
     """Reason of its last death; empty if it never died."""
+    ports: Mapping[str, str] = field(default_factory=dict)
+    """host:port of each port on which it listens, by the name in `Ports`."""
 
 
 @dataclass(frozen=True)

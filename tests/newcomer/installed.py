@@ -84,20 +84,9 @@ class Newcomer:
 def install(folder: Path) -> Newcomer:
     """Create the environment: the wheel alone, and a path to this environment's packages instead of their download."""
     newcomer = Newcomer(folder)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", newcomer.python.parents[1]], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(newcomer.python.parents[1])], check=True)
     packages = next((newcomer.python.parents[1] / "lib").glob("python*/site-packages"))
     (packages / "locked.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    wheel = build_wheel(folder)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        newcomer.python,
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-    ]
-    subprocess.run([*command, str(wheel)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(newcomer.python), "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--no-index", str(build_wheel(folder))], check=True)
     return newcomer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.context import RELAY, SPARK, address_of
+from dexorder.context import EVENTS_FAST, RELAY, SPARK, address_of
 from dexorder.errors import DexorderError
 from dexorder.supervisor.state import PartState, SuiteState, find_directory, register, write_state
 
@@ -16,13 +16,15 @@ from dexorder.supervisor.state import PartState, SuiteState, find_directory, reg
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    for name in ("DEXORDER_DIR", RELAY.variable, SPARK.variable):
+    for name in ("DEXORDER_DIR", RELAY.variable, SPARK.variable, EVENTS_FAST.variable):
         monkeypatch.delenv(name, raising=False)
 
 
 def suite(directory: Path, port: int, *, pid: int | None = None, registered: bool = True) -> Path:
     directory.mkdir()
-    parts = {name: PartState(f"127.0.0.1:{at}", "") for name, at in (("relay", port), ("spark", port + 1))}
+    ports = {"relay": {"relay": f"127.0.0.1:{port}"}, "spark": {"spark": f"127.0.0.1:{port + 1}"}}
+    ports["gateway"] = {"events_sub": f"127.0.0.1:{port + 2}"}
+    parts = {name: PartState("", "", ports=own) for name, own in ports.items()}
     write_state(directory, SuiteState(pid or os.getpid(), "", f"127.0.0.1:{port}", parts))
     if registered:
         register(port, directory)
@@ -35,6 +37,7 @@ def test_an_address_that_is_given_wins(tmp_path: Path, monkeypatch: pytest.Monke
     assert address_of(RELAY, "here.example:2") == "here.example:2"
     assert address_of(RELAY, None) == "relay.example:1"
     assert address_of(SPARK, None) == "127.0.0.1:20001"
+    assert address_of(EVENTS_FAST, None) == "tcp://127.0.0.1:20002"
 
 
 def test_the_suite_of_this_folder_is_before_others(tmp_path: Path) -> None:
