@@ -54,7 +54,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def missing(step: Step, printed: str) -> str | None:
-    """Return the shown text if the command did not print it; the lines of progress may be anywhere."""
-    shown = words("\n".join(line for line in step.shown if not line.endswith(", finished")))
-    return None if shown in words(printed) else shown
+def missing(step: Step, printed: str) -> list[str]:
+    """Return the shown lines that were not printed; a line of progress is shown only in a terminal."""
+    lines = [line for line in step.shown if not line.endswith(", finished")]
+    return [line for line in lines if words(line) not in words(printed)]
