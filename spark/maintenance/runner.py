@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -33,6 +33,7 @@ from dexorder.spark.maintenance.snapshots import Expire
 from dexorder.spark.metrics import MaintenanceMetrics
 from dexorder.spark.runtime.locks import WriterLocks
 from dexorder.spark.tables.table import TABLES
+from dexorder.spark.udf.lake import STATES, remove_orphan_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -308,13 +309,18 @@ class MaintenanceRunner:
     def _remove_orphans(self) -> None:
         before_ns = self._clock.wall_ns() - round(self._settings.orphan_days * 24 * 3_600) * 1_000_000_000
         for name in self._names():
-            try:
-                removed = procedures.remove_orphans(self._attached(), self._catalog, name, before_ns)
-            except Exception as error:
-                self._metrics.failures.labels(name, "orphans").inc()
-                log.warning("orphan files not removed", table=name, error=f"{type(error).__name__}: {error}"[:500])
-            else:
-                self._metrics.files.labels(name, "orphan").inc(removed)
+            remove = partial(procedures.remove_orphans, self._attached(), self._catalog, name, before_ns)
+            self._count_orphans(name, remove)
+        self._count_orphans(STATES, lambda: remove_orphan_states(self._catalog, before_ns))
+
+    def _count_orphans(self, name: str, remove: Callable[[], int]) -> None:
+        try:
+            removed = remove()
+        except Exception as error:
+            self._metrics.failures.labels(name, "orphans").inc()
+            log.warning("orphan files not removed", table=name, error=f"{type(error).__name__}: {error}"[:500])
+        else:
+            self._metrics.files.labels(name, "orphan").inc(removed)
 
     def _inspect(self, name: str) -> TableState:
         session, named = self._attached(), self._named_snapshots() if name in _NAMED else {}

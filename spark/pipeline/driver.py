@@ -26,6 +26,7 @@ from dexorder.spark.pipeline.table_driver import TableDriver
 from dexorder.spark.runtime.locks import WriterLocks
 from dexorder.spark.runtime.session import another_session, build_session, jvm_pid
 from dexorder.spark.tables.table import PageTable, ensure_tables
+from dexorder.spark.udf.metrics import UdfMetrics
 from dexorder.spark.udf.programs import declared_udfs
 from dexorder.spark.udf.stages import UdfStages
 
@@ -67,6 +68,7 @@ class Driver:
         self._locks = locks
         self._maintenance = maintenance
         self._udfs = UdfStages(settings, catalog, declared_udfs(settings), locks, stop)
+        registry.register(UdfMetrics(self._udfs.statuses))
 
     def run(self) -> None:
         """Build the session and run the queries until ``stop``; the error of the first one that gives up is raised."""

@@ -7,6 +7,7 @@ two drivers one is refused and reads again. The file of the state before is remo
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,20 +17,22 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import FileSelector
 from pyiceberg import expressions
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.io.pyarrow import PyArrowFileIO, _dataframe_to_data_files
 from pyiceberg.table import Table
 
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.services.common.lake.commit import commit_files, remove_files
 from dexorder.services.common.lake.commit_state import CommitState, state_of
-from dexorder.services.common.lake.tables import udf_table
+from dexorder.services.common.lake.tables import OHLC, udf_table
 from dexorder.services.common.model.errors import InvalidRequest
 from dexorder.spark.udf.state import StageState, decode_state, encode_state
 
 STATES = "udf-states"
 """Folder of the states, beside the folders of the tables."""
+_STATE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.state$")
 
 
 @dataclass(frozen=True)
@@ -119,11 +122,35 @@ class UdfLake:
         return sorted(self.declared.rows(found), key=lambda row: int(row["sequence"]))
 
     def _write(self, table: Table, data: bytes) -> str:
-        folder = table.location().rstrip("/").rpartition("/")[0]
-        path = f"{folder}/{STATES}/{self._name}-{uuid.uuid4()}.state"
+        path = f"{_folder(table)}/{self._name}-{uuid.uuid4()}.state"
         with table.io.new_output(path).create() as file:
             file.write(data)
         return path
+
+
+def remove_orphan_states(catalog: Catalog, before_ns: int) -> int:
+    """Remove states older than ``before_ns``, wall clock, that no table has; return their number.
+
+    A driver that is killed between writing and committing leaves one behind, and so does a table that is dropped.
+    Younger ones may be about to be committed.
+    """
+    near = OHLC.load(catalog)
+    if near is None or not isinstance(near.io, PyArrowFileIO):
+        return 0
+    scheme, netloc, path = near.io.parse_location(_folder(near), near.io.properties)
+    files = near.io.fs_by_scheme(scheme, netloc)
+    found = files.get_file_info(FileSelector(path, allow_not_found=True))
+    old = [each for each in found if _STATE.search(each.base_name) and (each.mtime_ns or before_ns) < before_ns]
+    tables = [udf_table(name).load(catalog) for name in {_STATE.sub("", each.base_name) for each in old}]
+    used = {state_of(table.metadata).udf_state.rpartition("/")[2] for table in tables if table is not None}
+    orphans = [each.path for each in old if each.base_name not in used]
+    for each in orphans:
+        files.delete_file(each)
+    return len(orphans)
+
+
+def _folder(table: Table) -> str:
+    return f"{table.location().rstrip('/').rpartition('/')[0]}/{STATES}"
 
 
 def _remove(table: Table, path: str) -> None:

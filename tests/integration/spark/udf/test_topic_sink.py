@@ -1,0 +1,62 @@
+"""Rows of a UDF through a real gateway into a real topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dexorder.services.common.model.errors import InvalidRequest
+from dexorder.services.common.model.udf import UdfOutput
+from dexorder.services.common.udf.points import Point
+from dexorder.spark.udf.rows import rows_of
+from dexorder.spark.udf.sinks import Sinks
+from tests.fixtures_gateway import GatewayThread, records
+from tests.fixtures_kafka import needs_missing_topics
+
+pytestmark = pytest.mark.kafka
+NOW_NS = 1_700_000_000 * 10**9
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    tags = {"ticker": "BTC/USDT.SIM"}
+    points = [
+        Point(NOW_NS + n, tags, {"mean": n / 2, "n": n, "far": float("inf")}, "ohlc", ("ticker",))
+        for n in range(first, first + count)
+    ]
+    return rows_of(points, first)
+
+
+def test_rows_are_records_with_their_numbers_in_order(
+    kafka: str, shared_gateway: GatewayThread, kafka_topic: Callable[[int], str]
+) -> None:
+    topic = kafka_topic(1)
+    sinks = Sinks("average", UdfOutput(topic=topic), shared_gateway.address)
+    try:
+        sinks.send(rows(0, 30))
+        sinks.send(rows(29, 2))  # as after a crash: the last one again
+    finally:
+        sinks.close()
+    found = records(kafka, topic)
+    assert [int(dict(each.headers())["dx-sequence"]) for each in found] == [*range(30), 29, 30]
+    assert {(each.key(), dict(each.headers())["dx-udf"]) for each in found} == {(b"ticker=BTC/USDT.SIM", b"average")}
+    assert found[29].value() == found[30].value()
+    assert json.loads(found[3].value()) == {
+        "udf": "average",
+        "sequence": 3,
+        "time": "2023-11-14T22:13:20+00:00",
+        "name": "ohlc",
+        "group": "ticker=BTC/USDT.SIM",
+        "tags": {"ticker": "BTC/USDT.SIM"},
+        "fields": {"mean": 1.5, "n": 3, "far": "inf"},
+    }
+
+
+@needs_missing_topics
+def test_a_topic_that_does_not_exist_is_named(shared_gateway: GatewayThread) -> None:
+    sinks = Sinks("average", UdfOutput(topic="no-such-topic"), shared_gateway.address)
+    with pytest.raises(InvalidRequest, match=r"the gateway refuses its output: .*topic 'no-such-topic' does not exist"):
+        sinks.send(rows(0, 1))
+    sinks.close()
