@@ -1,4 +1,4 @@
-"""Points of frames whose bytes are arranged like those of earlier frames, without a protobuf message for each. Pure.
+"""Points of frames whose bytes are arranged like those of earlier frames, without a protobuf message for each.
 
 The frames of one series differ only in time and values. A layout says where these lie in frames of some length; what
 lies between them identifies the series, with its name, tags and names of fields. A frame that fits no known layout is

@@ -1,4 +1,4 @@
-"""Points to frames, many at a time. Pure.
+"""Points to frames, many at a time.
 
 Points one after another usually have the same names of fields. Such a run is encoded by columns: the bytes that are the
 same in all of its messages are copied, and numpy puts times and doubles between them. Short runs, and those in which a
