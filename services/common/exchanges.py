@@ -39,6 +39,8 @@ class Exchange(FileModel):
     """Replaces scheme, host and port of every http(s) URL in ccxt's ``urls['api']``; paths are kept."""
     ws_url: str | None = None
     """Replaces the same parts of ws(s) URLs."""
+    other_hosts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By ``host[:port]`` of REST URLs, others that serve the same; repeated queries for evidence use them in turn."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Merged into ccxt's ``options``."""
     rate_per_second: float | None = Field(default=None, gt=0)
@@ -46,6 +48,14 @@ class Exchange(FileModel):
     burst: float = Field(default=1.0, ge=0)
     """Unused cost units that may accumulate."""
     slots: Slots = Slots()
+
+    @field_validator("other_hosts")
+    @classmethod
+    def _hosts(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for host in (*value, *(host for hosts in value.values() for host in hosts)):
+            if not host or "/" in host or host != host.strip():
+                raise ValueError(f"{host!r} is not a host; use api.example.com or 127.0.0.1:9000, without https://")
+        return value
 
     @field_validator("ccxt")
     @classmethod

@@ -42,6 +42,7 @@ from dexorder.services.ingestor.exchange.failures import (
     is_slow_down,
     kind_of,
 )
+from dexorder.services.ingestor.exchange.hosts import Hosts
 from dexorder.services.ingestor.exchange.instruments import keep_main_markets, refusal
 from dexorder.services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
 from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
@@ -91,6 +92,7 @@ class Venue:
         self.clock = clock
         self.sleep = sleep
         self._exchange = exchange
+        self.other_hosts = exchange.other_hosts
         self._idle: list[Session] = []
         self._markets_of: Any = None
         self._markets_loaded_ns = 0
@@ -228,6 +230,7 @@ class Session:
         self.calls = 0
         """Calls of the exchange since the session was lent."""
         self.client = venue.new_client()
+        self._hosts = Hosts(self.client, venue.other_hosts)
         self.client.throttler = venue.rate_limiter
         self._parse_ohlcvs = self.client.parse_ohlcvs
         self._handle_response = self.client.on_rest_response
@@ -292,11 +295,13 @@ class Session:
         await self.query("its markets", load)
 
     def keep_connection(self) -> None:
-        """Let calls share a connection."""
+        """Let calls share a connection to the exchange's own host."""
+        self._hosts.reset()
         self.client.headers = {name: value for name, value in self.client.headers.items() if name != "Connection"}
 
     def renew_connection(self) -> None:
-        """Let each call have a connection of its own from now on, as an exchange's replicas may differ."""
+        """Let each call have a connection of its own from now on, to the next host, as replicas may differ."""
+        self._hosts.use_next()
         self.client.headers = {**self.client.headers, "Connection": "close"}
 
     async def now_ns(self, about_ns: int = MAX_TIME_NS) -> int:
@@ -428,6 +433,7 @@ class Session:
             with metrics.call_seconds.labels(name).time():
                 return await call()
         except (ccxt.BaseError, BadAnswer, *PARSER_ERRORS) as error:
+            self._hosts.fail()
             answer = self.client.last_json_response
             bad = as_bad_answer(error, dialect, status=self._worst_status, answer=answer)
             metrics.bad_answers.labels(name, kind_of(bad or error)).inc()
