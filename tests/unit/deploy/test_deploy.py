@@ -151,3 +151,67 @@ def test_operations_page_describes_every_alert() -> None:
     rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yaml").read_text())["groups"][0]["rules"]
     page = (DEPLOY.parent / "docs" / "operations.md").read_text()
     assert [rule["alert"] for rule in rules if f"`{rule['alert']}`" not in page] == []
+
+
+def relabelled(rules: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, str]:
+    """Return the labels of a target after rules that set or replace, as Prometheus applies them (a part of them)."""
+    found = dict(labels)
+    for rule in rules:
+        sources = rule.get("source_labels", rule.get("sourceLabels", []))
+        value = ";".join(found.get(name, "") for name in sources)
+        match = re.fullmatch(rule.get("regex", "(.*)"), value)
+        if rule.get("action") == "keep" and not match:
+            return {}
+        if match and (target := rule.get("target_label", rule.get("targetLabel"))):
+            template = re.sub(r"\$(\d)", r"\\\1", rule.get("replacement", "$1"))
+            found[target] = match.expand(template)
+    return found
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    for file in (DEPLOY / "kubernetes").glob("*.yaml"):
+        for each in yaml.safe_load_all(file.read_text()):
+            if each["kind"] in ("Deployment", "StatefulSet") and (template := each["spec"]["template"]):
+                yield template["metadata"]["labels"]["app"], template
+
+
+def test_every_way_to_read_metrics_gives_the_labels_of_the_rules() -> None:
+    """The labels that Kubernetes gives are rewritten, so that `up{job="dexorder"}` and `{{ $labels.part }}` hold."""
+    static = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
+    assert [each["job_name"] for each in static] == ["dexorder"]
+    assert {each["labels"]["part"] for each in static[0]["static_configs"]} == set(SETTINGS)
+
+    (annotated,) = yaml.safe_load((DEPLOY / "prometheus" / "kubernetes.yaml").read_text())["scrape_configs"]
+    monitor = yaml.safe_load((DEPLOY / "kubernetes" / "podmonitor.yaml").read_text())["spec"]
+    (selector,) = monitor["selector"]["matchExpressions"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    seen = set()
+    for app, template in pods():
+        notes = template["metadata"].get("annotations", {})
+        labels = {"__meta_kubernetes_pod_label_app": app, "__meta_kubernetes_pod_ip": "10.0.0.7", "job": "dexorder"}
+        prefix = "__meta_kubernetes_pod_annotation_prometheus_io_"
+        marked = labels | {f"{prefix}{name}": notes.get(f"prometheus.io/{name}", "") for name in ("scrape", "port")}
+        port = next(p["containerPort"] for p in template["spec"]["containers"][0]["ports"] if p["name"] == "metrics")
+        found = relabelled(annotated["relabel_configs"], marked)
+        assert (found["part"], found["job"], found["__address__"]) == (app, "dexorder", f"10.0.0.7:{port}")
+        by_operator = relabelled(endpoint["relabelings"], labels | {"job": "dexorder/dexorder"})
+        assert (by_operator["part"], by_operator["job"]) == (app, "dexorder") and app in selector["values"]
+        assert endpoint["port"] == "metrics"
+        seen.add(app)
+    assert seen == set(SETTINGS)
+
+    (chart,) = re.findall(r"relabelings:\n((?: +- .*\n)+)", (DEPLOY / "helm" / "templates" / "parts.yaml").read_text())
+    labels = {"__meta_kubernetes_pod_label_app_kubernetes_io_component": "relay", "job": "dexorder/dexorder"}
+    assert {"job": "dexorder", "part": "relay"}.items() <= relabelled(yaml.safe_load(chart), labels).items()
+
+
+def test_grafana_in_compose_has_the_dashboard_and_its_source() -> None:
+    grafana = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["grafana"]
+    places = dict(each.split(":")[:2] for each in grafana["volumes"])
+    assert all((DEPLOY / source).exists() for source in places)
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "dexorder.yaml").read_text())["providers"]
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == places["./grafana/dashboard.json"] and home.startswith(provider["options"]["path"])
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())["datasources"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
