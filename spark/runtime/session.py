@@ -26,6 +26,7 @@ from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import find_java, java_env
 from dexorder.spark.config import SparkSettings
 from dexorder.spark.runtime.class_archive import PROGRAM
+from dexorder.spark.runtime.java_logs import write_json_config
 from dexorder.spark.runtime.package import write_packages
 from dexorder.spark.source.udsource import UdSource
 
@@ -155,7 +156,8 @@ def build_session(
         builder = builder.master(settings.master)
     if jars:
         builder = builder.config("spark.jars", ",".join(map(str, jars)))
-    conf = session_conf(settings, scratch, java_options or ()) | dict(extra or {})
+    logs = write_json_config(Path(scratch)) if settings.log_format == "json" else []
+    conf = session_conf(settings, scratch, [*(java_options or ()), *logs]) | dict(extra or {})
     for key in _given() if settings.is_submitted else ():
         conf.pop(key, None)
     for key, value in conf.items():
