@@ -14,10 +14,10 @@ from dexorder.services.common.cep.matcher import MatchPlan
 from dexorder.services.common.cep.outcomes import ResultColumn
 from dexorder.services.common.cep.parameters import Fire, Parameters, check_parameters, is_running
 from dexorder.services.common.cep.parser import parse
-from dexorder.services.common.cep.refusals import InvalidSql, Position, refuse
+from dexorder.services.common.cep.refusals import MAX_LOOKBACK, MAX_MERGES, InvalidSql, Position, refuse
 from dexorder.services.common.cep.relations import Query, Relation, compile_query, compile_relation, project
 from dexorder.services.common.cep.row_scope import RowScope
-from dexorder.services.common.cep.stages import RowStep, Step
+from dexorder.services.common.cep.stages import RowStep, Step, WindowStep
 from dexorder.services.common.cep.tables import Source
 from dexorder.services.common.cep.typed import Apply, Column, Constant, Typed
 from dexorder.services.common.cep.types import BOOLEAN, DOUBLE
@@ -139,9 +139,26 @@ def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> Compi
             table, final_rows = relation.table, "a window" if relation.windowed else None
             parameters = check_parameters(given, table.source, table.period_seconds, fire, final_rows=final_rows)
             plan = _plain(select, query, parameters)
+    _check_cost(plan.steps, select.at)
     columns = tuple(ResultColumn(each.name, each.type.flink_name()) for each in plan.projection.columns)
     source = relation.table.source
     return CompiledTrigger(sql, dict(given), source, parameters.period_seconds, columns, parameters, plan)
+
+
+def _check_cost(steps: tuple[Step, ...], at: Position) -> None:
+    """Refuse OVER and windows that need too much for each row or window."""
+    rows = sum(column.rows for step in steps if isinstance(step, RowStep) for column in step.over if not column.lag)
+    if rows > MAX_LOOKBACK:
+        raise refuse(at, f"the columns with OVER have {rows} rows together; the limit is {MAX_LOOKBACK}")
+    for step in steps:
+        if isinstance(step, WindowStep):
+            merges = step.size_ns // step.slice_ns * len(step.aggregates)
+            if merges > MAX_MERGES:
+                raise refuse(
+                    at,
+                    f"a window of {step.size_ns // step.slice_ns} steps with {len(step.aggregates)} aggregates needs "
+                    f"{merges} steps; the limit is {MAX_MERGES}",
+                )
 
 
 def _pattern(select: syntax.Select, match: syntax.Match, relation: Relation) -> PatternPlan:

@@ -23,12 +23,19 @@ from dexorder.services.common.cep.arithmetic import TriggerFailed
 from dexorder.services.common.cep.automaton import Automaton
 from dexorder.services.common.cep.code import Function
 from dexorder.services.common.cep.java_heap import Heap, pop, push, remove
-from dexorder.services.common.cep.refusals import MAX_PARTIAL_MATCHES, MAX_SPAN_ROWS, MAX_WORK_PER_ROW
+from dexorder.services.common.cep.refusals import (
+    MAX_PARTIAL_MATCHES,
+    MAX_SPAN_ROWS,
+    MAX_WORK_PER_MINUTE,
+    MAX_WORK_PER_ROW,
+)
 
 START = sys.maxsize
 """First row of the partial match that has none yet; Flink orders it last."""
-_SHORT_SPAN = 512
-"""Rows of a match below which a few matches can't exceed a limit."""
+_SHORT_SPAN = 128
+_LITTLE_WORK = 4_000
+"""Rows of a match, and work for a row, below which it is not examined whether a limit is exceeded."""
+_MINUTE_NS = 60_000_000_000
 
 
 Move: TypeAlias = tuple[int, int | None, bool]
@@ -85,15 +92,21 @@ class Rows(Protocol):
 
 
 class Matcher:
-    """Partial and waiting matches of one trigger on one ticker."""
+    """Partial and waiting matches of one trigger on one ticker.
 
-    __slots__ = ("_few", "_plan", "_start_step", "completed", "partials")
+    Attributes:
+        work: Steps of the rows with much work in the minute of the rows' time with the number ``minute``.
+    """
+
+    __slots__ = ("_few", "_plan", "_start_step", "completed", "minute", "partials", "work")
 
     def __init__(self, plan: MatchPlan) -> None:
         self._plan = plan
         self._start_step = plan.steps[plan.automaton.start][0]
-        most = MAX_WORK_PER_ROW // (plan.weight + plan.aggregates * _SHORT_SPAN)
+        most = min(_LITTLE_WORK, MAX_WORK_PER_ROW) // (plan.weight + plan.aggregates * _SHORT_SPAN)
         self._few = min(most, MAX_PARTIAL_MATCHES)
+        self.minute = 0
+        self.work = 0
         self.partials: Heap = [(START, plan.automaton.start, ())]
         self.completed: Heap = []
 
@@ -121,7 +134,7 @@ class Matcher:
             found = self.on_time(stream, row[0])
             partials = self.partials
             if len(partials) + len(self.completed) > self._few or n - partials[0][0] > _SHORT_SPAN:
-                self._check_limits(n)
+                self._check_limits(n, row[0])
         new: Heap = []
         potential: Heap = []
         steps, moves = self._plan.steps, self._plan.moves
@@ -178,17 +191,26 @@ class Matcher:
         self.partials = kept
         return self._emit(stream, time_ns) if self.completed else []
 
-    def _check_limits(self, n: int) -> None:
+    def _check_limits(self, n: int, time_ns: int) -> None:
         count = len(self.partials) + len(self.completed)
         if count > MAX_PARTIAL_MATCHES:
             raise TriggerFailed(f"more than {MAX_PARTIAL_MATCHES} unfinished matches; add WITHIN or a stricter DEFINE")
         span = n - self.oldest
         if span > MAX_SPAN_ROWS:
             raise TriggerFailed(f"an unfinished match has more than {MAX_SPAN_ROWS} rows; add WITHIN")
-        if count * (self._plan.weight + self._plan.aggregates * max(span, 0)) > MAX_WORK_PER_ROW:
+        work = count * (self._plan.weight + self._plan.aggregates * max(span, 0))
+        if work > MAX_WORK_PER_ROW:
             raise TriggerFailed(
                 f"a row costs more than {MAX_WORK_PER_ROW} steps ({count} unfinished matches of up to {span} rows); "
                 "add WITHIN or a stricter DEFINE"
+            )
+        minute = time_ns // _MINUTE_NS
+        self.work = work + (self.work if minute == self.minute else 0)
+        self.minute = minute
+        if self.work > MAX_WORK_PER_MINUTE:
+            raise TriggerFailed(
+                f"the rows of a minute cost more than {MAX_WORK_PER_MINUTE} steps (now {count} unfinished matches of "
+                f"up to {span} rows); add WITHIN or a stricter DEFINE"
             )
 
     def _emit(self, stream: Rows, time_ns: int) -> list[Found]:

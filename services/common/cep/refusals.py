@@ -23,6 +23,13 @@ MAX_SPAN_ROWS = 100_000
 """Largest number of rows from the first row of an unfinished match to the newest row."""
 MAX_WORK_PER_ROW = 400_000
 """Largest number of evaluated nodes and aggregated rows of a trigger for one row of one ticker."""
+MAX_WORK_PER_MINUTE = 4_000_000
+"""Largest number of those within a minute of the rows' time, rows with little work left out: about a hundredth of a
+core."""
+MAX_LOOKBACK = 5_000
+"""Largest number of rows of all columns with OVER together."""
+MAX_MERGES = 20_000
+"""Largest number of slices of a window times its aggregates."""
 MAX_STEPS = 8
 """Largest number of nested derived tables."""
 MAX_SLICES = 1_440

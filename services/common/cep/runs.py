@@ -167,11 +167,11 @@ class MatchRun:
         matcher = self._matcher
         if matcher.oldest == START:
             return None
-        return [matcher.partials, matcher.completed]
+        return [matcher.partials, matcher.completed, matcher.minute, matcher.work]
 
     def restore(self, state: Any) -> None:
         """Take over matches."""
-        partials, completed = state
+        partials, completed, self._matcher.minute, self._matcher.work = state
         self._matcher.partials = [(first, at, tuple(bounds)) for first, at, bounds in partials]
         self._matcher.completed = [(first, after, tuple(bounds)) for first, after, bounds in completed]
 

@@ -175,7 +175,7 @@ def report(connection: Connection, events: Iterable[ReportedEvent], *, now_ns: i
             unknown += 1
             continue
         trigger_id, callback_id, client_id, alert = owner
-        has_alert = alert is not None and each.kind is EventKind.FIRED
+        has_alert = alert is not None and each.kind in (EventKind.FIRED, EventKind.SUSPENDED)
         inserted = connection.execute(
             "INSERT OR IGNORE INTO trigger_events (event_id, registration, trigger_id, callback_id, client_id, kind,"
             " ticker, time_ns, reported_ns, message, alert) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import structlog
 
-from dexorder.services.common.model.triggers import TriggerEvent, Value
+from dexorder.services.common.model.triggers import EventKind, TriggerEvent, Value
 from dexorder.services.common.rpc.channel import open_channel
 from dexorder.services.common.rpc.client_retry import error_text
 from dexorder.services.common.rpc.trigger_messages import decode_event, encode_alert
@@ -88,16 +88,19 @@ class AlertSender:
 
 
 def user_event(alert: store.PendingAlert) -> user_events_pb2.UserEvent:
-    """Return the ALERT_TRIGGERED event of a firing: always the same one, as the gateway compares its bytes."""
+    """Return the user's event: always the same one, as the gateway compares its bytes.
+
+    It is ALERT_TRIGGERED for a firing, and ALERT_DELETED with the reason for a suspension: the alert is gone.
+    """
     trigger, event = alert.trigger, alert.event
     assert trigger.alert is not None
     fired = decode_event(ingest_pb2.CEPTriggerEvent.FromString(event.message))
-    milliseconds = event.time_ns // _MILLISECOND_NS
+    milliseconds, is_firing = event.time_ns // _MILLISECOND_NS, event.kind is EventKind.FIRED
     payload = {
         "alert_id": trigger.trigger_id,
         "symbol": event.ticker,
         "condition": trigger.sql[:_MAX_CONDITION],
-        "triggered_price": price_of(fired),
+        **({"triggered_price": price_of(fired)} if is_firing else {"reason": fired.context.get(store.REASON, "")}),
         "timestamp": milliseconds,
     }
     delivery = encode_alert(trigger.alert)
@@ -105,7 +108,7 @@ def user_event(alert: store.PendingAlert) -> user_events_pb2.UserEvent:
         user_id=trigger.alert.user_id,
         event_id=event.event_id,
         timestamp=milliseconds,
-        event_type=user_events_pb2.ALERT_TRIGGERED,
+        event_type=user_events_pb2.ALERT_TRIGGERED if is_firing else user_events_pb2.ALERT_DELETED,
         payload=json.dumps(payload).encode(),
         delivery=delivery.delivery if delivery else None,
     )

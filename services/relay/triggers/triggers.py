@@ -17,7 +17,7 @@ from dexorder.services.common.cep import CompiledTrigger, compile_trigger
 from dexorder.services.common.model.errors import InvalidRequest, NotFound, SuiteError
 from dexorder.services.common.model.periods import TRADES_PERIOD, check_period
 from dexorder.services.common.model.realtime import RealtimeParams, Subscription
-from dexorder.services.common.model.triggers import RegisteredTrigger, Trigger
+from dexorder.services.common.model.triggers import EventKind, RegisteredTrigger, Trigger
 from dexorder.services.common.rpc.identity import Caller
 from dexorder.services.relay import access
 from dexorder.services.relay.history.context import Context
@@ -146,6 +146,8 @@ class Triggers:
             context.signals.notify(f"callback_id:{callback_id}")
         for each in reported.new:
             context.metrics.trigger_events.labels(each.event.kind.name).inc()
+            if each.event.kind is EventKind.SUSPENDED:
+                log.error("a trigger is suspended", trigger_id=each.trigger_id, reason=each.event.reason)
         if reported.alerts:
             self.alerts_wait.set()
         if any(each.event.reason for each in reported.new):

@@ -56,6 +56,21 @@ async def test_each_firing_reaches_the_users_session_once_while_the_gateway_is_k
         await until(lambda: not pending(folder))
 
 
+async def test_a_user_is_told_that_the_trigger_is_suspended_and_why(own: Rig, tmp_path: Path) -> None:
+    own.gateway.start()
+    user = own.user()
+    delivery = given.DeliverySpec(
+        priority=given.CRITICAL, channels=[given.ChannelPreference(channel=given.WEB, only_if_active=False)]
+    )
+    async with suite(tmp_path, gateway=own.gateway.address) as s, own.session(user) as session:
+        await register(s, "costly", alert=pb.TriggerAlert(user_id=user, delivery=delivery))
+        await report(s, [event("costly/1/suspended", 1, "costly", pb.TRIGGER_EVENT_KIND_SUSPENDED, reason="why")], 1)
+        heard = await session.take()
+        assert heard.event.event_type == given.ALERT_DELETED
+        payload = json.loads(heard.event.payload)
+        assert (payload["alert_id"], payload["condition"], payload["reason"]) == ("costly", SQL, "why")
+
+
 def pending(folder: Path) -> int:
     """Return the number of firings of which the gateway does not know, as the relay has it on disk."""
     with closing(sqlite3.connect(folder / "relay.db")) as database:

@@ -13,7 +13,7 @@ from dexorder.services.common.cep.arithmetic import like
 from dexorder.services.common.cep.code import PATTERN, Emitter, generate
 from dexorder.services.common.cep.refusals import MAX_TEXT_BYTES, Position
 
-MINUTE_NS = 60_000_000_000
+SECOND_NS = 1_000_000_000
 PLAIN = "SELECT * FROM ohlc WHERE {}"
 
 
@@ -62,6 +62,13 @@ REFUSED = {
     "over": "SELECT SUM(close) OVER (PARTITION BY ticker ORDER BY ts ROWS 999999 PRECEDING) AS s FROM ohlc",
     "window of a million slices": "SELECT window_end FROM TABLE(HOP(TABLE ohlc, DESCRIPTOR(ts), INTERVAL '1' SECOND, "
     "INTERVAL '20' DAY)) GROUP BY ticker, window_start, window_end",
+    "over in many columns": "SELECT "
+    + ", ".join(f"SUM(close) OVER (PARTITION BY ticker ORDER BY ts ROWS {999 - n} PRECEDING) AS s{n}" for n in range(6))
+    + " FROM ohlc",
+    "window with many steps and aggregates": "SELECT window_end, "
+    + ", ".join(f"SUM(close + {n}) AS s{n}" for n in range(15))
+    + " FROM TABLE(HOP(TABLE ohlc, DESCRIPTOR(ts), INTERVAL '1' MINUTE, INTERVAL '1' DAY)) "
+    "GROUP BY ticker, window_start, window_end",
     "quotes": PLAIN.format('ticker = \'"""\' || "x"'),
     "no text": "",
     "zero byte": PLAIN.format("close\x00 > 1"),
@@ -118,9 +125,16 @@ LIMITS = {
     "open loop": (pattern("A B* C", "C AS C.close > 1000"), "unfinished"),
     "aggregates over all rows": (
         pattern("A B* C", "B AS SUM(B.close) + AVG(B.close) + MAX(B.close) > 0, C AS C.close > 1000"),
-        "costs more",
+        "a row costs more",
+    ),
+    "a long match": (pattern("A B* C", "B AS B.close > 0 AND COUNT(B.close) < 1000, C AS C.close > 1000"), "rows; add"),
+    "much work in a minute": (
+        pattern("A B* C", "B AS B.close > 0 AND SUM(B.close) > 0, C AS C.close > 1000"),
+        "the rows of a minute cost more",
     ),
 }
+CAPS = {"a long match": {"MAX_SPAN_ROWS": 90}, "much work in a minute": {"MAX_WORK_PER_MINUTE": 100_000}}
+"""Caps that are lower than those below, by name of the case."""
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -129,13 +143,16 @@ def test_pattern_that_grows_without_end_is_suspended_and_others_are_on_time(
 ) -> None:
     monkeypatch.setattr(matcher_module, "MAX_PARTIAL_MATCHES", 200)
     monkeypatch.setattr(matcher_module, "MAX_WORK_PER_ROW", 60_000)
+    monkeypatch.setattr(matcher_module, "_SHORT_SPAN", 16)
+    for cap, value in CAPS.get(name, {}).items():
+        monkeypatch.setattr(matcher_module, cap, value)
     sql, reason = LIMITS[name]
     engine = Engine()
-    engine.add("hostile", 1, compile_trigger(sql, {}), 0)
-    engine.add("other", 1, compile_trigger("SELECT close FROM ohlc", {"fire": "level"}), 0)
+    engine.add("hostile", 1, compile_trigger(sql, {"period": "1"}), 0)
+    engine.add("other", 1, compile_trigger("SELECT close FROM ohlc", {"fire": "level", "period": "1"}), 0)
     suspended: list[Suspension] = []
     for n in range(260):
-        found = engine.feed_candles("X", 60, [(n * MINUTE_NS, 1.0, 1.0, 1.0, 1.0, 1.0, None, None)])
+        found = engine.feed_candles("X", 1, [(n * SECOND_NS, 1.0, 1.0, 1.0, 1.0, 1.0, None, None)])
         suspended += [each for each in found if isinstance(each, Suspension)]
         assert [each.trigger_id for each in found if isinstance(each, Firing)] == ["other"]
     (suspension,) = suspended
