@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 pytest_plugins = ["tests.fixtures_gateway", "tests.fixtures_kafka", "tests.fixtures_spark"]
 
@@ -11,6 +13,20 @@ pytest_plugins = ["tests.fixtures_gateway", "tests.fixtures_kafka", "tests.fixtu
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
 settings.load_profile("gate")
+
+_NO_CONSTANTS = Constants()
+_local_constants = providers._get_local_constants
+
+
+def _constants() -> Constants:
+    """Return the constants of our modules that hypothesis draws, too: none in the gate.
+
+    They are those of the modules that are loaded, which differ between workers and orders of tests.
+    """
+    return _NO_CONSTANTS if settings.get_current_profile_name() == "gate" else _local_constants()
+
+
+providers._get_local_constants = _constants
 
 
 SHARED = ("smoke_suite", "spark", "kafka")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -14,12 +13,13 @@ import typer
 
 from dexorder import maintenance
 from dexorder.cli import output
+from dexorder.cli.up_report import ConsoleReporter
 from dexorder.connection import Connection
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder.supervisor import backup as archives
 from dexorder.supervisor import health
-from dexorder.supervisor.plan import PARTS, Ports, SuiteOptions, metrics_addresses, parse_only, summary_rows
+from dexorder.supervisor.plan import Ports, SuiteOptions, parse_only
 from dexorder.supervisor.prepare import external_catalog, recorded_entries
 from dexorder.supervisor.state import (
     PartState,
@@ -59,64 +59,9 @@ def up(
         raise typer.BadParameter("--only and --kafka leave no part to start")
     report = Reporter()
     if not quiet:
-        console = _ConsoleReporter(options)
-        report = Reporter(console.part_changed, console.all_ready, console.stopping, console.note)
+        console = ConsoleReporter(options)
+        report = Reporter(console.part_changed, console.all_ready, console.stopping, console.note, console.waiting)
     asyncio.run(run_suite(options, exchanges, report))
-
-
-class _ConsoleReporter:
-    """Prints the state changes of the parts to stdout."""
-
-    def __init__(self, options: SuiteOptions) -> None:
-        self._options = options
-        self._out = output.stdout()
-        self._started = time.monotonic()
-        self._stopping = False
-        count = len(options.parts)
-        self._print(f"starting {count} part{'s' if count > 1 else ''} in {options.directory}")
-
-    def part_changed(self, name: str, before: PartState, now: PartState) -> None:
-        if now.state == before.state:
-            return
-        match now.state:
-            case "ready":
-                self._print(f"{name}: ready (process {now.pid}, {now.address})")
-            case "restarting" | "failing" if now.pid is None:
-                repeated = " repeatedly" if now.state == "failing" else ""
-                self._print(f"{name}: {now.detail}{repeated}; restarting")
-            case "stopped" if self._stopping:
-                self._print(f"{name}: stopped")
-            case "starting":
-                self._print(f"{name}: starting")
-
-    def all_ready(self) -> None:
-        options = self._options
-        self._out.print(output.plain_table(("part", "address", "for"), summary_rows(options)))
-        for part, address in metrics_addresses(options).items():
-            self._out.print(f"metrics of {part}: {address}")
-        name = options.catalog.name if options.catalog else "dexorder"
-        self._out.print(f'pyiceberg: load_catalog("{name}", **{{')
-        for name, value in options.catalog_properties().items():
-            self._out.print(f'    "{name}": "{value}",')
-        self._out.print("})")
-        # Printed last and with a fixed text, as scripts wait for this line.
-        everything = set(options.parts) | ({"kafka"} if options.kafka else set()) == set(PARTS)
-        self._print("all parts are ready" if everything else f"ready: {', '.join(options.parts)}")
-        if everything:
-            self._out.print("next, in another terminal:")
-            self._out.print("    dexorder history BTC/USDT.SIM 1h --since -7d --chart", markup=False)
-            self._out.print("    dexorder markets SIM; dexorder watch BTC/USDT.SIM; dexorder status")
-
-    def note(self, text: str) -> None:
-        self._print(text)
-
-    def stopping(self) -> None:
-        self._stopping = True
-        self._print("stopping; a second signal kills the remaining parts")
-
-    def _print(self, text: str) -> None:
-        self._out.print(f"[{time.monotonic() - self._started:5.1f} s] {text}")
-        self._out.file.flush()
 
 
 def gateway(pixy_config: Path | None) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,8 @@ class Reporter:
     stopping: Callable[[], None] = lambda: None
     note: Callable[[str], None] = lambda text: None
     """A step before the first part starts, such as a download; called in another thread."""
+    waiting: Callable[[Mapping[str, Path]], None] = lambda logs: None
+    """Called every second until all parts are ready, with the log file of each part that is not."""
 
 
 async def run_suite(options: SuiteOptions, exchanges: Path | None, report: Reporter) -> None:
@@ -89,8 +91,11 @@ class _StateRecorder:
 
 
 async def _announce(processes: dict[str, PartProcess], report: Reporter) -> None:
-    for process in processes.values():
-        await process.ready.wait()
+    while late := {name: process.log_file for name, process in processes.items() if not process.ready.is_set()}:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(processes[next(iter(late))].ready.wait(), 1.0)
+            continue
+        report.waiting(late)
     report.all_ready()
 
 

@@ -72,7 +72,9 @@ class Driver:
 
     def run(self) -> None:
         """Build the session and run the queries until ``stop``; the error of the first one that gives up is raised."""
+        log.info("starting Java and the session")
         session = build_session(self._settings, self._catalog)
+        log.info("opening the tables")
         try:
             ensure_tables(self._catalog.load())
             self.drive(session)
@@ -81,6 +83,7 @@ class Driver:
 
     def drive(self, session: SparkSession) -> None:
         """Run the queries in a session whose tables exist; the last part of ``run``, separate for tests."""
+        log.info("starting the queries; the first batch loads Spark's classes")
         fault = Fault.parse(self._settings.fault, partial(kill_driver, jvm_pid(session)))
         self._maintenance.attach(session)
         for name, work in (("maintenance", self._maintenance.run), ("merges", self._maintenance.run_merges)):
