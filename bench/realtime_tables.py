@@ -1,6 +1,6 @@
 """Tables of realtime after hours of small batches: time to read, files, rows of coverage.
 
-    .venv/bin/python -m bench.realtime_tables [--hours 2] [--batch-seconds 2] [--merge-seconds 10]
+    .venv/bin/python -m bench.realtime_tables [--hours 2] [--batch-seconds 2] [--merge-seconds 4]
 
 Commits the batches of those hours one after the other, without waiting: trades of 100 instruments, and the claims of
 600 symbols. Merges and the collection of claims run where they run in the driver; snapshots expire by number, as their
@@ -152,13 +152,10 @@ def run_trades(folder: Path, plan: Plan) -> Iterator[Row]:
         is_quarter = number % max(1, plan.batches // 4) == 0
         if is_quarter:  # just before a merge
             now, fresh = read_seconds(tables), read_seconds(compacted(tables, folder / f"copy-{number}"))
-            yield Row(
-                f"after {number * plan.batch_seconds / 3_600:.2f} h, {files(tables)} files",
-                f"{now * 1e3:.0f} ms",
-                f"{fresh * 1e3:.0f} ms",
-                f"{now / fresh:.2f}",
-                "less than 2",
-            )
+            what = f"after {number * plan.batch_seconds / 3_600:.2f} h, {files(tables)} files"
+            row = Row(what, f"{now * 1e3:.0f} ms", f"{fresh * 1e3:.0f} ms", f"{now / fresh:.2f}", "less than 2")
+            print(*row, sep=", ", file=sys.stderr, flush=True)
+            yield row
         if every and number % every == 0:
             worst = max(worst, files(tables))
             started = time.process_time()

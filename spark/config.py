@@ -30,10 +30,10 @@ class MaintenanceSettings(BaseSettings):
     """Number of small data files in a partition that makes its compaction due."""
     small_file_bytes: int = Field(default=16 * 1024 * 1024, ge=1)
     """Bytes below which a data file is small."""
-    merge_seconds: float = Field(default=6.0, ge=0)
+    merge_seconds: float = Field(default=4.0, ge=0)
     """Seconds between two merges of the smallest files of each partition of the tables other than ``trading.ohlc``; 0
     for none."""
-    merge_bytes: int = Field(default=8 * 1024 * 1024, ge=1)
+    merge_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Bytes of the files that one merge makes one file of at most; the driver holds their rows in memory."""
     target_file_bytes: int = Field(default=128 * 1024 * 1024, ge=1)
     """Target size of a compacted file in bytes."""

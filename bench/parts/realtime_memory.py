@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 from bench.memory import memory, slopes
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import AsyncClient, Client
+from dexorder.errors import RelayUnreachable
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.services.common.model.times import SECOND_NS
 from dexorder.testing import report
@@ -85,7 +87,7 @@ class _Watcher(threading.Thread):
         self._tickers = tickers
 
     def run(self) -> None:
-        with Client(self._relay) as client:
+        with suppress(RelayUnreachable), Client(self._relay) as client:  # the suite ends first
             for update in client.live(self._tickers, ["1m"]):
                 self.trades += len(update.trades)
                 self.missed += sum(each.count for each in update.missed)

@@ -15,17 +15,19 @@ import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AssertTableUUID, TableRequirement, TableUpdate
-from pyiceberg.table.update.snapshot import _MergeAppendFiles, _OverwriteFiles
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles, _OverwriteFiles
 
 from dexorder.services.common.model.errors import Conflict
 
 _MERGED_MANIFESTS = 16
 _MERGED_BYTES = 256 * 1024
+_REPLACED_BYTES = 32 * 1024
+"""About a hundred files; a replacement of small files writes such a manifest again every few seconds."""
 
 
 class CommitLost(Conflict):
@@ -51,7 +53,14 @@ class _Append(_MergeAppendFiles):
 
 
 class _Replace(_OverwriteFiles):
-    """Replacement of files by others with the same rows, which pyiceberg does not offer."""
+    """Replacement of files by others with the same rows, which pyiceberg does not offer.
+
+    It merges small manifests: a replacement comes after every few appends, and each leaves one to four of them.
+    """
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        merging = _ManifestMergeManager[Any](_REPLACED_BYTES, 2, True, self)
+        return merging.merge_manifests(manifests)
 
     def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - as it is overridden
         made = super()._summary(snapshot_properties)

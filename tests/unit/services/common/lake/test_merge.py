@@ -104,6 +104,7 @@ def test_the_files_of_each_partition_become_one_with_the_same_rows_in_order(cata
     snapshot = after.current_snapshot()
     assert snapshot and snapshot.summary and snapshot.summary.operation is Operation.REPLACE
     assert snapshot.summary["total-records"] == "11"
+    assert len(snapshot.manifests(after.io)) == 1
     old = after.scan(snapshot_id=before).to_arrow()
     assert in_order(old) == rows, "who reads the snapshot before still can"
     span = TimeRange(20_000 * 86_400 * SECOND_NS, 20_001 * 86_400 * SECOND_NS)
