@@ -1,5 +1,6 @@
 from dexorder.services.common.model.history import Delay
 from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.ingestor.config import IngestorSettings
 from dexorder.services.ingestor.exchange.attempts import SLOW_NS, Attempts
 
 NOW, WALL = 1_000 * SECOND_NS, 1_700_000_000 * SECOND_NS
@@ -19,6 +20,11 @@ def test_an_attempt_is_a_delay_once_it_is_slow() -> None:
     assert delay(attempts, after_s=SLOW_NS / SECOND_NS) == Delay("SIM has not answered BTC/USDT 1m")
     attempts.end()
     assert delay(attempts, after_s=60) is None
+
+
+def test_an_exchange_that_hangs_is_visible_within_15_seconds() -> None:
+    heartbeat_seconds = IngestorSettings.model_fields["heartbeat_seconds"].default
+    assert SLOW_NS / SECOND_NS + heartbeat_seconds <= 12, "and 3 s for the way to the client"
 
 
 def test_a_failure_is_a_delay_until_the_query_ends() -> None:

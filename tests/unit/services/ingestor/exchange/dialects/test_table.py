@@ -6,8 +6,17 @@ import ccxt.async_support as ccxt
 import pytest
 
 from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange.dialects.table import TABLE, CallLimits, Dialect, Remedy, at, dialect_of
+from dexorder.services.ingestor.exchange.dialects.table import (
+    CCXT_COLUMNS,
+    TABLE,
+    CallLimits,
+    Dialect,
+    Remedy,
+    at,
+    dialect_of,
+)
 from dexorder.services.ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
+from tests.paths import ROOT
 
 REPEAT, SLOW, NO = Remedy.REPEAT, Remedy.SLOW_DOWN, None
 
@@ -106,3 +115,14 @@ def test_kraken_says_with_status_200_how_long_to_stay_away() -> None:
 )
 def test_limits_of_a_call(ccxt_id: str, features: dict[str, object] | None, limits: CallLimits) -> None:
     assert dialect_of(ccxt_id, features).limits == limits
+
+
+def test_docs_say_which_exchanges_give_quote_volume_and_number_of_trades() -> None:
+    lines = [line for line in (ROOT / "docs/exchanges.md").read_text().splitlines() if line.startswith("| ")]
+    first = next(n for n, line in enumerate(lines) if line.endswith("| quote volume | number of trades |"))
+    cells = [line.strip("| ").split(" | ") for line in lines[first + 2 : first + 8]]
+    said = {name: tuple(row[-2:]) for row in cells for name in row[0].split(", ")}
+    built = range(8)  # candles of trades have all columns
+    known = {name: built if row.history == "trades" else row.columns or CCXT_COLUMNS for name, row in TABLE.items()}
+    words = {name: tuple("no" if columns[at] is None else "yes" for at in (6, 7)) for name, columns in known.items()}
+    assert said == {**words, "any other": ("no", "no")}
