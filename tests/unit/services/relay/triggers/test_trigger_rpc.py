@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
+from dexorder.services.common.model.times import iso
 from dexorder.services.common.rpc.trigger_messages import decode_value, encode_event
 from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as epb
 from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
@@ -19,6 +21,7 @@ from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2
 from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, Suite, at, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime
 
@@ -235,3 +238,24 @@ async def test_a_backtest_finds_the_stored_candles_at_which_a_trigger_fires(tmp_
         request.trigger.sql_pattern = "nonsense"
         with pytest.raises(grpc.aio.AioRpcError, match="sql_pattern: line 1"):
             [each async for each in s.relay.BacktestTrigger(request, timeout=60)]
+
+
+async def test_the_command_draws_where_a_trigger_would_have_fired(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        s.pipeline.write(range(10))
+        words = (SQL, "-t", TICKER, "-p", "fire=level", "--since", iso(at(0)), "--until", iso(at(8)))
+        shown = await command(s, "test", *words)
+        assert iso(at(6)) in shown, "the table"
+        assert "fires, 3 times" in shown, "the chart"
+        assert "3 firings in 8 stored candles" in shown
+
+
+async def command(s: Suite, *words: str) -> str:
+    """Run ``dexorder trigger``; return its output."""
+    arguments = ("-m", "dexorder", "trigger", *words, "--relay", s.running.address)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    output, problems = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, problems.decode()
+    return output.decode()
