@@ -78,7 +78,7 @@ proto-baseline:  ## After a landing: our own protos become what must stay readab
 	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/
 
 lock:  ## Newest versions that fit, with hashes; then look at the diff.
-	for name in bootstrap build services runtime dev peer-numaflow; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \
+	for name in bootstrap build services runtime dev peer-numaflow peer-notebook; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \
 	  --no-emit-index-url --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt; done
 	.venv/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --python-version 3.11 \
 	  requirements/java.in -o dexorder/setup/java.txt

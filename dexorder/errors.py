@@ -103,7 +103,8 @@ class ManyFailed(DexorderError):
     def __init__(self, failed: Mapping[str, DexorderError], rows: pa.Table | None) -> None:
         shown = "; ".join(f"{ticker}: {error}" for ticker, error in list(failed.items())[:3])
         more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
-        super().__init__(f"{len(failed):,} tickers have no complete history: {shown}{more}")
+        count = f"{len(failed):,} tickers have" if len(failed) > 1 else "1 ticker has"
+        super().__init__(f"{count} no complete history: {shown}{more}")
         self.errors = failed
         self.rows = rows
 

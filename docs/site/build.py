@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 PAGES = ("*.md", "docs/*.md", "docs/decisions/*.md", "bench/README.md", "bench/results/*.md", "tests/GUARANTEES.md")
 FILES = (
     "docs/images/*",
+    "docs/notebooks/*.ipynb",
     "docs/clients/*/*.go",
     "docs/clients/*/*.ts",
     "docs/clients/rust/build.rs",
