@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import yaml
 
+from dexorder.aio import AsyncClient
 from dexorder.aio_udf import ListedUdf
 from dexorder.cli import output
+from dexorder.cli.unknown import refuse_unlisted
 from dexorder.client import Client
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder.moments import moment_ns
@@ -54,6 +57,8 @@ def start(
         file: A file with an entry of this name, which ``given`` changes.
     """
     udf = _definition(name, given, file)
+    if isinstance(udf, UdfDefinition):
+        asyncio.run(_check_tickers(udf.input.tickers, relay))
     with Client(relay) as client:
         generation = client.start_udf(udf, anew=anew)
         deadline = time.monotonic() + timeout
@@ -119,6 +124,11 @@ def _definition(name: str, given: Mapping[str, Any], file: Path | None) -> str |
         return definition_from(name, entry)
     except InvalidRequest as error:
         raise RequestRefused(str(error)) from None
+
+
+async def _check_tickers(tickers: Sequence[str], relay: str | None) -> None:
+    async with AsyncClient(relay) as client:
+        await refuse_unlisted(client, *tickers)
 
 
 def _entry(name: str, file: Path) -> dict[str, Any]:

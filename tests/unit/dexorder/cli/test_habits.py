@@ -130,8 +130,16 @@ def test_a_request_that_failed_is_one_json_value(fake: FakeRelay) -> None:
     assert "ended ERROR: gave up" in result.stderr
 
 
-@pytest.mark.parametrize("words", [["realtime", "start", "BCT/USDT.SIM"], ["watch", "BCT/USDT.SIM", "--json"]])
-def test_realtime_refuses_a_misspelt_ticker(fake: FakeRelay, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["realtime", "start", "BCT/USDT.SIM"],
+        ["watch", "BCT/USDT.SIM", "--json"],
+        ["trigger", "add", "t", "SELECT `close` FROM ohlc WHERE `close` > 0", "-t", "BCT/USDT.SIM"],
+        ["udf", "start", "ema", "-t", "BCT/USDT.SIM"],
+    ],
+)
+def test_nothing_starts_for_a_misspelt_ticker(fake: FakeRelay, words: list[str]) -> None:
     fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2 and f"'BCT/USDT.SIM' is not a market of SIM (did you mean {TICKER}?)" in result.stderr
