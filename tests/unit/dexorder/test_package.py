@@ -18,7 +18,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_version_is_that_of_the_installed_package() -> None:
-    assert dexorder.__version__ == PROJECT["version"]
+    assert PROJECT["dynamic"] == ["version"]  # that of the tag
+    assert dexorder.__version__ == importlib.metadata.version("dexorder")
     assert "__version__" in dir(dexorder) and "Client" in dir(dexorder)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = dexorder.nothing
@@ -35,7 +36,7 @@ def test_version_of_a_checkout_that_is_not_installed_is_unknown(monkeypatch: pyt
 @pytest.mark.parametrize("option", ["--version", "-V"])
 def test_command_shows_its_version(option: str) -> None:
     shown = CliRunner().invoke(app, [option])
-    assert (shown.exit_code, shown.stdout) == (0, f"dexorder {PROJECT['version']}\n")
+    assert (shown.exit_code, shown.stdout) == (0, f"dexorder {importlib.metadata.version('dexorder')}\n")
 
 
 @pytest.mark.parametrize("words", [[], ["history"], ["requests"], ["requests", "show"], ["events"], ["realtime"]])
