@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 2.0
 CLOSED_NS = 5 * SECOND_NS
 """Time after the end of a candle before it is requested as history."""
+REPEAT_NS, RECENT_NS = 60 * SECOND_NS, 1_800 * SECOND_NS
+"""Time after which candles that a request could not settle are requested again, and their age up to which they are."""
 
 
 def new_request_id() -> str:
@@ -58,6 +60,8 @@ class RealtimeJobs:
         self._live = live
         self._venues = venues
         self._stops: list[tuple[bytes, str]] = []
+        self._submitted: dict[str, HistoryPart] = {}
+        self._not_before_ns: dict[str, int] = {}
 
     async def start(self, wanted: Subscription, caller: Caller | None = None) -> bool:
         """Accept a subscription, which is on disk when this returns; return whether it is new.
@@ -289,11 +293,34 @@ class RealtimeJobs:
             batch = Batch()
             rules.flush(self.registry, batch)
             await self._context.store.commit(batch)
+        await self._repeat_history()
         await self._submit_history()
 
+    async def _repeat_history(self) -> None:
+        """Have candles requested again that an ended request lacks, such as the newest one of a quiet market."""
+        context, registry = self._context, self.registry
+        for part in [each for each in self._submitted.values() if each.request_id not in context.state.requests]:
+            record = await context.store.record(part.request_id)
+            if record is None:
+                continue  # its end is not on disk yet
+            del self._submitted[part.request_id]
+            job = registry.job_for(part.ticker)
+            if job is None or record.outcome is None or part.period_seconds not in job.positions:
+                continue
+            batch, known, now_ns = Batch(), set(registry.history), context.clock.wall_ns()
+            for span in record.outcome.missing:
+                if span.end_ns > now_ns - RECENT_NS:
+                    rules.refetch(registry, job, part.period_seconds, span, new_request_id, batch)
+            self._not_before_ns.update(dict.fromkeys(registry.history.keys() - known, now_ns + REPEAT_NS))
+            if batch.statements:
+                await context.store.commit(batch)
+
     async def _submit_history(self) -> None:
-        due_ns = self._context.clock.wall_ns() - CLOSED_NS
-        for part in [each for each in self.registry.history.values() if each.span.end_ns <= due_ns]:
+        now_ns, due = self._context.clock.wall_ns(), list[HistoryPart]()
+        for part in self.registry.history.values():
+            if max(part.span.end_ns + CLOSED_NS, self._not_before_ns.get(part.request_id, 0)) <= now_ns:
+                due.append(part)
+        for part in due:
             try:
                 await self._submitter.submit(part.request)
             except Unavailable as error:
@@ -301,7 +328,9 @@ class RealtimeJobs:
                 continue
             except InvalidRequest as error:
                 log.error("history of a subscription cannot be fetched", request_id=part.request_id, error=str(error))
+            self._not_before_ns.pop(part.request_id, None)
             if self.registry.history.pop(part.request_id, None) is not None:  # else its subscription was stopped
+                self._submitted[part.request_id] = part
                 batch = Batch()
                 store.history_submitted(batch, part.request_id)
                 await self._context.store.commit(batch)

@@ -17,6 +17,7 @@ from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder.services.relay.realtime import jobs
 from tests.unit.services.relay.harness import TICKER, Suite, suite
 from tests.unit.services.relay.realtime.worker import (
     RawWorker,
@@ -275,6 +276,28 @@ async def test_since_begins_trades_there_and_has_candles_before_fetched_as_histo
         assert history.historical.end_time == open_ns - MINUTE_NS  # the candle that is open now comes once it is closed
         ((request_id,),) = [each.history_request_ids for each in (await listed(s)).subscriptions]
         assert request_id == history.request_id and (await s.record(request_id)).request.client_id == "me"
+
+
+async def test_recent_candles_that_an_ended_request_lacks_are_requested_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest candle of a quiet market is settled minutes after its end."""
+    monkeypatch.setattr(jobs, "REPEAT_NS", 0)
+    async with suite(tmp_path, max_attempts=1) as s:
+        one = worker(s)
+        await one.ready()
+        await one.ready(ingest.HISTORICAL)
+        await start(s, "a", 60, since=time.time_ns() - 10 * MINUTE_NS)
+        _, first = sorted([await one.job(), await one.job()], key=lambda each: -each.type)
+        await one.complete(first.job_id, success=False)
+        await one.ready(ingest.HISTORICAL)
+        again = await one.job()
+        assert again.type == ingest.DataRequest.HISTORICAL_OHLC and again.job_id != first.job_id
+        assert (again.historical.start_time, again.historical.end_time) == (
+            first.historical.start_time,
+            first.historical.end_time,
+        )
+        assert again.request_id != first.request_id
 
 
 async def test_candles_that_realtime_skips_are_fetched_as_history(tmp_path: Path) -> None:
