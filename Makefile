@@ -20,6 +20,7 @@ setup: $(STAMP)  ## .venv with the locked packages, a Java runtime where there i
 	@$(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set
 
 $(STAMP): $(LOCKS) pyproject.toml
+	@test -x $(PY) || python3 -c 'import sys; sys.exit("Python 3.11 or newer is required, python3 is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@test -x $(PY) || python3 -m venv .venv
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 	@.venv/bin/uv pip sync --quiet --compile-bytecode --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/dev.txt
