@@ -42,8 +42,8 @@ UDF_KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_KILLS", "100"))
 SYMBOL, TOPIC, UDF = "XMR/USD", "udf-numbers", "numbers"
 AGENT = "tests.fakes.udf_agent"
 SPEED, LAST_SPEED = 60.0, 720.0
-HOURS = 1.5 * DRIVER_KILLS
-"""The replay has 90 seconds for each kill of the driver, and the rest goes by at the last speed."""
+HOURS = 3.0 * DRIVER_KILLS
+"""The replay has three minutes for each kill of the driver, and the rest goes by at the last speed."""
 _PATIENCE_SECONDS = 300.0
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(DRIVER_KILLS * 150 + 1_200)]
 
