@@ -44,6 +44,9 @@ class Connection(Protocol):
     def ending(self) -> str:
         """Return how the UDF ended, for an error, once reading or writing has failed."""
 
+    def was_killed(self) -> bool:
+        """Return whether a signal has ended its process; asked after ``ending``."""
+
     def close(self, grace_seconds: float) -> None:
         """Close everything. A process that still runs gets the grace, SIGTERM, the grace again, and SIGKILL."""
 
@@ -116,6 +119,10 @@ class ProcessConnection:
         else:
             text = f"its process ended with exit code {code}"
         return f"{text}; its last line on stderr: {self._last_lines[-1]}" if self._last_lines else text
+
+    def was_killed(self) -> bool:
+        """Return whether the process was ended by a signal."""
+        return (self._process.returncode or 0) < 0
 
     def close(self, grace_seconds: float) -> None:
         """Close stdin, then end the process within twice the grace."""
@@ -196,6 +203,10 @@ class SocketConnection:
     def ending(self) -> str:
         """Say that the UDF closed the connection; a socket has no exit code."""
         return "it closed the connection"
+
+    def was_killed(self) -> bool:
+        """Return False: a socket does not say."""
+        return False
 
     def close(self, grace_seconds: float) -> None:
         """Close the socket."""

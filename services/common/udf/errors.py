@@ -40,6 +40,10 @@ class UdfGone(UdfError):
     code = Code.UNAVAILABLE
 
 
+class UdfKilled(UdfGone):
+    """A signal has ended the process, also before it was ready: that says nothing about its options."""
+
+
 class UdfStopped(UdfError):
     """The caller's stop ended a wait for the UDF, which still runs until it is closed."""
 

@@ -65,6 +65,10 @@ class GrpcConnection:
         self._reader.join(1)
         return self._end or "it closed the connection"
 
+    def was_killed(self) -> bool:
+        """Return False: a call does not say."""
+        return False
+
     def close(self, grace_seconds: float) -> None:
         """Cancel the call and close the channel."""
         self._call.cancel()

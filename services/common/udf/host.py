@@ -19,7 +19,7 @@ import structlog
 
 from dexorder.services.common.udf import messages
 from dexorder.services.common.udf.connections import Log, open_connection
-from dexorder.services.common.udf.errors import UdfError, UdfGone, UdfStopped
+from dexorder.services.common.udf.errors import UdfError, UdfGone, UdfKilled, UdfStopped
 from dexorder.services.common.udf.link import Link
 from dexorder.services.common.udf.messages import UdfInfo
 from dexorder.services.common.udf.options import check_options
@@ -94,10 +94,13 @@ class UdfHost:
         self._kept, self._kept_bytes, self._fed = [], 0, 0
         self._released = []
         self._restarts_in_a_row = 0
-        try:
-            self._connect()
-        except UdfError as error:
-            raise self._failed(error) from None
+        while self._link is None:
+            try:
+                self._connect()
+            except UdfKilled as error:
+                self._pause_before_restart(error)
+            except UdfError as error:
+                raise self._failed(error) from None
 
     def process(self, items: Iterable[Point | Batch]) -> list[Point | Batch]:
         """Feed points or batches, as the UDF wants.

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from dexorder.services.common.udf import messages
 from dexorder.services.common.udf.connections import Connection
-from dexorder.services.common.udf.errors import ProtocolError, UdfError, UdfGone, UdfStopped
+from dexorder.services.common.udf.errors import ProtocolError, UdfError, UdfGone, UdfKilled, UdfStopped
 from dexorder.services.common.udf.framing import FrameSplitter, shown, text_hint
 from dexorder.services.common.udf.point_layouts import PointLayouts
 from dexorder.services.common.udf.points import Batch, Point
@@ -140,7 +140,7 @@ class Link:
                         poll.unregister(write_fd)
             events = dict(poll.poll(max(0.0, min(_WAIT_SECONDS, deadline - now)) * 1000))
             if events.get(read_fd, 0) & ~select.POLLOUT and not self._read():
-                raise UdfGone(self._spec.name, self._connection.ending() + self._unfinished())
+                raise self._ended()
             if self._chunks and events.get(write_fd, 0) & ~select.POLLIN:
                 self._write()
             if self._stop.is_set():
@@ -151,6 +151,10 @@ class Link:
                 raise UdfGone(self._spec.name, reason + self._unfinished())
             if keepalive:
                 self._watch(now)
+
+    def _ended(self) -> UdfGone:
+        reason = self._connection.ending() + self._unfinished()
+        return (UdfKilled if self._connection.was_killed() else UdfGone)(self._spec.name, reason)
 
     def _watch(self, now: float) -> None:
         if now - self._alive_at > self._spec.timeout_seconds:
@@ -175,7 +179,7 @@ class Link:
                 with suppress(OSError):
                     while self._read():
                         pass
-                raise UdfGone(self._spec.name, self._connection.ending() + self._unfinished()) from None
+                raise self._ended() from None
             self._alive_at = time.monotonic()
             if count < len(chunk):
                 self._written += count

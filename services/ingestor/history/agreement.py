@@ -26,6 +26,8 @@ _HOPELESS = 0.49
 _DEVIATIONS = 3.1
 """Standard deviations by which true answers must outnumber untrue ones; if half were untrue, one count in a thousand
 would."""
+_DEVIATIONS_DISPUTED = 4.0
+"""The same for answers of which some disagree: they are counted again after each, for up to hundreds of answers."""
 
 
 class Counted(NamedTuple):
@@ -109,6 +111,8 @@ class Agreement:
         """Return whether so many answers show whose candles they hold."""
         if not self.foreign.is_minority(true=votes, untrue=against):
             return False
+        if against and votes - against < _DEVIATIONS_DISPUTED * sqrt(votes + against):
+            return False  # no earlier answer vouches
         return votes - against >= self.lead(true=votes, untrue=against)
 
 

@@ -52,6 +52,14 @@ def kill(host: UdfHost) -> None:
     os.kill(host._link._connection.pid, signal.SIGKILL)
 
 
+def test_a_process_that_is_killed_before_it_is_ready_is_started_again(tmp_path: Path) -> None:
+    once = tmp_path / "killed"
+    program = f"if [ -e {once} ]; then exec {sys.executable} {AGENT} mirror; fi; touch {once}; kill -9 $$"
+    with started(replace(spec("mirror"), prog="sh", args=("-c", program), backoff_seconds=0.01)) as host:
+        assert host.restarts == 1
+        assert len(host.process(numbered(0, 3)) + host.checkpoint()[0]) == 3
+
+
 def test_a_mirror_returns_everything_in_order_and_whole() -> None:
     points = [
         Point(-(2**63), {"t": "ü"}, {"d": 0.1, "i": -5, "s": "x\n", "b": True}, "n", ("t",), True, "db", "rp"),

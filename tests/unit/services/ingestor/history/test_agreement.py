@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,3 +94,18 @@ def test_counts_that_a_rate_of_one_half_rarely_gives_show_a_minority(true: int, 
     assert not rate.is_minority(true=untrue, untrue=true)
     rate.note(true=50, untrue=50)
     assert not rate.is_minority(true=true, untrue=untrue), "the exchange is known"
+
+
+def test_two_markets_with_half_of_the_answers_each_are_not_told_apart() -> None:
+    """Once two answers disagree. All are counted after each one, so the odds of a decision are those of all counts."""
+    source, decided = random.Random(7), 0
+    for _ in range(1_000):
+        agreement = Agreement()
+        agreement.foreign.note(true=200)  # the exchange was good before
+        votes = [1, 1]
+        for _ in range(350):
+            votes[source.random() < 0.5] += 1
+            if agreement.is_lead(max(votes), min(votes)):
+                decided += 1
+                break
+    assert decided <= 10  # half of them wrong
