@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dexorder.services.common.model.errors import Unavailable
 from dexorder.services.udsource.config import UdsourceSettings
 from dexorder.services.udsource.server import serve
 from dexorder.spark.source.client import SourceBroken, SourceClient
@@ -53,7 +54,14 @@ def lose(brokers: TwoBrokers, topic: str, count: int) -> None:
 def wait_for_ends(address: str, ends: dict[int, int]) -> None:
     """Wait until the source knows the ends of the logs: its connections may still be those to the broker of before."""
     client = SourceClient(address)
-    until(lambda: client.state().ends == ends)
+
+    def has_ends() -> bool:
+        try:
+            return client.state().ends == ends
+        except Unavailable:  # a broker that has just started may be slow to answer
+            return False
+
+    until(has_ends)
 
 
 def run(address: str, checkpoint: Checkpoint, **options: Any) -> list[Row]:
