@@ -63,6 +63,9 @@ class _NoConnection:
     def ending(self) -> str:
         return "ended"
 
+    def was_killed(self) -> bool:
+        return False
+
     def close(self, grace_seconds: float) -> None: ...
 
 
