@@ -8,11 +8,10 @@ default ports.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 from dexorder.errors import DexorderError
-from dexorder.supervisor.state import default_directory, is_running, read_state, registered_directories
+from dexorder.supervisor.state import SuiteState, default_directory, registered_directories, running_suite
 
 
 class Target(NamedTuple):
@@ -43,7 +42,7 @@ def address_of(target: Target, given: str | None) -> str:
     if named := given or os.environ.get(target.variable):
         return named
     for directories in ([default_directory()], registered_directories()):
-        if addresses := {_address(directory, target) for directory in directories if is_running(directory)}:
+        if addresses := {_address(suite, target) for each in directories if (suite := running_suite(each))}:
             return choose(target, addresses)
     return target.default
 
@@ -58,9 +57,8 @@ def choose(target: Target, addresses: set[str]) -> str:
     return next(iter(addresses))
 
 
-def _address(directory: Path, target: Target) -> str:
-    suite = read_state(directory)
-    part = suite.parts.get(target.part) if suite is not None else None
+def _address(suite: SuiteState, target: Target) -> str:
+    part = suite.parts.get(target.part)
     if part is None or target.port not in part.ports:
         return target.default
     scheme = "tcp://" if target.default.startswith("tcp://") else ""

@@ -102,17 +102,17 @@ def find_directory(directory: Path | None, relay: str | None) -> Path | None:
         return found
     if (default_directory() / SUITE_FILE).is_file():
         return default_directory()
-    running = [each for each in registered_directories() if is_running(each)]
+    running = [each for each in registered_directories() if running_suite(each) is not None]
     return running[0] if len(running) == 1 else None
 
 
-def is_running(directory: Path) -> bool:
-    """Return whether a supervisor runs for this folder; an unreadable state counts as none."""
+def running_suite(directory: Path) -> SuiteState | None:
+    """Return the state of the suite that runs in a folder; None without one, also if its state is unreadable."""
     try:
         suite = read_state(directory)
     except (SuiteFailed, OSError):
-        return False
-    return suite is not None and process_alive(suite.pid)
+        return None
+    return suite if suite is not None and process_alive(suite.pid) else None
 
 
 def default_directory() -> Path:
