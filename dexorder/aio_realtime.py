@@ -91,7 +91,13 @@ class RealtimeCalls(ABC):
         await self._connection.call(self._connection.stub.StopRealtime, request)
 
     async def list_realtime(self, client_id: str = "", *, ticker: str = "") -> Realtime:
-        """Return the subscriptions that were not stopped, by time of their start, and the jobs that serve them."""
+        """Return the subscriptions that were not stopped, by time of their start, and the jobs that serve them.
+
+        Raises:
+            RequestRefused: ``ticker`` is given and is not SYMBOL.VENUE.
+        """
+        if ticker:
+            check_ticker(ticker)
         request = pb.ListRealtimeRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
         subscriptions: list[StartedSubscription] = []
         jobs: dict[str, RealtimeJobRecord] = {}

@@ -114,7 +114,13 @@ class AsyncTriggers:
         await self._connection.call(self._connection.stub.DeleteTrigger, pb.DeleteTriggerRequest(trigger_id=trigger_id))
 
     async def list(self, client_id: str = "", *, ticker: str = "") -> list[RegisteredTrigger]:
-        """Return the triggers that were not removed, by time of their registration."""
+        """Return the triggers that were not removed, by time of their registration.
+
+        Raises:
+            RequestRefused: ``ticker`` is given and is not SYMBOL.VENUE.
+        """
+        if ticker:
+            check_ticker(ticker)
         request = pb.ListTriggersRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
         found: list[RegisteredTrigger] = []
         while True:

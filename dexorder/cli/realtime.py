@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dexorder.aio import AsyncClient
 from dexorder.cli import output
-from dexorder.cli.unknown import refuse_unlisted
+from dexorder.cli.unknown import refuse_misspelt, refuse_unlisted
 from dexorder.client import Client
 from dexorder.live import iso_or_none, series_name
 from dexorder.services.common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
@@ -18,6 +18,8 @@ def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | 
     """Print the subscriptions and the jobs that serve them."""
     with Client(relay) as client:
         found = client.list_realtime(client_id, ticker=ticker)
+    if ticker and not (found.subscriptions or found.jobs):
+        refuse_misspelt(relay, ticker)
     if as_json:
         output.print_json(found.as_json())
         return

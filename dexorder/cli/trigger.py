@@ -13,7 +13,7 @@ import typer
 
 from dexorder.aio import AsyncClient
 from dexorder.cli import output
-from dexorder.cli.unknown import refuse_unlisted
+from dexorder.cli.unknown import refuse_misspelt, refuse_unlisted
 from dexorder.client import Client
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.times import iso
@@ -68,6 +68,8 @@ def list_triggers(client_id: str, ticker: str, as_json: bool, relay: str | None)
     """Print the triggers."""
     with Client(relay) as client:
         found = client.triggers.list(client_id, ticker=ticker)
+    if ticker and not found:
+        refuse_misspelt(relay, ticker)
     if as_json:
         output.print_json([each.as_json() for each in found])
         return
@@ -113,6 +115,7 @@ def test(
         raise typer.BadParameter(f"--plot {plot}: unknown extension; use .html")
     with Client(relay) as client:
         result = client.triggers.test(read_sql(sql), tickers, since, until, read_parameters(parameters))
+        refuse_misspelt(relay, *(each.ticker for each in result.markets if not each.rows))
         if as_json:
             output.print_json(as_json_value(result))
         else:

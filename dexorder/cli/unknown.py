@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from difflib import get_close_matches
 
@@ -27,6 +28,24 @@ async def refuse_unlisted(client: AsyncClient, *tickers: str) -> None:
         with suppress(VenueUnknown):
             if problem := await _problem(client, ticker):
                 raise RequestRefused(problem)
+
+
+def refuse_misspelt(relay: str | None, *tickers: str) -> None:
+    """Check markets of which nothing was found, with a client of its own, outside an event loop.
+
+    Raises:
+        RequestRefused: The exchange does not list one of them.
+        VenueUnknown: No ingestor has reported the exchange's markets, so that nobody can tell.
+    """
+
+    async def refuse() -> None:
+        async with AsyncClient(relay) as client:
+            for ticker in tickers:
+                if problem := await _problem(client, ticker):
+                    raise RequestRefused(problem)
+
+    if tickers:
+        asyncio.run(refuse())
 
 
 async def _problem(client: AsyncClient, ticker: str) -> str:

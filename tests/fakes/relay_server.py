@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2
+from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2, triggers_pb2
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.fakes.candle_table import HOURS, START
@@ -232,6 +232,16 @@ class _Servicer(rpc.RelayServiceServicer):
         more = first + len(chosen) < len(found)
         token = str(first + len(chosen)) if more else ""
         return realtime_pb2.ListRealtimeResponse(subscriptions=chosen, jobs=self.fake.jobs, next_page_token=token)
+
+    async def ListTriggers(self, request: Any, context: Any) -> Any:
+        await self._gate(context)
+        return triggers_pb2.ListTriggersResponse()
+
+    async def BacktestTrigger(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Answer that nothing is stored of the markets."""
+        await self._gate(context)
+        markets = [triggers_pb2.BacktestMarket(ticker=each) for each in request.trigger.tickers]
+        yield triggers_pb2.BacktestTriggerResponse(markets=markets, period_seconds=60)
 
     async def SnapshotTickers(self, request: Any, context: Any) -> Any:
         submitted = ingest_pb2.SubmitHistoricalRequest(

@@ -137,13 +137,39 @@ def test_a_request_that_failed_is_one_json_value(fake: FakeRelay) -> None:
         ["watch", "BCT/USDT.SIM", "--json"],
         ["trigger", "add", "t", "SELECT `close` FROM ohlc WHERE `close` > 0", "-t", "BCT/USDT.SIM"],
         ["udf", "start", "ema", "-t", "BCT/USDT.SIM"],
+        ["realtime", "list", "-t", "BCT/USDT.SIM"],
+        ["trigger", "list", "--ticker", "BCT/USDT.SIM", "--json"],
+        ["trigger", "test", "SELECT `close` FROM ohlc WHERE `close` > 0", "-t", "BCT/USDT.SIM"],
     ],
 )
-def test_nothing_starts_for_a_misspelt_ticker(fake: FakeRelay, words: list[str]) -> None:
+def test_a_misspelt_ticker_is_refused_with_similar_ones(fake: FakeRelay, words: list[str]) -> None:
     fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2 and f"'BCT/USDT.SIM' is not a market of SIM (did you mean {TICKER}?)" in result.stderr
     assert not fake.subscriptions
+
+
+@pytest.mark.parametrize("command", [["realtime", "list"], ["trigger", "list"]])
+def test_a_filter_that_is_not_a_ticker_or_names_an_unknown_exchange_is_refused(
+    fake: FakeRelay, command: list[str]
+) -> None:
+    result = CliRunner().invoke(app, [*command, "--ticker", "BTCUSDT"])
+    assert result.exit_code == 2 and "ticker 'BTCUSDT' is not SYMBOL.VENUE" in result.stderr
+    result = CliRunner().invoke(app, [*command, "--ticker", "BTC/USDT.BINANSE"])
+    assert result.exit_code == 1 and "no ingestor has reported markets of 'BINANSE'" in result.stderr
+
+
+@pytest.mark.parametrize("command", [["realtime", "list"], ["trigger", "list"]])
+def test_a_listed_market_of_which_nothing_runs_is_an_empty_list(fake: FakeRelay, command: list[str]) -> None:
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    assert CliRunner().invoke(app, [*command, "--ticker", TICKER]).exit_code == 0
+
+
+def test_a_running_subscription_is_listed_though_the_exchange_no_longer_lists_its_market(fake: FakeRelay) -> None:
+    assert CliRunner().invoke(app, ["realtime", "start", "OLD/USDT.SIM", "--id", "mine"]).exit_code == 0
+    fake.markets["SIM"] = pb.ListMarketsResponse(markets=[pb.Market(ticker=TICKER)])
+    listed = CliRunner().invoke(app, ["realtime", "list", "--ticker", "OLD/USDT.SIM"])
+    assert listed.exit_code == 0 and "mine" in listed.stdout
 
 
 HOSTILE = "\x1b[2J[red]\x9b31m\u202e:smile:"
