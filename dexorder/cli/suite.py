@@ -118,6 +118,8 @@ async def _check_part(name: str, part: PartState) -> dict[str, Any]:
     notes = [answer.detail if alive else part.detail or "not running"]
     if name == "relay" and answer.ready:
         notes += await _reasons_to_wait(part.address)
+    if name == "gateway" and alive:
+        notes.append(await health.kafka_problem(part.address))
     if part.state == "failing":
         notes.append("fails repeatedly")
     if part.restarts:

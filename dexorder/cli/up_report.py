@@ -65,6 +65,8 @@ class ConsoleReporter:
         for name, value in options.catalog_properties().items():
             self._out.print(f'    "{name}": "{value}",')
         self._out.print("})")
+        if "gateway" in options.parts and not options.has_kafka:
+            self._out.print(f"KafkaPixy answers UNAVAILABLE until a Kafka runs at {options.bootstrap}")
         # Printed last and with a fixed text, as scripts wait for this line.
         everything = set(options.parts) | ({"kafka"} if options.kafka else set()) == set(PARTS)
         self._print("all parts are ready" if everything else f"ready: {', '.join(options.parts)}")

@@ -1,4 +1,7 @@
-"""Health checks of the parts by ``grpc://``, ``http://`` or ``kafka://`` and host:port."""
+"""Health checks of the parts by ``grpc://``, ``http://`` or ``kafka://`` and host:port.
+
+``grpc://host:port/SERVICE`` is the health of one service instead of that of the whole server.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,9 @@ from dexorder.services.common.config import split_address
 from dexorder.services.common.model.errors import Code
 from dexorder.services.common.rpc.channel import open_channel
 from dexorder.services.common.rpc.client_retry import code_of
+from dexorder.services.common.rpc.error_details import STATUS_DETAILS
+from dexorder.services.gen.kafkapixy import kafkapixy_pb2, kafkapixy_pb2_grpc
+from dexorder.supervisor.plan import KAFKA_PIXY
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,26 @@ async def check(address: str, *, timeout_s: float = 2.0) -> Health:
         return Health(False, f"no answer within {timeout_s:g} s")
 
 
+async def kafka_problem(gateway: str, *, timeout_s: float = 2.0) -> str:
+    """Return why a gateway answers calls of KafkaPixy with UNAVAILABLE; empty if it does not, or can't be asked."""
+    async with open_channel(gateway) as channel:
+        stub: Any = kafkapixy_pb2_grpc.KafkaPixyStub(channel)  # its type stubs are those of the blocking client
+        try:
+            await stub.ListTopics(kafkapixy_pb2.ListTopicRq(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            # Our services send details with each status; an error of the connection has none.
+            if code_of(error) is Code.UNAVAILABLE and STATUS_DETAILS in dict(error.trailing_metadata()):
+                return f"{KAFKA_PIXY} is unavailable: {error.details()}"
+    return ""
+
+
 async def _check_grpc(target: str, timeout_s: float) -> Health:
+    target, _, service = target.partition("/")
     # A new channel for each check: an old one would wait for its reconnect backoff after the part has restarted.
     async with open_channel(target) as channel:
         try:
             stub: Any = health_pb2_grpc.HealthStub(channel)  # its type stubs lack the methods
-            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             match code_of(error):
                 case Code.UNAVAILABLE:
@@ -52,7 +72,7 @@ async def _check_grpc(target: str, timeout_s: float) -> Health:
                     return Health(False, f"health check failed: {other.name}")
     if answer.status == health_pb2.HealthCheckResponse.SERVING:
         return Health(True)
-    return Health(False, "runs, but is not serving yet")
+    return Health(False, f"runs, but {f'its service {service} ' if service else ''}is not serving yet")
 
 
 async def _check_http(target: str, timeout_s: float) -> Health:

@@ -30,6 +30,8 @@ STARTS_AFTER: Mapping[str, tuple[str, ...]] = {
     "ingestor": ("relay", "gateway", "sim"),
 }
 NEEDS_JAVA = ("kafka", "spark")
+KAFKA_PIXY = "KafkaPixy"
+"""Full name of the gateway's service that needs Kafka; its user events do not."""
 STOP_SECONDS: Mapping[str, float] = {"spark": 30.0, "kafka": 20.0}
 """Seconds between SIGTERM and SIGKILL; 15 for the other parts."""
 
@@ -100,6 +102,11 @@ class SuiteOptions:
         return tuple(part for part in PARTS if part in wanted and not (part == "kafka" and self.kafka))
 
     @property
+    def has_kafka(self) -> bool:
+        """Return whether the suite starts a Kafka or is told of one."""
+        return bool(self.kafka) or "kafka" in self.parts
+
+    @property
     def bootstrap(self) -> str:
         """Return Kafka's ``bootstrap.servers``."""
         return self.kafka or f"{HOST}:{self.ports.kafka}"
@@ -139,7 +146,7 @@ class Part:
     """Variables in addition to the supervisor's own."""
     address: str
     health: str
-    """Address of its health check: ``grpc://``, ``http://`` or ``kafka://`` and host:port."""
+    """Address of its health check: ``grpc://``, ``http://`` or ``kafka://`` and host:port; see `health`."""
     after: tuple[str, ...]
     """Parts of this suite that must be ready before it starts."""
     stop_seconds: float
@@ -189,12 +196,14 @@ def _part(name: str, options: SuiteOptions, shared: Mapping[str, str], java: Map
         env["SPARK_LOCAL_DIRS"] = str(options.scratch)
     address = options.address(name)
     scheme = {"kafka": "kafka", "sim": "http"}.get(name, "grpc")
+    # Without a Kafka in this suite the gateway is ready when it serves user events.
+    service = f"/{KAFKA_PIXY}" if name == "gateway" and options.has_kafka else ""
     return Part(
         name=name,
         command=_command(name, options),
         env=env,
         address=address,
-        health=f"{scheme}://{address}",
+        health=f"{scheme}://{address}{service}",
         after=tuple(other for other in STARTS_AFTER.get(name, ()) if other in options.parts),
         stop_seconds=STOP_SECONDS.get(name, 15.0),
         ports={port: options.address(port) for port in OWNED[name]},

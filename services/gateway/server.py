@@ -151,19 +151,22 @@ def _clusters(settings: GatewaySettings, metrics: KafkaMetrics) -> list[Cluster]
 
 
 async def _report_health(running: RunningServer, clusters: Sequence[Cluster], users: UserEvents | None) -> None:
-    """Report the health of the whole server and of KafkaPixy.
+    """Report the health of each service, and of the whole server as "", which is SERVING while any service is.
 
-    SERVING while any cluster can be used: one that is unavailable must not affect calls to the others. User events need
-    no cluster; without Kafka they are the whole server.
+    KafkaPixy is SERVING while any cluster can be used: one that is unavailable must not affect calls to the others.
+    User events need no cluster, so they are SERVING at once, whatever Kafka does.
     """
-    served = None
     if users:
-        await running.set_serving(True, users.names)
+        await running.set_serving(True, ("", *users.names))
+    if not clusters:
+        return
+    names = (NAME,) if users else ("", NAME)
+    served = None
     while True:
-        usable = not clusters or any(cluster.failure is None for cluster in clusters)
+        usable = any(cluster.failure is None for cluster in clusters)
         if usable != served:
             served = usable
-            await running.set_serving(usable, ("", NAME) if clusters else ("",))
+            await running.set_serving(usable, names)
         await asyncio.sleep(_HEALTH_SECONDS)
 
 

@@ -7,7 +7,7 @@ import pytest
 from grpc_health.v1 import health as grpc_health
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.supervisor.health import check
+from dexorder.supervisor.health import check, kafka_problem
 from dexorder.testing.processes import free_ports
 
 
@@ -35,6 +35,22 @@ async def test_grpc_health_decides() -> None:
     await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     assert (await check(f"grpc://127.0.0.1:{port}")).ready
     await server.stop(0)
+
+
+async def test_health_of_one_service_is_not_that_of_the_server() -> None:
+    server, servicer = grpc.aio.server(), grpc_health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    await servicer.set("KafkaPixy", health_pb2.HealthCheckResponse.NOT_SERVING)
+    answer = await check(f"grpc://127.0.0.1:{port}/KafkaPixy")
+    assert (answer.ready, answer.detail) == (False, "runs, but its service KafkaPixy is not serving yet")
+    await server.stop(0)
+
+
+async def test_problem_of_a_gateway_that_can_not_be_asked_is_not_kafka() -> None:
+    assert await kafka_problem(f"127.0.0.1:{free_ports(1)[0]}", timeout_s=1.0) == ""
 
 
 @pytest.mark.parametrize(("code", "ready"), [(200, True), (503, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,23 @@ def test_the_newest_event_of_a_log(tmp_path: Path) -> None:
         "2026-11-25T23:13:12.560471Z [info     ] opening the tables\nsome Java text\n"
     )
     assert newest_event(log) == "opening the tables"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ({"only": ("gateway",)}, True),
+        ({"only": ("gateway",), "kafka": "a:1"}, False),
+        ({}, False),
+        ({"only": ("sim",)}, False),
+    ],
+)
+def test_a_gateway_that_is_ready_without_kafka_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], is_said: bool
+) -> None:
+    ConsoleReporter(SuiteOptions(tmp_path, **options)).all_ready()
+    printed = capsys.readouterr().out
+    assert ("KafkaPixy answers UNAVAILABLE until a Kafka runs at 127.0.0.1:9092" in printed) is is_said
 
 
 def test_a_part_that_starts_is_named_again_and_again(

@@ -118,3 +118,17 @@ def test_only_accepts_known_names() -> None:
     assert list(parts(only=("spark", "relay"))) == ["relay", "spark"]
     with pytest.raises(ValueError, match=r"'web' is not a part .* kafka, sim"):
         parse_only("relay,web")
+
+
+@pytest.mark.parametrize(
+    ("options", "health"),
+    [
+        ({}, "grpc://127.0.0.1:50053/KafkaPixy"),
+        ({"kafka": "k:1"}, "grpc://127.0.0.1:50053/KafkaPixy"),
+        ({"only": ("gateway",), "kafka": "k:1"}, "grpc://127.0.0.1:50053/KafkaPixy"),
+        ({"only": ("gateway",)}, "grpc://127.0.0.1:50053"),
+        ({"only": ("relay", "gateway")}, "grpc://127.0.0.1:50053"),
+    ],
+)
+def test_gateway_is_ready_with_kafka_if_the_suite_has_one(options: dict[str, object], health: str) -> None:
+    assert parts(**options)["gateway"].health == health
