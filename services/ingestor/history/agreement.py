@@ -19,8 +19,10 @@ MIN_ANSWERS = 2
 HALF_LIFE_NS = 3_600 * SECOND_NS
 """Time after which an answer counts half: 2,000 true ones of yesterday vouch for nothing."""
 _MAX_COUNTED = 2_000.0
-_MAX_COUNTED_AFTER_UNTRUE = 40.0
-"""Answers that still count, in proportion, once one turns out to be untrue: what goes bad was good before."""
+_KEPT_INCOMPLETE = 40.0
+_KEPT_FOREIGN = 4.0
+"""Answers that still count, in proportion, once one turns out to be untrue: what goes bad was good before. Fewer where
+nothing but the number of answers decides: after one answer with another market's candles, the next job needs nine."""
 _HOPELESS = 0.49
 """From this share on a majority is not proof."""
 _DEVIATIONS = 3.1
@@ -40,11 +42,11 @@ class Counted(NamedTuple):
         """Return what is left after a time."""
         return self._scaled(0.5 ** (max(0, elapsed_ns) / HALF_LIFE_NS))
 
-    def plus(self, *, true: int, untrue: int) -> Counted:
-        """Return the count with further answers; of older ones fewer count if one of these is untrue."""
-        most = _MAX_COUNTED_AFTER_UNTRUE if untrue else _MAX_COUNTED
-        kept = self._scaled(min(1.0, most / self.answers)) if self.answers else self
-        return Counted(kept.answers + true + untrue, kept.untrue + untrue)
+    def plus(self, *, true: int, untrue: int, kept: float) -> Counted:
+        """Return the count with further answers; of older ones only ``kept`` count if one of these is untrue."""
+        most = kept if untrue else _MAX_COUNTED
+        older = self._scaled(min(1.0, most / self.answers)) if self.answers else self
+        return Counted(older.answers + true + untrue, older.untrue + untrue)
 
     def _scaled(self, share: float) -> Counted:
         return Counted(self.answers * share, self.untrue * share)
@@ -53,41 +55,46 @@ class Counted(NamedTuple):
 class UntrueShare:
     """Measured share of untrue answers of one kind."""
 
-    def __init__(self, prior_answers: int, counted: Counted = Counted()) -> None:  # noqa: B008 - immutable
-        """Assume one untrue answer in ``prior_answers`` before the first."""
+    def __init__(self, prior_answers: int, *, kept: float) -> None:
+        """Assume one untrue answer in ``prior_answers`` before the first; ``kept`` is `Counted.plus`'s."""
         self._prior_answers = prior_answers
+        self._kept = kept
         self._new = (0, 0)
-        self.counted = counted
+        self.counted = Counted()
 
     def note(self, *, true: int = 0, untrue: int = 0) -> None:
         """Count answers."""
-        self.counted = self.counted.plus(true=true, untrue=untrue)
+        self.counted = self._counted_with(true, untrue)
         self._new = self._new[0] + true, self._new[1] + untrue
 
-    def take_new(self) -> tuple[int, int]:
-        """Return the numbers of true and untrue answers counted since the last call."""
-        new, self._new = self._new, (0, 0)
-        return new
+    def share(self, counted: Counted) -> None:
+        """Add the answers counted since the last call to the count of all processes, and take the sum."""
+        (true, untrue), self._new = self._new, (0, 0)
+        self.counted = counted
+        self.counted = self._counted_with(true, untrue)
 
     def value(self, *, true: int = 0, untrue: int = 0) -> float:
         """Return p, above 0, including answers that are not counted yet."""
-        counted = self.counted.plus(true=true, untrue=untrue)
+        counted = self._counted_with(true, untrue)
         return (counted.untrue + 1) / (counted.answers + self._prior_answers)
 
     def is_minority(self, *, true: int = 0, untrue: int = 0) -> bool:
         """Return whether fewer than half are untrue beyond reasonable doubt, including answers not counted yet."""
-        counted = self.counted.plus(true=true, untrue=untrue)
+        counted = self._counted_with(true, untrue)
         ahead = counted.answers - 2 * counted.untrue
         return ahead > 0 and ahead >= _DEVIATIONS * sqrt(counted.answers)
+
+    def _counted_with(self, true: int, untrue: int) -> Counted:
+        return self.counted.plus(true=true, untrue=untrue, kept=self._kept)
 
 
 class Agreement:
     """Agreement that the answers of one exchange need, for all of its dispatches."""
 
     def __init__(self) -> None:
-        self.incomplete = UntrueShare(prior_answers=20)
+        self.incomplete = UntrueShare(prior_answers=20, kept=_KEPT_INCOMPLETE)
         """Answers that lack candles which exist."""
-        self.foreign = UntrueShare(prior_answers=10)
+        self.foreign = UntrueShare(prior_answers=10, kept=_KEPT_FOREIGN)
         """Answers with another market's candles."""
         self._now_ns = 0
 

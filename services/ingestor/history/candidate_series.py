@@ -128,9 +128,12 @@ class CandidateSeries:
 class Candidates:
     """All candidate series of one job, and the answers without any candle."""
 
-    def __init__(self, windows: Windows, agreement: Agreement, proven: Sequence[Candle] = ()) -> None:
+    def __init__(
+        self, windows: Windows, agreement: Agreement, proven: Sequence[Candle] = (), *, are_cells: bool = False
+    ) -> None:
         self._windows = windows
         self._agreement = agreement
+        self._are_cells = are_cells
         self._series: list[CandidateSeries] = []
         if proven:
             known = {c.open_ns: c for c in proven}
@@ -176,6 +179,8 @@ class Candidates:
         rivals = [s for s in self._series if s is not lead and s.shares(lead)]
         if any(s.published for s in rivals):
             return False
+        if self._are_cells:
+            return True  # `fetch` decides by the finer candles
         against = sum(s.votes for s in rivals)
         return self._agreement.is_lead(lead.votes, max(against, self._denials(lead)))
 
@@ -230,7 +235,8 @@ class Candidates:
 
     def _drop_denied(self) -> None:
         """Forget series over which the answers that deny them lead."""
-        for series in [] if self._windows.limits.names_symbol else list(self._series):
+        is_known = self._windows.limits.names_symbol or self._are_cells
+        for series in [] if is_known else list(self._series):
             if not series.published and self._agreement.is_lead(self._denials(series), series.votes):
                 self._series.remove(series)
                 self._agreement.foreign.note(untrue=len(series.answers))

@@ -78,7 +78,10 @@ class CellStream:
         return self._reach(max(holes, key=lambda hole: hole.end_ns - hole.start_ns, default=self.cell))
 
     def add(self, window: TimeRange, candles: Sequence[Candle]) -> bool:
-        """Add the answer about `next_window`; return whether most of it contradicts the last answers."""
+        """Add the answer about `next_window`; return whether it is of another market than the last answers or the cell.
+
+        It is if most of its candles contradict the last answers, or if they have no price of the cell's four.
+        """
         assert self.cell, "there is a cell left"
         shared = [c for c in candles if c.open_ns in self._candles]
         changed = sum(self._candles[c.open_ns] != c for c in shared)
@@ -92,7 +95,7 @@ class CellStream:
         # an answer without a further candle covers its window, and any other ends with its last candle
         self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else min(window.end_ns, self._end_ns))
         self._check()
-        return 2 * changed > len(shared)
+        return 2 * changed > len(shared) or self._is_foreign(window, candles)
 
     def take(self) -> list[CheckedCell]:
         """Return the cells that tally and were not returned yet."""
@@ -119,6 +122,14 @@ class CellStream:
             self._checked.append(CheckedCell(self.cell, candles))
             self._cell_candles = len(candles) or self._cell_candles
             self._end_cell()
+
+    def _is_foreign(self, window: TimeRange, candles: Sequence[Candle]) -> bool:
+        """Return whether an answer covers the first cell, which does not tally, and shares none of its prices."""
+        if not self.cell or not window.contains(self.cell) or (cell := self._cells.get(self.cell.start_ns)) is None:
+            return False
+        finer = aggregate([c for c in candles if self.cell.start_ns <= c.open_ns < self.cell.end_ns])
+        prices = (cell.open, cell.high, cell.low, cell.close)
+        return finer is not None and all(ours != its for ours, its in zip(finer[:4], prices, strict=True))
 
     def _end_cell(self) -> None:
         span = self._todo.pop()

@@ -72,6 +72,7 @@ class Evidence:
         known: Sequence[Candle] = (),
         hole_answers: int,
         empty_job_answers: int = 0,
+        are_cells: bool = False,
     ) -> None:
         """Take the rules of one job.
 
@@ -83,13 +84,14 @@ class Evidence:
             hole_answers: Least number of answers that prove a hole empty when no candles are near.
             empty_job_answers: The same while no candle is known, for an exchange whose answers cover wide windows:
                 there the same few answers decide about the whole job.
+            are_cells: The candles are cells: whose they are is shown later, by finer candles.
         """
         self._span = span
         self._period = period_seconds
         self._limits = limits
         self._agreement = agreement
         self._windows = Windows(period_seconds, limits, closed_end_ns=closed_end_ns)
-        self._candidates = Candidates(self._windows, agreement, known)
+        self._candidates = Candidates(self._windows, agreement, known, are_cells=are_cells)
         self._hole_answers = hole_answers
         self._empty_job_answers = max(hole_answers, empty_job_answers if limits.wide else 0)
         self._avoided: set[int] = set()

@@ -33,6 +33,8 @@ from dexorder.services.ingestor.history.trade_walk import settle_by_trades
 
 _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
+_UNKNOWN = Agreement()
+"""Agreement that an exchange needs of which nothing is known: ten answers, or more if some disagree."""
 _MIN_FAILED = 4
 """Cells that do not tally from which on, if no more have, the exchange's coarser candles count as no checksums."""
 
@@ -147,7 +149,8 @@ class _Cells:
         finally:
             evidence.close()
             if self._fetch.agreement.is_lead(self._agreeing, self._foreign):
-                self._fetch.agreement.foreign.note(true=self._agreeing - self._counted, untrue=self._foreign)
+                noted = min(self._foreign, 1)  # by `_note_foreign`
+                self._fetch.agreement.foreign.note(true=self._agreeing - self._counted, untrue=self._foreign - noted)
         return self._done_ns
 
     async def _cut(self, page: TimeRange, evidence: Evidence) -> tuple[TimeRange, Absence | None]:
@@ -206,7 +209,7 @@ class _Cells:
             else:
                 try:
                     candles, fetched_ns = await job.query(Query(window, shifted=stream.retries > 0), windows.period)
-                    self._foreign += stream.add(window, candles)
+                    self._note_foreign(stream.add(window, candles))
                 except ExchangeFailure as error:
                     if isinstance(error, ImpossibleCandle) and job.leave_out(error):
                         continue
@@ -232,10 +235,14 @@ class _Cells:
         await self._hand_on()
 
     async def _hand_on(self, *, all_pages: bool = False) -> None:
-        """Hand on the full pages of what is checked, or all of it, once it is known to be the queried market's."""
-        if not self._is_trusted():
-            if not all_pages:
-                return
+        """Hand on the full pages of what is checked, or all of it, once it is known to be the queried market's.
+
+        As long as answers come that are needed anyway, earlier jobs vouch for nothing: an exchange that was good may
+        have begun to answer for another market.
+        """
+        if not all_pages and not self._is_trusted(_UNKNOWN):
+            return
+        if not self._is_trusted(self._fetch.agreement):
             await self._confirm()
         while self._pending and not self._job.is_over:
             span = TimeRange(self._pending[0].span.start_ns, self._pending[-1].span.end_ns)
@@ -254,11 +261,17 @@ class _Cells:
         inside = sum(c.open_ns >= self._done_ns for cell in self._pending for c in cell.candles)
         return self._job.is_over or self._job.is_limit_reached(inside)
 
-    def _is_trusted(self) -> bool:
+    def _is_trusted(self, agreement: Agreement) -> bool:
         """Return whether enough answers tally, each about other candles, to be the queried market's."""
         if self._job.limits.names_symbol or not any(cell.candles for cell in self._pending):
             return True
-        return self._fetch.agreement.is_lead(self._agreeing, self._foreign)
+        return agreement.is_lead(self._agreeing, self._foreign)
+
+    def _note_foreign(self, is_foreign: bool) -> None:
+        """Count an answer of another market; the first is known to all at once, as no earlier answer vouches then."""
+        if is_foreign and not self._foreign:
+            self._fetch.agreement.foreign.note(untrue=1)
+        self._foreign += is_foreign
 
     async def _confirm(self) -> None:
         """Query the first cells again until enough answers agree; otherwise settle all that tallies without them."""
@@ -270,7 +283,7 @@ class _Cells:
             window = TimeRange(window.start_ns, min(window.end_ns, windows.after(window.start_ns, job.limits.candles)))
         known = {c.open_ns: c for c in first if c.open_ns < window.end_ns}
         for query in range(job.venue.settings.evidence_queries):
-            if self._is_trusted():
+            if self._is_trusted(self._fetch.agreement):
                 return
             if query > 1:
                 await job.venue.sleep(job.waits.take_or_first(1))
@@ -280,7 +293,7 @@ class _Cells:
                 break
             same = sum(known.get(c.open_ns) == c for c in found)
             self._agreeing += 2 * same > len(known)
-            self._foreign += 2 * same < len(found)
+            self._note_foreign(2 * same < len(found))
         part = TimeRange(self._done_ns, min(self._pending[-1].span.end_ns, self._span.end_ns))
         self._pending, self._proofs = [], []
         await job.settle(part)

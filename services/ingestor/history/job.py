@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -94,12 +94,12 @@ class Job:
         Whose cells these are is shown by finer candles that tally.
         """
         settings, is_fine = self.venue.settings, period_seconds == self.dispatch.period_seconds
-        limits = self.limits if is_fine else replace(self.limits, names_symbol=True)
         return Evidence(
             span,
             period_seconds,
-            limits,
+            self.limits,
             self._agreement,
+            are_cells=not is_fine,
             closed_end_ns=closed_end_ns,
             known=self._last if is_fine else (),
             hole_answers=settings.hole_answers,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import structlog
 
 from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder.services.ingestor.history.agreement import Agreement, Counted, UntrueShare
+from dexorder.services.ingestor.history.agreement import Agreement, Counted
 from dexorder.services.ingestor.history.answer_shape import AnswerShapes, Shape
 
 log = structlog.get_logger(__name__)
@@ -95,7 +95,7 @@ class Learnt:
         agreement = self.agreement
         agreement.advance(record.at_ns)
         for share, shared in ((agreement.incomplete, record.incomplete), (agreement.foreign, record.foreign)):
-            _add_new(share, shared)
+            share.share(shared)
         shape, shape_ns = record.shape, record.shape_ns
         if self.shapes.shape != self._shared_shape:
             shape, shape_ns = self.shapes.shape, record.at_ns
@@ -103,11 +103,6 @@ class Learnt:
             self.shapes.adopt(shape)
         self._shared_shape = self.shapes.shape
         return Record(record.at_ns, agreement.incomplete.counted, agreement.foreign.counted, shape, shape_ns)
-
-
-def _add_new(share: UntrueShare, shared: Counted) -> None:
-    true, untrue = share.take_new()
-    share.counted = shared.plus(true=true, untrue=untrue)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def test_half_untrue_is_not_a_majority() -> None:
 
 
 def test_share_starts_at_one_in_twenty_and_follows_the_answers() -> None:
-    rate = UntrueShare(20)
+    rate = UntrueShare(20, kept=40)
     assert rate.value() == 0.05
     assert Agreement().foreign.value() == 0.1
     rate.note(true=980)
@@ -55,7 +55,7 @@ def test_answers_of_yesterday_vouch_for_nothing_today() -> None:
 
 @given(st.integers(0, 2_000), st.integers(1, 5))
 def test_one_untrue_answer_ends_the_credit_of_all_before(true: int, untrue: int) -> None:
-    rate = UntrueShare(20)
+    rate = UntrueShare(20, kept=40)
     rate.note(true=true)
     rate.note(untrue=untrue)
     assert rate.value() > 1 / 40
@@ -88,7 +88,7 @@ def test_answers_against_a_series_raise_the_lead_it_needs() -> None:
 
 @pytest.mark.parametrize(("true", "untrue"), [(10, 0), (13, 1), (15, 2), (32, 11)])
 def test_counts_that_a_rate_of_one_half_rarely_gives_show_a_minority(true: int, untrue: int) -> None:
-    rate = UntrueShare(10)
+    rate = UntrueShare(10, kept=4)
     assert rate.is_minority(true=true, untrue=untrue)
     assert not rate.is_minority(true=true - 1, untrue=untrue)
     assert not rate.is_minority(true=untrue, untrue=true)

@@ -16,7 +16,12 @@ from dexorder.services.ingestor.history.checksum import CellStream
 from dexorder.services.ingestor.history.paging import Windows
 from tests.unit.services.common.model.test_checksum import coarse
 from tests.unit.services.ingestor.conftest import minutes
-from tests.unit.services.ingestor.history.simulated.jobs import check_never_silently_wrong, check_whole, fetch
+from tests.unit.services.ingestor.history.simulated.jobs import (
+    check_never_silently_wrong,
+    check_whole,
+    fetch,
+    wrong_opens,
+)
 from tests.unit.services.ingestor.history.simulated.world import History, Untruth, World
 from tests.unit.services.ingestor.history.test_evidence import opens, warm
 
@@ -113,6 +118,24 @@ def test_what_tallied_counts_for_later_jobs() -> None:
     outcome = fetch(job, agreement)
     check_whole(outcome)
     assert outcome.exchange.calls == 3
+
+
+def test_an_exchange_that_was_good_may_answer_for_another_market_today() -> None:
+    """Its earlier answers vouch for nothing as long as a job makes further calls, nor for a later page's cells."""
+    wrong = []
+    for seed in range(80):
+        job = World(seed, History(), 1_500, 60, CallLimits(100), page=100, cells=CELLS, lies=0.2)
+        outcome = fetch(replace(job, kinds=("other symbol",), good_answers=2_000))
+        wrong += [seed] if wrong_opens(outcome) else []
+    assert wrong == []
+
+
+def test_one_answer_of_another_market_ends_the_credit_of_an_exchange() -> None:
+    agreement = warm()
+    agreement.foreign.note(true=2_000)
+    assert agreement.is_lead(2, 0)
+    agreement.foreign.note(untrue=1)
+    assert [agreement.is_lead(votes, 0) for votes in (2, 8, 9)] == [False, False, True]
 
 
 @pytest.mark.parametrize(("candles", "wide"), [(100, False), (300, False), (300, True), (1_000, True)])
