@@ -60,7 +60,7 @@ class RealtimeJobs:
         self._live = live
         self._venues = venues
         self._stops: list[tuple[bytes, str]] = []
-        self._submitted: dict[str, HistoryPart] = {}
+        self._submitted: dict[str, HistoryPart] | None = None
         self._not_before_ns: dict[str, int] = {}
 
     async def start(self, wanted: Subscription, caller: Caller | None = None) -> bool:
@@ -298,12 +298,12 @@ class RealtimeJobs:
 
     async def _repeat_history(self) -> None:
         """Have candles requested again that an ended request lacks, such as the newest one of a quiet market."""
-        context, registry = self._context, self.registry
-        for part in [each for each in self._submitted.values() if each.request_id not in context.state.requests]:
+        context, registry, submitted = self._context, self.registry, await self._recently_submitted()
+        for part in [each for each in submitted.values() if each.request_id not in context.state.requests]:
             record = await context.store.record(part.request_id)
             if record is None:
                 continue  # its end is not on disk yet
-            del self._submitted[part.request_id]
+            del submitted[part.request_id]
             job = registry.job_for(part.ticker)
             if job is None or record.outcome is None or part.period_seconds not in job.positions:
                 continue
@@ -314,6 +314,14 @@ class RealtimeJobs:
             self._not_before_ns.update(dict.fromkeys(registry.history.keys() - known, now_ns + REPEAT_NS))
             if batch.statements:
                 await context.store.commit(batch)
+
+    async def _recently_submitted(self) -> dict[str, HistoryPart]:
+        """Return the ranges whose requests may have ended without some candles, also those of before a restart."""
+        if self._submitted is None:
+            after_ns = self._context.clock.wall_ns() - RECENT_NS
+            parts = await self._context.store.read(lambda connection: list(store.read_submitted(connection, after_ns)))
+            self._submitted = {part.request_id: part for part in parts}
+        return self._submitted
 
     async def _submit_history(self) -> None:
         now_ns, due = self._context.clock.wall_ns(), list[HistoryPart]()
@@ -330,7 +338,7 @@ class RealtimeJobs:
                 log.error("history of a subscription cannot be fetched", request_id=part.request_id, error=str(error))
             self._not_before_ns.pop(part.request_id, None)
             if self.registry.history.pop(part.request_id, None) is not None:  # else its subscription was stopped
-                self._submitted[part.request_id] = part
+                (await self._recently_submitted())[part.request_id] = part
                 batch = Batch()
                 store.history_submitted(batch, part.request_id)
                 await self._context.store.commit(batch)

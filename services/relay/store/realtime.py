@@ -158,11 +158,20 @@ def read_history_ids(connection: sqlite3.Connection, subscription_ids: list[str]
 
 def read_unsubmitted(connection: sqlite3.Connection) -> Iterator[HistoryPart]:
     """Yield the ranges whose requests were not submitted yet."""
+    return _read_parts(connection, "NOT submitted")
+
+
+def read_submitted(connection: sqlite3.Connection, after_ns: int) -> Iterator[HistoryPart]:
+    """Yield the ranges that end after a time and whose requests were submitted."""
+    return _read_parts(connection, "submitted AND end_ns > ?", after_ns)
+
+
+def _read_parts(connection: sqlite3.Connection, where: str, *values: int) -> Iterator[HistoryPart]:
     sql = (
-        "SELECT request_id, subscription_id, ticker, period_seconds, start_ns, end_ns, client_id"
-        " FROM realtime_history WHERE NOT submitted"
+        "SELECT request_id, subscription_id, ticker, period_seconds, start_ns, end_ns, client_id"  # noqa: S608
+        f" FROM realtime_history WHERE {where}"
     )
-    for request_id, subscription_id, ticker, period, start_ns, end_ns, client_id in connection.execute(sql):
+    for request_id, subscription_id, ticker, period, start_ns, end_ns, client_id in connection.execute(sql, values):
         yield HistoryPart(request_id, subscription_id, ticker, period, TimeRange(start_ns, end_ns), client_id)
 
 

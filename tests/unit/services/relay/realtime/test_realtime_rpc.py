@@ -278,26 +278,44 @@ async def test_since_begins_trades_there_and_has_candles_before_fetched_as_histo
         assert request_id == history.request_id and (await s.record(request_id)).request.client_id == "me"
 
 
+@pytest.mark.parametrize("restarts", [False, True])
 async def test_recent_candles_that_an_ended_request_lacks_are_requested_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
-    """The newest candle of a quiet market is settled minutes after its end."""
-    monkeypatch.setattr(jobs, "REPEAT_NS", 0)
-    async with suite(tmp_path, max_attempts=1) as s:
+    """The newest candle of a quiet market is settled minutes after its end; the relay may restart before."""
+    async with suite(tmp_path, max_attempts=1, lease_seconds=1) as s:
         one = worker(s)
         await one.ready()
         await one.ready(ingest.HISTORICAL)
         await start(s, "a", 60, since=time.time_ns() - 10 * MINUTE_NS)
         _, first = sorted([await one.job(), await one.job()], key=lambda each: -each.type)
+        if restarts:
+            monkeypatch.setattr(jobs.RealtimeJobs, "_repeat_history", _nothing)
+        monkeypatch.setattr(jobs, "REPEAT_NS", 0)
         await one.complete(first.job_id, success=False)
-        await one.ready(ingest.HISTORICAL)
-        again = await one.job()
-        assert again.type == ingest.DataRequest.HISTORICAL_OHLC and again.job_id != first.job_id
-        assert (again.historical.start_time, again.historical.end_time) == (
-            first.historical.start_time,
-            first.historical.end_time,
-        )
-        assert again.request_id != first.request_id
+        if not restarts:
+            await _requested_again(one, first)
+        await s.finished(first.request_id)
+    if restarts:
+        monkeypatch.undo()
+        monkeypatch.setattr(jobs, "REPEAT_NS", 0)
+        async with suite(tmp_path, max_attempts=1) as s:
+            await _requested_again(worker(s), first)
+
+
+async def _nothing(_: object) -> None:
+    pass
+
+
+async def _requested_again(one: RawWorker, first: ingest.DataRequest) -> None:
+    await one.ready(ingest.HISTORICAL)
+    again = await one.job()
+    assert again.type == ingest.DataRequest.HISTORICAL_OHLC and again.job_id != first.job_id
+    assert (again.historical.start_time, again.historical.end_time) == (
+        first.historical.start_time,
+        first.historical.end_time,
+    )
+    assert again.request_id != first.request_id
 
 
 async def test_candles_that_realtime_skips_are_fetched_as_history(tmp_path: Path) -> None:
