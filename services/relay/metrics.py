@@ -6,13 +6,15 @@ from collections import Counter as Tally
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from dexorder.services.common.model.history import RequestState
+from dexorder.services.common.model.history import RequestState, RequestStatus
 from dexorder.services.common.model.realtime import RealtimeState
 from dexorder.services.relay.broker.leases import Load, SlotKind
 from dexorder.services.relay.history.state import HistoryState, waiting_since
 from dexorder.services.relay.realtime.registry import Registry
 
 PREFIX = "dexorder_relay"
+REPORT_PARTS = ("page", "final", "trigger_event")
+"""Values of the label ``reason`` of ``reports_ignored``."""
 GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 
@@ -76,6 +78,11 @@ class RelayMetrics:
         self.group_size = histogram("store_group_size", "Batches that shared a commit.", GROUP_SIZES)
         self.commit_seconds = histogram("store_commit_seconds", "Time a commit took, fsync included.", COMMIT_SECONDS)
         self._exchanges: set[str] = set()
+        # Counters of alerts on a single event begin at 0: Prometheus sees no increase in one that begins at 1.
+        for status in RequestStatus:
+            self.finished.labels(status.name)
+        for part in REPORT_PARTS:
+            self.ignored.labels(part)
 
     def committed(self, batches: int, seconds: float) -> None:
         """Count a group commit of the store; may be called from its thread."""

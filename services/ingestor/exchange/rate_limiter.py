@@ -170,6 +170,10 @@ class RateLimiter:
     sleep: Callable[[float], Awaitable[None]]
     loop: Any = None  # ccxt sets it
 
+    def __post_init__(self) -> None:
+        """Begin the counter of an alert at 0: Prometheus sees no increase in one that begins with a ban."""
+        self.metrics.ban_seconds.labels(self.venue)
+
     async def __call__(self, cost: Any = None) -> None:
         """Return when the call may leave; check `is_banned` again if anything is awaited before the request leaves.
 

@@ -184,6 +184,11 @@ async def test_calls_wait_for_their_reservations_and_count_the_time(tmp_path: Pa
     bench.bucket.close()
 
 
+def test_the_counter_of_bans_begins_at_0(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ManualClock())  # Prometheus sees no increase in a counter that begins with the first ban
+    assert bench.registry.get_sample_value("dexorder_ingestor_ban_seconds_total", {"venue": "SIM"}) == 0
+
+
 async def test_ban_announced_to_another_process_delays_a_waiting_call(tmp_path: Path) -> None:
     clock = ManualClock()
     other = Bench(tmp_path, clock)
