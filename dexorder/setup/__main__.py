@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         if options.command in (None, "java"):
-            found = java.ensure_java()
+            found = java.ensure_java(report)
             report(f"java {found.version} ({found.source}): {found.home}")
         if options.command in (None, "fetch"):
             for name in getattr(options, "sets", None) or jars.set_names():

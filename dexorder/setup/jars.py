@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tenacity
 
-from dexorder.setup import config, resolve
+from dexorder.setup import config, progress, resolve
 from dexorder.setup.config import ResolveError, SetupError
 from dexorder.setup.java import Java
 from dexorder.setup.manifest import (
@@ -66,7 +66,7 @@ def fetch(name: str, java: Callable[[], Java], report: Report) -> Path:
     if folder.is_dir() and not check_folder(folder, locked):
         report(f"jars {name}: {len(locked)} present and verified in {folder}")
         return folder
-    with _resolved(_wanted()[name], java(), report) as found:
+    with _resolved(_wanted()[name], java(), report, locked) as found:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
             fresh = Path(scratch) / "new"
@@ -90,14 +90,21 @@ def lock(java: Callable[[], Java], report: Report) -> None:
     locked = {}
     for name, wanted in _wanted().items():
         with _resolved(wanted, java(), report) as found:
-            locked[name] = tuple(LockedJar(coordinate, file_sha256(path)) for coordinate, path in found.items())
+            locked[name] = tuple(
+                LockedJar(coordinate, file_sha256(path), path.stat().st_size) for coordinate, path in found.items()
+            )
         report(f"jars {name}: {len(locked[name])} locked")
     LOCK_FILE.write_text(render_lock(locked))
 
 
 @contextlib.contextmanager
-def _resolved(wanted: WantedSet, java: Java, report: Report) -> Iterator[dict[str, Path]]:
-    """Resolve a set and yield coordinate -> file; the files exist until the context ends."""
+def _resolved(
+    wanted: WantedSet, java: Java, report: Report, expected: tuple[LockedJar, ...] = ()
+) -> Iterator[dict[str, Path]]:
+    """Resolve a set and yield coordinate -> file; the files exist until the context ends.
+
+    The progress of the ``expected`` jars is reported.
+    """
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(3),
         wait=RETRY_WAIT,
@@ -107,9 +114,11 @@ def _resolved(wanted: WantedSet, java: Java, report: Report) -> Iterator[dict[st
     failures = []
     for resolver in _resolvers():
         with tempfile.TemporaryDirectory(prefix="dexorder-jars-") as scratch:
-            report(f"jars {wanted.name}: fetching with {resolver.__name__} (once; up to a minute or two) ...")
+            report(f"jars {wanted.name}: fetching with {resolver.__name__} (once) ...")
             try:
-                retrying(resolver, wanted, Path(scratch), java)
+                folder = resolve.download_folder(resolver, Path(scratch))
+                with progress.reported(wanted.name, expected, folder, report):
+                    retrying(resolver, wanted, Path(scratch), java)
             except ResolveError as error:
                 failures.append(str(error))
                 continue

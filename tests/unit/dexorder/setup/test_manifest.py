@@ -11,7 +11,7 @@ from dexorder.setup.manifest import LockedJar, check_folder, parse_lock, parse_w
 
 
 def jar(coordinate: str, content: bytes) -> LockedJar:
-    return LockedJar(coordinate, hashlib.sha256(content).hexdigest())
+    return LockedJar(coordinate, hashlib.sha256(content).hexdigest(), len(content))
 
 
 ONE, TWO = jar("g:one:1.0", b"1"), jar("g.h:two_2.13:2.0.Final", b"2")
@@ -58,10 +58,12 @@ def test_lock_round_trip_is_sorted() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ('[s]\n"g:a:1" = "abc"\n', "g:a:1"),
-        (f'[s]\n"g:a" = "{ONE.sha256}"\n', "g:a"),
-        (f'[s]\n"g:../a:1" = "{ONE.sha256}"\n', "g:../a:1"),
-        (f'[s]\n"g:a:1" = "{ONE.sha256}"\n"h:a:1" = "{TWO.sha256}"\n', "file name"),
+        (f'[s]\n"g:a:1" = "{ONE.sha256}"\n', "g:a:1: sha256 None"),
+        ('[s]\n"g:a:1" = {sha256 = "abc", bytes = 1}\n', "g:a:1: sha256 'abc'"),
+        (f'[s]\n"g:a:1" = {{sha256 = "{ONE.sha256}"}}\n', "g:a:1: bytes None"),
+        (f'[s]\n"g:a" = {{sha256 = "{ONE.sha256}", bytes = 1}}\n', "g:a"),
+        (f'[s]\n"g:../a:1" = {{sha256 = "{ONE.sha256}", bytes = 1}}\n', "g:../a:1"),
+        (render_lock({"s": (ONE, jar("h:one:1.0", b"2"))}), "file name"),
     ],
 )
 def test_broken_lock_is_refused(text: str, names: str) -> None:
