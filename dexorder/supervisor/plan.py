@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dexorder.services.common.config import file_uri
+
 if TYPE_CHECKING:
     from dexorder.services.common.lake.catalog import CatalogSettings
 
@@ -132,7 +134,7 @@ class SuiteOptions:
         return {
             "type": "sql",
             "uri": f"sqlite:///{self.directory / 'catalog.db'}",
-            "warehouse": (self.directory / "warehouse").as_uri(),
+            "warehouse": file_uri(self.directory / "warehouse"),
         }
 
 

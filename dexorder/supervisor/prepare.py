@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,21 @@ SIM_VENUES = "SIM"
 """Prefix of the simulated exchange's venues, one for each of its dialects."""
 
 
+_NOT_IN_A_FOLDER = frozenset("#?%")
+
+
 @contextmanager
 def suite_lock(directory: Path) -> Iterator[None]:
-    """Create the folder if needed and lock it for this process; SuiteFailed if another process holds the lock."""
+    """Create the folder if needed and lock it for this process.
+
+    Raises:
+        SuiteFailed: Another process holds the lock, or Iceberg can't keep tables in a folder of this name.
+    """
+    if refused := sorted(set(str(directory)) & _NOT_IN_A_FOLDER):
+        raise SuiteFailed(
+            f"{directory}: tables can't be in a folder whose path has {' or '.join(map(repr, refused))}, which ends or "
+            "escapes a part of a URI: choose another --dir"
+        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         handle = take_lock(directory / "suite.lock")
@@ -79,7 +92,7 @@ def java_and_jars(options: SuiteOptions, note: Callable[[str], None]) -> dict[st
         for part in wanted:
             for name in options.catalog.jar_sets if part == "spark" and options.catalog else (part,):
                 _present(name, note)
-        return java_env(ensure_java())
+        return java_env(ensure_java(note))
     except SetupError as error:
         raise SuiteFailed(str(error)) from None
 
@@ -88,7 +101,7 @@ def _present(name: str, note: Callable[[str], None]) -> None:
     try:
         jar_folder(name)
     except SetupError:
-        fetch(name, ensure_java, note)
+        fetch(name, partial(ensure_java, note), note)
 
 
 def ports_in_use(options: SuiteOptions) -> list[tuple[str, str, int]]:

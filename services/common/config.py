@@ -114,6 +114,14 @@ class ServiceSettings(BaseSettings):
         return ""
 
 
+def file_uri(path: Path) -> str:
+    """Return the ``file://`` URI of an absolute path as pyiceberg and Iceberg read it.
+
+    Neither decodes ``%20``: with ``Path.as_uri`` tables of a folder ``a b`` would be in a folder ``a%20b``.
+    """
+    return f"file://{path}"
+
+
 def state_folder() -> Path:
     """Return ``dexorder`` below ``XDG_STATE_HOME`` or ``~/.local/state``, this user's own folder; it may not exist."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "dexorder")

@@ -20,6 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
+from dexorder.services.common.config import file_uri
 from dexorder.services.common.lake.sql_catalog import LakeCatalog
 
 _DRIVER = "postgresql+pg8000"
@@ -96,7 +97,7 @@ class CatalogSettings(BaseSettings):
             name=name,
             type="sql",
             uri=f"sqlite:///{folder / 'catalog.db'}",
-            warehouse=(folder / "warehouse").as_uri(),
+            warehouse=file_uri(folder / "warehouse"),
             password=None,
             more={},
         )

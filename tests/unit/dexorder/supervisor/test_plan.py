@@ -2,6 +2,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.supervisor.plan import OWNED, PARTS, STOP_ORDER, Part, Ports, SuiteOptions, parse_only, plan
@@ -132,3 +133,10 @@ def test_only_accepts_known_names() -> None:
 )
 def test_gateway_is_ready_with_kafka_if_the_suite_has_one(options: dict[str, object], health: str) -> None:
     assert parts(**options)["gateway"].health == health
+
+
+def test_tables_are_in_the_folder_even_if_its_name_has_a_space() -> None:
+    asked = SuiteOptions(Path("/srv/a suite"))
+    warehouse = asked.catalog_properties()["warehouse"]
+    assert warehouse == CatalogSettings.local(asked.directory).warehouse == "file:///srv/a suite/warehouse"
+    assert PyArrowFileIO.parse_location(warehouse) == ("file", "", "/srv/a suite/warehouse")

@@ -117,3 +117,10 @@ def test_environment_may_name_a_catalog(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(SuiteFailed, match=r"^bad settings\n  DEXORDER_CATALOG_PROPERTIES: .*not JSON") as failure:
         prepare.external_catalog()
     assert "secret" not in str(failure.value)
+
+
+@pytest.mark.parametrize("name", ["a#b", "50%", "what?"])
+def test_a_folder_that_iceberg_can_not_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SuiteFailed, match="tables can't be in a folder"), prepare.suite_lock(tmp_path / name):
+        pass
+    assert not (tmp_path / name).exists()
