@@ -26,6 +26,7 @@ from dexorder.many import fetch_many
 from dexorder.moments import Moment
 from dexorder.notebook import ProgressView, is_notebook
 from dexorder.request import check_ticker, make_request, read_part
+from dexorder.services.common import tracing
 from dexorder.services.common.model.coverage import (
     Coverage,
     CoveragePage,
@@ -57,6 +58,7 @@ from dexorder.services.common.rpc.history_messages import (
 )
 from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder.traces import fetch_span, history_span, read_span
 from dexorder.triggers import AsyncTriggers
 
 if TYPE_CHECKING:
@@ -197,7 +199,9 @@ class AsyncClient(RealtimeCalls, UdfCalls):
     ) -> pa.Table:
         first = requests[0]
         if is_one:
-            return await self.read(await self.fetch(first, on_progress=partial(report, first.ticker), timeout=timeout))
+            with history_span(first):
+                ended = await self.fetch(first, on_progress=partial(report, first.ticker), timeout=timeout)
+                return await self.read(ended)
         try:
             async with asyncio.timeout(timeout):
                 return await fetch_many(
@@ -249,11 +253,12 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         """
         request_id, is_accepted = request.request_id, False
         try:
-            async with asyncio.timeout(timeout):
-                await self.submit(request)
-                is_accepted = True
-                on_accepted()
-                return await self.wait(request_id, on_progress=on_progress)
+            with fetch_span(request):
+                async with asyncio.timeout(timeout):
+                    await self.submit(request)
+                    is_accepted = True
+                    on_accepted()
+                    return await self.wait(request_id, on_progress=on_progress)
         except TimeoutError:
             if is_accepted:
                 raise _not_ended(request_id, timeout) from None
@@ -294,6 +299,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
             raise _not_ended(request_id, timeout) from None
         record = await self.get_request(request_id)
         report(record.progress)  # the stream may be behind the notification
+        tracing.current().event("notification received", {"dexorder.status": str(record.status)})
         return Ended(record, notification or _notification_of(record))
 
     async def read(self, ended: Ended, *, partial: bool = False) -> pa.Table:
@@ -302,8 +308,9 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         If that snapshot has expired, the current one is read, provided that it has as many rows; ``on_note`` is called.
         With ``partial``, the rows that another status left in the range are returned as well.
         """
-        source = await self._source(ended, partial)
-        return await asyncio.to_thread(source.table, ended.record, self._connection.on_note)
+        with read_span():
+            source = await self._source(ended, partial)
+            return await asyncio.to_thread(source.table, ended.record, self._connection.on_note)
 
     async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[pa.RecordBatch, None]:
         """Yield the same rows in the same order, in batches, in bounded memory.

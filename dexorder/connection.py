@@ -14,9 +14,11 @@ import tenacity
 
 from dexorder import errors
 from dexorder.context import RELAY, address_of
+from dexorder.services.common import tracing
 from dexorder.services.common.model.errors import Code
 from dexorder.services.common.rpc.channel import open_channel
 from dexorder.services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
+from dexorder.services.common.rpc.client_tracing import tracing_interceptors
 from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder.services.gen.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 from dexorder.unreachable import cause_of
@@ -65,8 +67,9 @@ class Connection:
         self._waits_to_connect = patience is not None
         self._has_answered = False
         self._timeout_seconds = PATIENCE_SECONDS if patience is None else patience
+        tracing.adopt()
         try:
-            self._channel = open_channel(address)
+            self._channel = open_channel(address, interceptors=tracing_interceptors())
         except (ValueError, OSError) as error:
             raise errors.DexorderError(f"can't connect to {address}: {error}") from None
         self.stub: Any = RelayServiceStub(self._channel)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from dexorder import errors
 from dexorder.ended import Ended
 from dexorder.services.common.model.history import HistoryRequest, Progress
+from dexorder.traces import history_span
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,9 +80,10 @@ async def fetch_many(
     async def work(left: Iterator[tuple[int, HistoryRequest]]) -> None:
         for index, request in left:
             try:
-                await quota.submit(client, request)
-                ended = await client.wait(request.request_id, on_progress=partial(on_progress, request.ticker))
-                found[index] = await client.read(ended)
+                with history_span(request):
+                    await quota.submit(client, request)
+                    ended = await client.wait(request.request_id, on_progress=partial(on_progress, request.ticker))
+                    found[index] = await client.read(ended)
             except errors.RelayUnreachable:
                 raise
             except errors.DexorderError as error:

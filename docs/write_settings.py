@@ -43,6 +43,11 @@ INTRODUCTION = """# Settings
 Settings are environment variables, which the part's `config.py` reads at start; an invalid value ends the process with
 a line that names the variable. Lists and maps are JSON. `make docs` writes this page from the settings classes.
 """
+TRACES = """## traces
+
+OpenTelemetry's own variables, first of all `OTEL_EXPORTER_OTLP_ENDPOINT`, without which nothing is traced:
+[Trace a request](tracing.md).
+"""
 
 
 def documented(settings: type[BaseSettings]) -> dict[str, str]:
@@ -100,6 +105,7 @@ def page() -> str:
     parts.append(section("every gRPC service (`<PART>`: RELAY, INGESTOR, GATEWAY, UDSOURCE, SPARK)", _Common))
     parts.append(section("the catalog: relay, Spark, clients", CatalogSettings))
     parts.append(section("channels: clients of our services", ChannelSettings))
+    parts.append(TRACES)
     return "\n".join(parts)
 
 

@@ -18,7 +18,9 @@ from dexorder.ended import Ended, history_error
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
 from dexorder.runs import STDOUT, OutputOptions, Run, RunStore, parse_tickers
+from dexorder.services.common import tracing
 from dexorder.services.common.model.history import RequestStatus, id_json, range_json
+from dexorder.traces import history_span, read_span
 
 
 def new_run(
@@ -85,6 +87,7 @@ def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool 
         follower = OneFollower(new, timeout, quiet=quiet)
     err = output.stderr()
     resume = _record(new, store)
+    tracing.configure("cli")
     try:
         code = asyncio.run(follower.follow())
     except KeyboardInterrupt:
@@ -98,6 +101,8 @@ def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool 
     except (DexorderError, OSError) as error:
         err.print(f"{follower.stop_message()}{resume}")
         raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
+    finally:
+        tracing.shutdown()
     store.forget(new)
     return code
 
@@ -129,6 +134,10 @@ class OneFollower:
         """Return 0, or 1 for a request that did not end OK, whose record ``--json`` prints all the same."""
         on_note = progress.ignore if self._quiet else without_repeats(self._err.print)
         async with AsyncClient(self._run.relay, on_note=on_note) as client:
+            return await self._follow(client, on_note)
+
+    async def _follow(self, client: AsyncClient, on_note: Callable[[str], None]) -> int:
+        with history_span(self._request):
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
                 ended = await client.fetch(
                     self._request, on_progress=on_progress, on_accepted=self._note_accepted, timeout=self._timeout
@@ -138,7 +147,8 @@ class OneFollower:
             if not failed or (options.partial and record.row_count):
                 on_note("reading from Iceberg")
                 batches = client.read_batches(ended, partial=options.partial)
-                await print_rows(options, batches, result_json(ended), _summary(ended))
+                with read_span():
+                    await print_rows(options, batches, result_json(ended), _summary(ended))
             elif options.as_json:
                 output.print_json({**result_json(ended), "rows": None})
             if record.provisional:

@@ -18,7 +18,8 @@ from dexorder.cli.sinks import FileRows, file_rows
 from dexorder.ended import Ended
 from dexorder.many import SharedQuota
 from dexorder.runs import STDOUT, Run
-from dexorder.services.common.model.history import RequestStatus
+from dexorder.services.common.model.history import HistoryRequest, RequestStatus
+from dexorder.traces import history_span, read_span
 
 
 class FileIncomplete(errors.DexorderError):
@@ -119,9 +120,19 @@ class ManyFollower:
                 output.print_json_line(result.as_json())
 
     async def _process(self, client: AsyncClient, shown: progress.ManyProgress, index: int) -> Result:
-        ticker, request_id = self._run.tickers[index], self._run.request_id(index)
+        ticker = self._run.tickers[index]
         try:
             request = self._run.request(index)
+        except errors.RequestRefused as error:
+            return Result(ticker, self._run.request_id(index), "REFUSED", error=str(error))
+        with history_span(request):
+            return await self._fetch(client, shown, index, request)
+
+    async def _fetch(
+        self, client: AsyncClient, shown: progress.ManyProgress, index: int, request: HistoryRequest
+    ) -> Result:
+        ticker, request_id = request.ticker, request.request_id
+        try:
             on_progress = shown.started(request)
             await self._quota.submit(client, request)
         except (errors.RequestRefused, errors.NotAllowed) as error:
@@ -138,7 +149,8 @@ class ManyFollower:
         if reason and not (self._run.output.partial and record.row_count):
             return Result(ticker, request_id, str(record.status), ended, reason)
         try:
-            await self._write_rows(client, ended, index)
+            with read_span():
+                await self._write_rows(client, ended, index)
         except (FileIncomplete, errors.RelayUnreachable):
             raise
         except (errors.DexorderError, OSError) as error:

@@ -11,6 +11,7 @@ import grpc
 import structlog
 import tenacity
 
+from dexorder.services.common import tracing
 from dexorder.services.common.model.errors import Unavailable
 from dexorder.services.common.model.history import Delay
 from dexorder.services.common.model.instrument import InstrumentList
@@ -24,6 +25,7 @@ from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
 from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from dexorder.services.ingestor.config import IngestorSettings
 from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.traces import send_span
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -66,7 +68,14 @@ class Publisher:
             message=value,
             headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in headers.encode().items()],
         )
-        await self.call("Produce", lambda: self._pixy.Produce(request, timeout=self._settings.rpc_timeout_seconds))
+        timeout_seconds = self._settings.rpc_timeout_seconds
+        with send_span(topic, request.cluster):
+            metadata = tracing.headers()
+            for name, context in metadata:
+                request.headers.add(key=name, value=context.encode())
+            await self.call(
+                "Produce", lambda: self._pixy.Produce(request, timeout=timeout_seconds, metadata=metadata or None)
+            )
 
     async def report_page(self, headers: PageHeaders, candles: int, calls: int) -> bool:
         """Report an acknowledged page to the relay; return whether the dispatch is still wanted.

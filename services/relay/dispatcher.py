@@ -16,6 +16,7 @@ from dexorder.services.common.model.realtime import RealtimeDispatch, Stop
 from dexorder.services.relay.broker.leases import Assignment, Slot
 from dexorder.services.relay.history.context import Context
 from dexorder.services.relay.store.schema import Batch
+from dexorder.services.relay.traces import record_dispatch
 
 log = structlog.get_logger(__name__)
 ToIngestor = Dispatch | RealtimeDispatch | Stop
@@ -107,11 +108,13 @@ class Dispatcher:
 
     async def _send(self, sender: Sender, assignment: Assignment, dispatch: ToIngestor) -> None:
         context, slot = self._context, assignment.slot
+        start_ns = context.clock.wall_ns()
         if self._leases.job_of(assignment.dispatch_id) is None:  # cancelled while it went to disk: the slot is free
             self._leases.offer(slot)
             context.wake.set()
         elif await sender.send(slot.identity, dispatch):
             context.metrics.dispatches.labels(slot.exchange).inc()
+            record_dispatch(assignment.dispatch_id, slot.exchange, (start_ns, context.clock.wall_ns()))
             if self._leases.renew(assignment.dispatch_id, now_ns=context.clock.monotonic_ns()):
                 self._owner(assignment.job).sent(assignment)
         else:

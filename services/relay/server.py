@@ -51,6 +51,7 @@ from dexorder.services.relay.realtime.registry import Registry
 from dexorder.services.relay.service import RelayService, register
 from dexorder.services.relay.store.database import Store, open_store
 from dexorder.services.relay.store.schema import Batch
+from dexorder.services.relay.traces import ROOTS
 from dexorder.services.relay.triggers.backtest import Backtests
 from dexorder.services.relay.udf_service import UdfRegistryService
 
@@ -131,7 +132,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine.dispatcher))]
                 add = partial(register, relay=service)
-                async with grpc_server(settings, add, registry=registry, roles=ROLES) as server:
+                async with grpc_server(settings, add, registry=registry, roles=ROLES, trace_roots=ROOTS) as server:
                     await server.set_serving(True)
                     try:
                         yield RunningRelay(server.address, broker.address, server.leave)

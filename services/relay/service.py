@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 import structlog
 
+from dexorder.services.common import tracing
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.services.common.model.errors import InvalidRequest
 from dexorder.services.common.model.history import HistoryRequest, RequestState
@@ -162,6 +163,8 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
             async with aclosing(self.engine.queries.notifications(request.topic, after)) as found:
                 async for notification in found:
                     if access.sees(caller, notification.request):  # a forgotten id may be used by another client
+                        note = {"dexorder.request_id": notification.request_id}
+                        tracing.current().event("notification sent", note)
                         yield messages.encode_notification(notification)
 
     async def _check_seen(self, request_id: str) -> None:

@@ -44,6 +44,7 @@ from dexorder.spark.pipeline.files import Layout, Stage
 from dexorder.spark.pipeline.position import lost_partitions
 from dexorder.spark.pipeline.quarantine import isolate
 from dexorder.spark.pipeline.reporter import Reporter
+from dexorder.spark.pipeline.traces import BatchTimes, record_batch
 from dexorder.spark.source.client import SourceBroken, SourceClient
 from dexorder.spark.source.offsets import OffsetRange, Offsets, SourceState, resume
 from dexorder.spark.source.records import RAW, RAW_DDL, to_batch
@@ -76,6 +77,8 @@ class DecodedBatch:
     session: SparkSession
     decoded: Decoded
     seconds: float
+    began_ns: int = 0
+    """Wall clock time at which decoding began."""
     epochs: Offsets = field(default_factory=dict)
     """Epochs of the partitions' leaders before and after the batch was read."""
 
@@ -142,7 +145,7 @@ class Pipeline:
         if epochs and (changed := decoded.ends().keys() & _changes(epochs, self._leader_epochs())):
             self.discard(decoded)
             raise LeadersChanged(f"partitions {sorted(changed)} have other leaders than when the batch began")
-        return DecodedBatch(session, decoded, round(time.perf_counter() - started, 3), epochs)
+        return DecodedBatch(session, decoded, round(time.perf_counter() - started, 3), now_ns, epochs)
 
     def _leader_epochs(self) -> Offsets:
         return SourceClient(self._source).state().epochs
@@ -174,7 +177,7 @@ class Pipeline:
     def commit(self, batch: DecodedBatch) -> BatchResult:
         """Commit and report a decoded batch, and move the position."""
         decoded, seconds = batch.decoded, {"decode": batch.seconds}
-        started = time.perf_counter()
+        started, decoded_ns = time.perf_counter(), self._clock.wall_ns()
         pages, finals, refused = decoded.pages(), decoded.finals(), decoded.refused()
         good = {place: page for place, page in pages.items() if page.refused is None}
         rows = sum(page.rows for page in good.values())
@@ -187,12 +190,15 @@ class Pipeline:
         path, snapshot_id = self._write(
             batch.session, decoded.files(), good, ranges, decoded.ends(), epochs=batch.epochs
         )
-        committed = time.perf_counter()
+        committed, committed_ns = time.perf_counter(), self._clock.wall_ns()
         self._pass(Moment.ROWS_COMMITTED, rows)
         if pages or finals:
             reported = [*pages.values()]
             self._reporter.report(snapshot_id, join_pages(reported) if self._table.joins_pages else reported, finals)
         self._pass(Moment.REPORTED, rows)
+        times = BatchTimes(batch.began_ns or decoded_ns, decoded_ns, committed_ns, self._clock.wall_ns())
+        name, topic = self._table.name, self._table.topic
+        record_batch(topic, name, good.values(), finals, times, operation=path, snapshot_id=snapshot_id)
         self.position |= decoded.ends()
         seconds |= {"write": round(committed - started, 3), "report": round(time.perf_counter() - committed, 3)}
         result = BatchResult(rows, len(good), len(finals), len(refused), path, seconds)

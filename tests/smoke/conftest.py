@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from dexorder.testing.suite import Suite, running_suite
 from tests.browser import Browser, browser
+from tests.fakes.otlp import Collector, collector
 from tests.integration.events.provider_servers import ProviderServers
 from tests.nightly.spark_fault import fault_environment
 from tests.smoke.recorded import recorded
@@ -28,7 +29,14 @@ udfs:
 
 
 @pytest.fixture(scope="session")
-def smoke_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
+def traces() -> Iterator[Collector]:
+    """Return the collector of the suite's traces."""
+    with collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def smoke_suite(tmp_path_factory: pytest.TempPathFactory, traces: Collector) -> Iterator[Suite]:
     folder = tmp_path_factory.mktemp("suite")
     pq.write_table(recorded(), folder / "recorded.parquet")
     (folder / "udfs.yaml").write_text(UDFS)
@@ -40,6 +48,8 @@ def smoke_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
         DEXORDER_SIM_LATENCY_MS="400",
         DEXORDER_RELAY_LEASE_SECONDS="6",
         DEXORDER_SPARK_UDFS=str(folder / "udfs.yaml"),
+        OTEL_TRACES_SAMPLER="parentbased_always_off",  # only what a test traces itself
+        **traces.environment,
         **fault_environment(folder / "state"),
     ) as running:
         yield running

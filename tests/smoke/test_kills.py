@@ -7,6 +7,7 @@ The oracle is the simulated exchange's market, computed in this process.
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -34,7 +35,7 @@ SYMBOLS = {
 }
 
 
-def start_history(suite: Suite, symbol: str, span: TimeRange) -> subprocess.Popen[str]:
+def start_history(suite: Suite, symbol: str, span: TimeRange, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
             sys.executable,
@@ -51,6 +52,7 @@ def start_history(suite: Suite, symbol: str, span: TimeRange) -> subprocess.Pope
             "--relay",
             suite.relay,
         ],
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -71,7 +71,11 @@ class ChannelSettings(BaseSettings):
 
 
 def open_channel(
-    address: str, settings: ChannelSettings | None = None, *, options: Sequence[Option] = ()
+    address: str,
+    settings: ChannelSettings | None = None,
+    *,
+    options: Sequence[Option] = (),
+    interceptors: Sequence[grpc.aio.ClientInterceptor] = (),
 ) -> grpc.aio.Channel:
     """Return an asyncio channel, which connects at the first call.
 
@@ -79,6 +83,7 @@ def open_channel(
         address: host:port or ``unix:/path`` of the server.
         settings: None reads the environment.
         options: gRPC options that extend or override CLIENT_KEEPALIVE.
+        interceptors: Interceptors of every call.
 
     Raises:
         ValueError: A setting is invalid, or a token would leave this machine without TLS.
@@ -86,9 +91,11 @@ def open_channel(
     """
     credentials, token = _security(address, settings)
     if credentials:
-        return grpc.aio.secure_channel(address, credentials, options=_merged(options))
-    interceptors = [kind(token) for kind in _AIO_INTERCEPTORS] if token else None
-    return grpc.aio.insecure_channel(address, options=_merged(options), interceptors=interceptors)
+        return grpc.aio.secure_channel(
+            address, credentials, options=_merged(options), interceptors=interceptors or None
+        )
+    both = [*interceptors, *([kind(token) for kind in _AIO_INTERCEPTORS] if token else [])]
+    return grpc.aio.insecure_channel(address, options=_merged(options), interceptors=both or None)
 
 
 def open_sync_channel(

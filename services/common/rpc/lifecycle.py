@@ -25,13 +25,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common import logs
+from dexorder.services.common import logs, tracing
 from dexorder.services.common.config import BadSettings, ServiceSettings, split_address
 from dexorder.services.common.metrics import CallMetrics, metrics_endpoint
 from dexorder.services.common.model.errors import Unavailable
 from dexorder.services.common.rpc.identity import Admission, Role, read_callers
 from dexorder.services.common.rpc.policy import Admit, InternalText
 from dexorder.services.common.rpc.server_interceptor import PolicyInterceptor
+from dexorder.services.common.rpc.server_tracing import TracingInterceptor
 from dexorder.services.common.storage.watched_file import WatchedFile
 
 log = structlog.get_logger(__name__)
@@ -108,6 +109,7 @@ async def grpc_server(
     own_identity: Collection[str] = (),
     options: Sequence[tuple[str, Any]] = (),
     internal_text: InternalText | None = None,
+    trace_roots: Collection[str] = (),
 ) -> AsyncIterator[RunningServer]:
     """Run a server until the block ends, then drain it.
 
@@ -118,6 +120,7 @@ async def grpc_server(
         roles: Roles that may call a service, by full service name; other services accept identity.STAFF.
         own_identity: Services that check their callers in another way than by the callers file. They receive every
             call; `identity.current_caller` is set if that file knows the caller.
+        trace_roots: Methods (``service/method``) whose calls begin a trace if their caller has none.
     Yields:
         The bound server; its health is NOT_SERVING until ``set_serving``.
     Raises:
@@ -130,7 +133,10 @@ async def grpc_server(
         callers = WatchedFile(settings.tokens, "callers", read_callers)
         admit = Admission(settings.identity, callers, roles or {}, own_identity).admit
     server = grpc.aio.server(
-        interceptors=[PolicyInterceptor(calls, admit, internal_text)],
+        interceptors=[
+            *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),
+            PolicyInterceptor(calls, admit, internal_text),
+        ],
         options=[
             *KEEPALIVE,
             *BACKLOG,
@@ -226,11 +232,14 @@ async def stop_signal() -> AsyncIterator[asyncio.Event]:
 
 
 def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Configure logs, warn about insecure listening, and run ``main`` on uvloop until it returns."""
+    """Configure logs and traces, warn about insecure listening, and run ``main`` on uvloop until it returns."""
     logs.configure(service, level=settings.log_level, style=settings.log_format)
+    tracing.configure(service)
     if settings.allow_insecure:
         log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext and unknown callers are accepted beyond loopback")
     try:
         uvloop.run(main())
     except (BadSettings, Unavailable) as error:  # from the channels that main opens, and from what it reads at start
         raise SystemExit(str(error)) from None
+    finally:
+        tracing.shutdown()

@@ -27,7 +27,7 @@ Behavior = Callable[..., Any]
 Fields = Callable[[], frozenset[str]]
 """Returns the names of the fields of a method's request."""
 _STATUS = {code: grpc.StatusCode[code.name] for code in Code}
-_TYPES = {
+HANDLERS = {
     (False, False): ("unary", grpc.unary_unary_rpc_method_handler),
     (False, True): ("server_stream", grpc.unary_stream_rpc_method_handler),
     (True, False): ("client_stream", grpc.stream_unary_rpc_method_handler),
@@ -82,8 +82,7 @@ class _GrpcCall(Call):
     async def abort(self, error: BaseException) -> NoReturn:
         """End the call with the status of an error."""
         if isinstance(error, AbortError):  # the handler has ended the call itself
-            number: Any = self._context.code()  # abort() keeps the number, not the enum
-            self.code = next((code for code in Code if number in (code, _STATUS[code])), Code.UNKNOWN)
+            self.code = code_in(self._context)
             raise error
         if error is self._lost:  # the caller has left
             self.code = Code.CANCELLED
@@ -136,15 +135,13 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
 
     def _wrap(self, path: str, handler: Handler) -> Handler:
         _, service, name = path.split("/", 2)
-        label, make = _TYPES[handler.request_streaming, handler.response_streaming]
+        label, make = HANDLERS[handler.request_streaming, handler.response_streaming]
         method = Method(service, name, self._metrics.tally((label, service, name)), self._internal_text)
         incoming = _requests if handler.request_streaming else _request
         wrap = self._wrap_stream if handler.response_streaming else self._wrap_unary
         deserialize, serialize = handler.request_deserializer, handler.response_serializer
         fields = cache(lambda: _fields_of(deserialize))
-        behavior = next(
-            b for b in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream) if b
-        )
+        behavior = behavior_of(handler)
         if serialize and handler.response_streaming:
             serialize = _unless_bytes(serialize)
         return make(
@@ -196,6 +193,21 @@ class PolicyInterceptor(grpc.aio.ServerInterceptor):
                 call.finish()
 
         return stream
+
+
+def code_in(context: grpc.aio.ServicerContext[Any, Any]) -> Code:
+    """Return the status that a handler has set, or with which it has aborted; OK if it has done neither."""
+    number: Any = context.code()  # abort() keeps the number, not the enum
+    return next((code for code in Code if number in (code, _STATUS[code])), Code.UNKNOWN)
+
+
+def behavior_of(handler: Handler) -> Behavior:
+    """Return the function that answers the calls of a handler."""
+    return next(
+        each
+        for each in (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+        if each
+    )
 
 
 def _fields_of(deserialize: Callable[[bytes], Any] | None) -> frozenset[str]:

@@ -19,6 +19,7 @@ import ccxt.async_support as ccxt
 import structlog
 import tenacity
 
+from dexorder.services.common import tracing
 from dexorder.services.common.clock import Clock
 from dexorder.services.common.exchanges import Exchange, override_urls
 from dexorder.services.common.model.history import Delay
@@ -27,6 +28,7 @@ from dexorder.services.common.model.page import Candle
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS, iso
+from dexorder.services.common.tracing import NO_SPAN, Span
 from dexorder.services.ingestor.config import IngestorSettings
 from dexorder.services.ingestor.exchange.attempts import Attempts
 from dexorder.services.ingestor.exchange.dialects.live_trades import trade_series_of
@@ -49,6 +51,7 @@ from dexorder.services.ingestor.exchange.validation import MS_NS, BadAnswer, che
 from dexorder.services.ingestor.history.absences import KnownAbsences
 from dexorder.services.ingestor.history.learnt import Learnt
 from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder.services.ingestor.traces import call_span
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -420,6 +423,9 @@ class Session:
         finally:
             self._attempts.end()
 
+    def _call_span(self) -> Span:
+        return call_span(self.venue.name, _host(self.client)) if tracing.is_on() else NO_SPAN
+
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make one call and count it; note a ban that the exchange announces by its own code instead of HTTP's."""
         metrics, name, dialect = self.venue.metrics, self.venue.name, self.venue.dialect
@@ -430,7 +436,7 @@ class Session:
         self.calls += 1
         metrics.calls.labels(name).inc()
         try:
-            with metrics.call_seconds.labels(name).time():
+            with self._call_span(), metrics.call_seconds.labels(name).time():
                 return await call()
         except (ccxt.BaseError, BadAnswer, *PARSER_ERRORS) as error:
             self._hosts.fail()

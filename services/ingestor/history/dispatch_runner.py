@@ -8,12 +8,12 @@ page without a report. The relay has it fetched again by another dispatch, and t
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
 
+from dexorder.services.common import tracing
 from dexorder.services.common.clock import Clock
 from dexorder.services.common.kafka.page_record import final_value, page_value
 from dexorder.services.common.model.errors import Unavailable
@@ -29,6 +29,7 @@ from dexorder.services.ingestor.history.job import Missing
 from dexorder.services.ingestor.history.paging import Page
 from dexorder.services.ingestor.metrics import IngestorMetrics
 from dexorder.services.ingestor.publisher import Publisher
+from dexorder.services.ingestor.traces import job_span, trace_id_of
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +55,11 @@ class DispatchRunner:
 
     async def run(self, dispatch: Dispatch) -> Completion | None:
         """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
-        trace, deadline_seconds = uuid.uuid4().hex, self.deadline_seconds
-        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace):
+        deadline_seconds = self.deadline_seconds
+        span = job_span(dispatch.id, dispatch.instrument.venue)
+        trace = trace_id_of(dispatch.id)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), span:
+            span.set({"dexorder.ticker": str(dispatch.instrument), "dexorder.period_seconds": dispatch.period_seconds})
             ticker, period_seconds = str(dispatch.instrument), dispatch.period_seconds
             log.info("dispatch started", ticker=ticker, period_seconds=period_seconds, span=str(dispatch.span))
             try:
@@ -66,6 +70,7 @@ class DispatchRunner:
             if completion is None or not completion.success:
                 outcome = "fenced" if completion is None else "handed_back"
                 self.metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
+                span.fail(outcome)
                 log.warning("dispatch ended", outcome=outcome, message=completion.message if completion else None)
             return completion
 
@@ -146,6 +151,9 @@ class _Run:
         value = final_value(self._dispatch.request_id, status, self._candles, text)
         await self._runner.publisher.produce(headers, value)
         outcome = pb.DataResponse.ResponseStatus.Name(status).lower()
+        tracing.current().set(
+            {"dexorder.status": outcome, "dexorder.pages": self._pages, "dexorder.rows": self._candles}
+        )
         self._runner.metrics.dispatches.labels(self._venue, outcome).inc()
         log.info("dispatch ended", outcome=outcome, pages=self._pages, candles=self._candles, message=text)
         return Completion(self._dispatch.id, success=True)

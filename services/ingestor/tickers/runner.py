@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from dexorder.services.ingestor.exchange.live_queries import LiveQueries
 from dexorder.services.ingestor.metrics import IngestorMetrics
 from dexorder.services.ingestor.publisher import Publisher
 from dexorder.services.ingestor.realtime.records import encode_ticker
+from dexorder.services.ingestor.traces import job_span, trace_id_of
 
 log = structlog.get_logger(__name__)
 _MAX_SNAPSHOTS = 1_000
@@ -51,14 +51,15 @@ class TickersRunner:
 
     async def run(self, dispatch: TickersDispatch) -> Completion:
         """Take and publish the snapshots; return how the dispatch ended."""
-        trace = uuid.uuid4().hex
-        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace):
+        trace, span = trace_id_of(dispatch.id), job_span(dispatch.id, dispatch.venue)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), span:
             try:
                 async with asyncio.timeout(self.deadline_seconds):
                     outcome = await self._run(dispatch, trace)
                 completion = Completion(dispatch.id, success=True)
             except (Unavailable, TimeoutError) as error:
                 message = str(error) or f"took longer than {self.deadline_seconds:g} s"
+                span.fail("handed_back")
                 outcome, completion = "handed_back", Completion(dispatch.id, success=False, message=message)
             self._metrics.dispatches.labels(dispatch.venue, outcome).inc()
             log.info("snapshot of tickers ended", exchange=dispatch.venue, outcome=outcome)

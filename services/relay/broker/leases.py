@@ -58,6 +58,7 @@ class Load:
 class _Entry:
     exchange: str
     kind: SlotKind
+    trace: str = ""
     place: int = 0
     not_before_ns: int = 0
     rejected_by: set[bytes] = field(default_factory=set)
@@ -76,7 +77,8 @@ class _Entry:
 class Leases:
     """The one owner of queues, slots and leases."""
 
-    def __init__(self, *, lease_ns: int, new_id: Callable[[], str], max_slots: int = 1_000) -> None:
+    def __init__(self, *, lease_ns: int, new_id: Callable[..., str], max_slots: int = 1_000) -> None:
+        """Take the ids of dispatches from ``new_id``, which also takes the trace of a job that has one."""
         self._lease_ns = lease_ns
         self._new_id = new_id
         self._max_slots = max_slots
@@ -87,10 +89,10 @@ class Leases:
         self._slots: defaultdict[str, list[Slot]] = defaultdict(list)
         self._slots_of: Counter[bytes] = Counter()
 
-    def queue(self, job: int, exchange: str, kind: SlotKind = SlotKind.HISTORICAL) -> None:
-        """Add a job behind all others of its exchange."""
+    def queue(self, job: int, exchange: str, kind: SlotKind = SlotKind.HISTORICAL, *, trace: str = "") -> None:
+        """Add a job behind all others of its exchange; the ids of its dispatches carry its ``trace``."""
         self._last += 1
-        entry = self._entries[job] = _Entry(exchange, kind, self._last)
+        entry = self._entries[job] = _Entry(exchange, kind, trace, self._last)
         self._queues[entry.queue][job] = None
 
     def resume(
@@ -100,12 +102,13 @@ class Leases:
         dispatch_id: str,
         *,
         kind: SlotKind = SlotKind.HISTORICAL,
+        trace: str = "",
         produced: bool,
         now_ns: int,
     ) -> None:
         """Add a job that was held before a restart, with a full lease."""
         deadline_ns = None if produced else now_ns + self._lease_ns
-        self._entries[job] = _Entry(exchange, kind, dispatch_id=dispatch_id, deadline_ns=deadline_ns)
+        self._entries[job] = _Entry(exchange, kind, trace, dispatch_id=dispatch_id, deadline_ns=deadline_ns)
         self._held[dispatch_id] = job
 
     def requeue(self, job: int, *, not_before_ns: int = 0, rejected_by: bytes | None = None) -> None:
@@ -257,7 +260,7 @@ class Leases:
         self._slots_of[slot.identity] -= 1
         if not self._slots_of[slot.identity]:
             del self._slots_of[slot.identity]  # else identities of gone peers would accumulate
-        entry.dispatch_id = self._new_id()
+        entry.dispatch_id = self._new_id(entry.trace) if entry.trace else self._new_id()
         entry.deadline_ns = now_ns + self._lease_ns
         self._held[entry.dispatch_id] = job
         return Assignment(job, entry.dispatch_id, slot)

@@ -16,6 +16,7 @@ from dexorder.services.relay.history.outcome import OutcomeDecider
 from dexorder.services.relay.history.request import CANCELLED, LiveRequest, describe_missing
 from dexorder.services.relay.history.state import progress, timed_out
 from dexorder.services.relay.store.schema import Batch, series_owner
+from dexorder.services.relay.traces import deciding, record_request
 
 log = structlog.get_logger(__name__)
 RETRY_NS = 5 * SECOND_NS
@@ -47,7 +48,9 @@ class Completion:
         """Work out the outcome, then end the request or dispatch its next wave."""
         try:
             batch = Batch()
-            outcome = await self._decider.decide(live, batch)
+            with deciding(live) as span:
+                outcome = await self._decider.decide(live, batch)
+                span.set({"dexorder.status": outcome.status.name if outcome else "further jobs"})
             live.waiting = ""
             if outcome is None or live.ending:
                 await self._context.store.commit(batch)
@@ -106,12 +109,14 @@ class Completion:
         context, request = self._context, live.request
         batch.finish(request, outcome, progress(context.state, live, outcome.end_ns))
         topics = [*request.topics, *self._revise(live, outcome, batch)]
+        job_traces = [context.state.jobs[job_id].trace for job_id in live.jobs]
         planner.remove(context.state, live, batch)
         context.quotas.leave(request)
         self._ending[request.request_id] = live  # no longer in the state, and not on disk yet
         await context.store.commit(batch)
         del self._ending[request.request_id]
         context.metrics.finished.labels(outcome.status.name).inc()
+        record_request(live, outcome, job_traces, end_ns=context.clock.wall_ns())
         log.info("request ended", request_id=request.request_id, status=outcome.status.name, rows=outcome.row_count)
         context.changed([request.request_id])
         for topic in topics:

@@ -91,6 +91,7 @@ class Job:
         dispatch_ids: Every dispatch so far. Late pages arrive under old ids.
         again: It fetches its range although that is covered. What its methods take as ``covered`` is ``landed`` then.
         landed: Ranges of committed pages of its own dispatches; only if ``again``.
+        trace: Context of the span of the request that created it, as text; empty if that is not traced.
     """
 
     id: int
@@ -117,6 +118,7 @@ class Job:
     dispatch_ids: set[str] = field(default_factory=set)
     again: bool = False
     landed: RangeSet = field(default_factory=RangeSet)
+    trace: str = ""
 
     def assign(self, dispatch_id: str, covered: RangeSet) -> Dispatch:
         """Start a dispatch of the first range to fetch; further ranges follow after its final record."""

@@ -50,11 +50,13 @@ def wave_end(start_ns: int, end_ns: int, period_seconds: int, periods: int) -> i
     return end_ns if periods >= whole else min(next_open(start_ns, period_seconds, periods), end_ns)
 
 
-def accept(state: HistoryState, request: HistoryRequest, batch: Batch, *, wall_ns: int, now_ns: int) -> LiveRequest:
-    """Add a checked request and plan it."""
+def accept(
+    state: HistoryState, request: HistoryRequest, batch: Batch, *, wall_ns: int, now_ns: int, trace: str = ""
+) -> LiveRequest:
+    """Add a checked request and plan it; ``trace`` is the context in which it was submitted."""
     start_ns, end_ns, period = request.start_ns, request.end_ns, request.period_seconds
     planned_end_ns = end_ns if request.limit is None else wave_end(start_ns, end_ns, period, request.limit)
-    live = LiveRequest(request, wall_ns, planned_end_ns, now_ns)
+    live = LiveRequest(request, wall_ns, planned_end_ns, now_ns, trace=trace)
     state.requests[request.request_id] = live
     batch.accept(live)
     if request.series.is_snapshot:
@@ -103,11 +105,11 @@ def plan_again(state: HistoryState, live: LiveRequest, batch: Batch) -> None:
 
 
 def _create(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch, *, again: bool = False) -> None:
-    request = live.request
-    job = Job(state.new_job_id(), request.request_id, request.client_id, request.series, span, again=again)
+    request, trace = live.request, live.span.text if live.span else ""
+    job = Job(state.new_job_id(), request.request_id, request.client_id, request.series, span, again=again, trace=trace)
     batch.job(job)
     state.add_job(job)
-    state.leases.queue(job.id, request.series.exchange)
+    state.leases.queue(job.id, request.series.exchange, trace=trace)
     _attach(live, job, batch)
 
 

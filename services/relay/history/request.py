@@ -38,6 +38,7 @@ from dexorder.services.common.model.periods import (
 )
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.model.trace import TraceContext, read_context
 from dexorder.services.relay.history.compare import Comparison
 
 MAX_ID_LENGTH = 256
@@ -57,6 +58,7 @@ class LiveRequest:
         ending: Its outcome is chosen and on its way to disk.
         retry_ns: Monotonic time before which its outcome is not worked out again.
         waiting: Reason why its outcome could not be worked out; empty if it has not failed.
+        trace: Context of the span in which it was submitted, as text; empty if it is not traced.
     """
 
     request: HistoryRequest
@@ -69,6 +71,16 @@ class LiveRequest:
     ending: bool = False
     retry_ns: int = 0
     waiting: str = ""
+    trace: str = ""
+
+    @property
+    def span(self) -> TraceContext | None:
+        """Context of the request's own span, which begins at the submission and is recorded at the end.
+
+        Any process of the relay can name it, so it is the parent of all work for the request.
+        """
+        parent = read_context(self.trace)
+        return parent and parent.derived(self.request.request_id)
 
     @property
     def planned(self) -> TimeRange:

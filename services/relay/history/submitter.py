@@ -18,6 +18,7 @@ from dexorder.services.relay.history.context import Context
 from dexorder.services.relay.history.request import check, check_snapshot
 from dexorder.services.relay.history.retraction_log import RetractionLog
 from dexorder.services.relay.store.schema import Batch
+from dexorder.services.relay.traces import submitted_in
 
 
 class Submitter:
@@ -168,7 +169,8 @@ class Submitter:
         """Plan requests, and retracted ranges for other requests; on disk when this returns."""
         context = self._context
         state, wall_ns, now_ns = context.state, context.clock.wall_ns(), context.clock.monotonic_ns()
-        accepted = [planner.accept(state, each, batch, wall_ns=wall_ns, now_ns=now_ns) for each in requests]
+        times_ns, trace = {"wall_ns": wall_ns, "now_ns": now_ns}, submitted_in()
+        accepted = [planner.accept(state, each, batch, trace=trace, **times_ns) for each in requests]
         if retracted:
             planner.replan(state, requests[0].series, retracted, batch)
         saved = context.store.commit(batch)

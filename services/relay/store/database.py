@@ -299,7 +299,7 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
         state.retractions[each.series].add(each.span, each.order)
     unfinished = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
     for row in connection.execute(unfinished, (_FINISHED,)):
-        live = LiveRequest(read_request(row), row[8], row[9], now_ns, RequestState.from_number(row[10]))
+        live = LiveRequest(read_request(row), row[8], row[9], now_ns, RequestState.from_number(row[10]), trace=row[24])
         state.requests[live.request.request_id] = live
     for row in connection.execute("SELECT * FROM jobs ORDER BY job"):
         job = _read_job(connection, row)
@@ -309,9 +309,11 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
         state.add_job(job)
         state.next_job = job.id + 1
         if job.phase is Phase.OPEN and job.dispatch_id is None:
-            state.leases.queue(job.id, job.series.exchange)
+            state.leases.queue(job.id, job.series.exchange, trace=job.trace)
         elif job.phase is Phase.OPEN and job.dispatch_id is not None:
-            state.leases.resume(job.id, job.series.exchange, job.dispatch_id, produced=job.produced, now_ns=now_ns)
+            state.leases.resume(
+                job.id, job.series.exchange, job.dispatch_id, trace=job.trace, produced=job.produced, now_ns=now_ns
+            )
 
 
 def fill_registry(connection: sqlite3.Connection, registry: Registry, state: HistoryState, now_ns: int) -> None:
@@ -353,7 +355,7 @@ def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
 
 def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
     job_id, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row = row[:10]
-    dispatch_id, produced, sent_start_ns, sent_end_ns, row_count, taken_ns, again = row[10:]
+    dispatch_id, produced, sent_start_ns, sent_end_ns, row_count, taken_ns, again, trace = row[10:]
     waiting = connection.execute("SELECT request_id FROM attachments WHERE job = ?", (job_id,))
     dispatches = connection.execute("SELECT job_id FROM dispatches WHERE job = ?", (job_id,))
     return Job(
@@ -373,6 +375,7 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
         requests={request_id for (request_id,) in waiting},
         dispatch_ids={dispatch_id for (dispatch_id,) in dispatches},
         again=bool(again),
+        trace=trace,
     )
 
 

@@ -152,6 +152,11 @@ CREATE INDEX trigger_events_with_alert ON trigger_events (cursor) WHERE alert = 
     """
 CREATE TABLE udfs (name TEXT PRIMARY KEY, registration BLOB NOT NULL) WITHOUT ROWID;
 """,
+    # 9: traces of requests and jobs
+    """
+ALTER TABLE requests ADD COLUMN trace TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN trace TEXT NOT NULL DEFAULT '';
+""",
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (
@@ -180,7 +185,7 @@ COVERAGE_READ = "coverage_read_ns"
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
-    "refresh, again, provisional, revised"
+    "refresh, again, provisional, revised, trace"
 )
 
 
@@ -232,6 +237,7 @@ class Batch:
             submitted_ns=live.submitted_ns,
             planned_end_ns=live.planned_end_ns,
             state=live.state.number,
+            trace=live.trace,
         )
 
     def request(self, live: LiveRequest) -> None:
@@ -290,6 +296,7 @@ class Batch:
             row_count=job.row_count,
             taken_ns=job.taken_ns,
             again=job.again,
+            trace=job.trace,
         )
 
     def dispatch(self, job: Job, dispatch: Dispatch, *, issued_ns: int) -> None:

@@ -88,7 +88,7 @@ def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pyte
         assert find_spec(module + ".__main__"), module
         readers: list[type[BaseSettings]] = [*SETTINGS[name], CatalogSettings]
         known = {variable for settings in readers for variable in variables(settings)}
-        assert set(environment) <= known | {"DEXORDER_EXCHANGES"}, name
+        assert set(environment) <= known | {"DEXORDER_EXCHANGES", "OTEL_EXPORTER_OTLP_ENDPOINT"}, name
         with monkeypatch.context() as patch:
             for variable, value in environment.items():
                 patch.setenv(variable, re.sub(r"\$\{\w+:[-?]([^}]*\}?)\}", r"\1", value))

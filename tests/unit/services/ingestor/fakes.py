@@ -53,7 +53,8 @@ class Record:
 class FakeGateway(pixy_rpc.KafkaPixyServicer):
     """Gateway that keeps the records; raises ``trouble`` instead, one for each call, and ``lost_acks`` after keeping.
 
-    After ``free`` records, calls wait until ``gate`` is set; a waiting call sets ``waiting``.
+    After ``free`` records, calls wait until ``gate`` is set; a waiting call sets ``waiting``. For each call,
+    ``traceparents`` has that of its metadata and that of the record.
     """
 
     records: list[Record] = field(default_factory=list)
@@ -64,6 +65,7 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
     free: int = 0
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    traceparents: list[tuple[str | None, str | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -81,6 +83,7 @@ class FakeGateway(pixy_rpc.KafkaPixyServicer):
         if self.trouble:
             await context.abort(self.trouble.pop(0), "as the test wants it")
         headers = {h.key: h.value.decode() for h in request.headers}
+        self.traceparents.append((dict(context.invocation_metadata()).get("traceparent"), headers.get("traceparent")))
         self.records.append(Record(request.key_value, PageHeaders.parse(headers), request.message, request.topic))
         if self.lost_acks:
             self.lost_acks -= 1
