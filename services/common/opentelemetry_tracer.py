@@ -129,6 +129,8 @@ class OpenTelemetryTracer:
     def serve(self, name: str, metadata: Metadata | None, attributes: Attributes, root: bool) -> Span | None:
         """Return the span of a call to this server."""
         carrier = {key: value for key, value in metadata or () if key in (TRACEPARENT, _TRACESTATE)}
+        if not carrier and not root:
+            return None
         caller = _propagator.extract(carrier, context=Context())
         known = get_current_span(caller).get_span_context()
         if not (known.trace_flags.sampled if known.is_valid else root):

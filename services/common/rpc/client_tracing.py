@@ -9,11 +9,15 @@ import grpc
 from grpc.aio import Metadata
 
 from dexorder.services.common import tracing
-from dexorder.services.common.rpc.server_tracing import rpc_attributes
-from dexorder.services.common.tracing import Kind, Span
+from dexorder.services.common.tracing import Attributes, Kind, Span
 
 _running: set[asyncio.Task[None]] = set()
 """Keeps the tasks that wait for the ends of calls."""
+
+
+def rpc_attributes(path: str) -> Attributes:
+    """Return the attributes of a call of ``service/method``, by OpenTelemetry's conventions."""
+    return {"rpc.system.name": "grpc", "rpc.method": path}
 
 
 class _Tracing:

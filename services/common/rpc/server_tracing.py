@@ -13,18 +13,14 @@ import grpc
 
 from dexorder.services.common import tracing
 from dexorder.services.common.model.errors import Code
+from dexorder.services.common.rpc.client_tracing import rpc_attributes
 from dexorder.services.common.rpc.server_interceptor import HANDLERS, Behavior, Handler, behavior_of, code_in
-from dexorder.services.common.tracing import Attributes, Span
+from dexorder.services.common.tracing import Span
 
 _SERVER_ERRORS = frozenset(
     {Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS}
 )
 """Statuses that OpenTelemetry counts as failures of the server; the others are the caller's."""
-
-
-def rpc_attributes(path: str) -> Attributes:
-    """Return the attributes of a call of ``service/method``, by OpenTelemetry's conventions."""
-    return {"rpc.system.name": "grpc", "rpc.method": path}
 
 
 class TracingInterceptor(grpc.aio.ServerInterceptor):
