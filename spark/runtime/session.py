@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import pwd
 import shlex
 import shutil
 import sys
@@ -57,6 +58,8 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.catalogImplementation": "in-memory",
+        # Nothing is resolved, but Spark's launcher would use the home, which may be missing or read-only.
+        "spark.jars.ivy": f"{scratch}/ivy",
         "spark.sql.warehouse.dir": f"{scratch}/spark-warehouse",
         # Batches are small: adaptive planning, wide shuffles and the UI cost more than they save.
         "spark.sql.adaptive.enabled": "false",
@@ -135,8 +138,9 @@ def build_session(
         java_options: Further Java options; None for those that use the class archive if there is one.
 
     Raises:
-        Conflict: Java or the jars are missing; says how to install them.
+        Conflict: Java or the jars are missing, or this process's user has no name; says what to do.
     """
+    _check_user()
     jars: list[Path] = []
     if not settings.is_submitted:
         try:
@@ -176,6 +180,17 @@ def build_session(
         jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
     session.dataSource.register(UdSource)
     return session
+
+
+def _check_user() -> None:
+    """Raise Conflict for a user without an entry in /etc/passwd: Hadoop's login would end the JVM."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise Conflict(
+            f"user {os.getuid()} has no entry in /etc/passwd, which Hadoop, a part of Spark, needs: run the driver as "
+            "a user that has one; the image has 10001"
+        ) from None
 
 
 def another_session(session: SparkSession, catalog: CatalogSettings) -> SparkSession:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.newcomer.installed import install
+from tests.confined import skip_unless_possible
+from tests.newcomer.installed import Newcomer, install
 from tests.newcomer.tutorial import Step, missing, steps
 from tests.paths import ROOT
 
@@ -23,7 +24,18 @@ def test_steps_are_the_commands_and_programs_of_a_page() -> None:
 @pytest.mark.smoke
 @pytest.mark.timeout(400)
 def test_the_tutorial_prints_what_it_says(tmp_path: Path) -> None:
-    newcomer = install(tmp_path)
+    follow(install(tmp_path))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_another_user_follows_it_with_a_read_only_wheel(tmp_path: Path) -> None:
+    skip_unless_possible()
+    follow(install(tmp_path, another=True))
+
+
+def follow(newcomer: Newcomer) -> None:
+    """Do what the page says, and compare what is printed."""
     found = steps(PAGE.read_text())
     assert len(found) == 8, "each block is a step"
     with newcomer.suite():

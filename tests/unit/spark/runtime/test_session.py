@@ -3,9 +3,13 @@ import shlex
 import zipfile
 from pathlib import Path
 
+import pytest
+
+from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder.services.common.model.errors import Conflict
 from dexorder.spark.config import SparkSettings
 from dexorder.spark.runtime.package import write_packages
-from dexorder.spark.runtime.session import session_conf
+from dexorder.spark.runtime.session import build_session, session_conf
 
 
 def test_only_a_local_session_is_tied_to_loopback() -> None:
@@ -34,3 +38,9 @@ def test_executors_elsewhere_get_our_packages(tmp_path: Path) -> None:
 def test_a_folder_may_have_a_space_in_its_name() -> None:
     options = session_conf(SparkSettings(), "/a folder/s")["spark.driver.extraJavaOptions"]
     assert "-Dderby.system.home=/a folder/s" in shlex.split(options)  # Spark splits them by the same rules
+
+
+def test_a_user_without_a_name_is_refused_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dexorder.spark.runtime.session.os.getuid", lambda: 2**31 - 7)
+    with pytest.raises(Conflict, match=f"user {2**31 - 7} has no entry in /etc/passwd"):
+        build_session(SparkSettings(), CatalogSettings())

@@ -1,0 +1,131 @@
+"""Parts as ``deploy/kubernetes`` starts them, as confined processes of this machine instead of pods."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dexorder.setup import config
+from dexorder.supervisor.orphan_guard import guarded
+from tests.confined import UID, confined, own_folder
+from tests.paths import ROOT
+
+MANIFESTS = ROOT / "deploy" / "kubernetes"
+STOP_SECONDS = 90
+
+
+@dataclass(frozen=True)
+class Container:
+    """Container of a part in the manifests."""
+
+    command: list[str]
+    env: Mapping[str, str]
+    volumes: frozenset[str]
+    """Folders where a volume is mounted that the part may write."""
+
+
+def read_container(part: str) -> Container:
+    """Return a part's container with its variables, those of ConfigMaps included and those of Secrets left out."""
+    maps = {
+        each["metadata"]["name"]: each["data"]
+        for each in yaml.safe_load_all((MANIFESTS / "settings.yaml").read_text())
+        if each["kind"] == "ConfigMap"
+    }
+    workload = next(
+        each
+        for each in yaml.safe_load_all((MANIFESTS / f"{part}.yaml").read_text())
+        if each["kind"] in ("Deployment", "StatefulSet")
+    )
+    pod: dict[str, Any] = workload["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    env: dict[str, str] = {}
+    for source in container["envFrom"]:
+        env |= maps.get(source.get("configMapRef", {}).get("name"), {})
+    env |= {each["name"]: each["value"] for each in container["env"]}
+    read_only = {each["name"] for each in pod["volumes"] if "configMap" in each}
+    mounts = {each["mountPath"] for each in container["volumeMounts"] if each["name"] not in read_only}
+    return Container(container["command"], env, frozenset(mounts))
+
+
+class Pod:
+    """Running part.
+
+    Args:
+        folder: Gets its log and, in ``volumes``, its volumes but ``/tmp``, which is one of the name space.
+        replaced: Texts in the values of variables and what stands for them here: addresses and mounted folders.
+        env: Further variables, and others than the manifest's.
+        writable: Further folders that it may write, such as a warehouse.
+        readable: Files of ConfigMaps.
+    """
+
+    def __init__(
+        self,
+        part: str,
+        folder: Path,
+        replaced: Mapping[str, str],
+        env: dict[str, str],
+        *,
+        writable: list[Path],
+        readable: list[Path],
+    ) -> None:
+        container = read_container(part)
+        volumes = {each: own_folder(folder / "volumes" / each.strip("/")) for each in container.volumes - {"/tmp"}}
+        texts = {**replaced, **{mount: str(path) for mount, path in volumes.items()}}
+        values = {name: _replace(value, texts) for name, value in container.env.items()} | env
+        cache = config.load().cache_dir
+        environment = {
+            "HOME": "/home/dexorder",
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(ROOT),
+            "DEXORDER_CACHE": str(cache),  # jars are in the image
+            **values,
+        }
+        self.log_file = folder / f"{part}.log"
+        command = confined(
+            [sys.executable, *container.command[1:]],
+            writable=[*volumes.values(), *writable],
+            readable=[*readable, cache],
+        )
+        assert container.command[0] == "python"
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen([*guarded(), *command], env=environment, stdout=log, stderr=log)
+
+    def tail(self) -> str:
+        """Return the end of its log."""
+        return self.log_file.read_text(errors="replace")[-4000:]
+
+    def uid(self) -> int:
+        """Return the user of the process."""
+        return Path(f"/proc/{self.process.pid}").stat().st_uid
+
+    def temporary_files(self) -> list[str]:
+        """Return the names in its ``/tmp`` besides the mounted folders."""
+        return sorted(each.name for each in Path(f"/proc/{self.process.pid}/root/tmp").iterdir() if _is_own(each))
+
+    def stop(self) -> int:
+        """Send SIGTERM and return the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+        self.process.kill()
+        self.process.wait()
+
+
+def _is_own(path: Path) -> bool:
+    return path.stat().st_uid == UID
+
+
+def _replace(value: str, texts: Mapping[str, str]) -> str:
+    for text, other in texts.items():
+        value = value.replace(text, other)
+    return value
