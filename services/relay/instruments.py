@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 
 from dexorder.services.common.clock import Clock
 from dexorder.services.common.model.errors import InvalidRequest, NotFound
@@ -16,7 +16,7 @@ from dexorder.services.relay.store.schema import Batch
 class Instruments:
     """Stores reports of instruments and answers questions about them."""
 
-    def __init__(self, store: Store, venues: Container[str], clock: Clock) -> None:
+    def __init__(self, store: Store, venues: Collection[str], clock: Clock) -> None:
         """Accept reports for ``venues``."""
         self._store = store
         self._venues = venues
@@ -37,7 +37,7 @@ class Instruments:
     async def listed(self, venue: str) -> InstrumentList:
         """Return the instruments of a venue, by ticker; NotFound if it is unknown, or was not reported yet."""
         if venue not in self._venues:
-            raise NotFound(f"exchange {venue[:64]!r} is not known")
+            raise NotFound(f"exchange {venue[:64]!r} is not known; this relay has {', '.join(sorted(self._venues))}")
         listed = await self._store.instruments(venue)
         if listed is None:
             raise NotFound(f"no ingestor has reported the markets of {venue!r} yet")

@@ -92,7 +92,7 @@ async def test_unknown_and_unreported_exchanges(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         for call, code, text in (
             (listed(s), grpc.StatusCode.NOT_FOUND, "no ingestor has reported the markets of 'SIM'"),
-            (listed(s, "MOON"), grpc.StatusCode.NOT_FOUND, "exchange 'MOON' is not known"),
+            (listed(s, "MOON"), grpc.StatusCode.NOT_FOUND, "exchange 'MOON' is not known; this relay has SIM"),
             (report(s, [market("A/Q")], 1, "MOON"), grpc.StatusCode.INVALID_ARGUMENT, "exchange 'MOON' is not known"),
             (report(s, [], 1), grpc.StatusCode.INVALID_ARGUMENT, "markets is empty"),
         ):
