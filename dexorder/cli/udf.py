@@ -44,7 +44,7 @@ def run(
         raise RequestRefused(f"--window: {window!r} is not a duration such as 90s, 5m or 1h")
     if source == "-" and sys.stdin.isatty():
         raise RequestRefused("--input: give a file, or JSON lines on stdin")
-    printer = _Lines() if as_json else _Table(rows)
+    printer = _JsonPrinter() if as_json else _Table(rows)
     fed = 0
     try:
         host = UdfHost(spec, on_log=output.stderr().print)
@@ -150,7 +150,7 @@ def _pieces(source: str, maker: PointMaker, windows: Windows | None) -> Iterator
         yield windows.rest()
 
 
-class _Lines:
+class _JsonPrinter:
     """One JSON object for each output."""
 
     count = 0

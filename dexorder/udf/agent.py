@@ -71,7 +71,8 @@ class Agent:
         if kind is Kind.POINT:
             self._take_point(body, self._points.learn(body, request.point), request.point.group)
         elif kind is Kind.BEGIN:
-            self._begin, self._frames = request.begin, [body]
+            self._begin = request.begin
+            self._frames = [body]
         elif kind is Kind.END:
             self._end_batch(body, request.end)
         else:
@@ -94,7 +95,9 @@ class Agent:
         assert self._begin is not None
         batch = messages.decode_batch(self._begin, self._batch, end)
         frames = [*self._frames, body]
-        self._begin, self._batch, self._frames = None, [], []
+        self._begin = None
+        self._batch = []
+        self._frames = []
         function = self._running
         self._send(function.batch(batch, function.state_of(end.group)), *frames)
 

@@ -85,7 +85,9 @@ class Outbox:
             self._send(text, now_s)
             self._send(text, now_s)
         elif strike and kind == "ws_shuffle" and not self._held:
-            self._held, self._held_size, self._held_s = [text], strike.rule.size or _SHUFFLED, now_s
+            self._held = [text]
+            self._held_size = strike.rule.size or _SHUFFLED
+            self._held_s = now_s
             self._roll = strike.roll
         elif self._held and kind is None:
             self._held.append(text)

@@ -67,7 +67,8 @@ class Evaluator:
             self._engines = shards.start(snapshot.state if snapshot else None, processes)
         except InvalidRequest as error:
             log.error("the engine's state can't be read; its triggers are registered again", error=str(error))
-            self._engines, self.change = shards.start(None, processes), 0
+            self._engines = shards.start(None, processes)
+            self.change = 0
         self._watchers = self._engines.watchers()
 
     @property

@@ -88,7 +88,9 @@ class Runner:
         self._evaluator.repeat(batches)
         self._is_new = snapshot is None
         self._unreported = batches[-1].events if batches else ()
-        self._snapshot_s, self._interval_s, self._is_changed = time.monotonic(), _SNAPSHOT_SECONDS, bool(batches)
+        self._snapshot_s = time.monotonic()
+        self._interval_s = _SNAPSHOT_SECONDS
+        self._is_changed = bool(batches)
         self._changes: queue.SimpleQueue[Changes] = queue.SimpleQueue()
         self._dispatches = Dispatches()
         self._reported_s = 0.0

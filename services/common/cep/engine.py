@@ -18,12 +18,12 @@ from dexorder.services.common.cep.arithmetic import TriggerFailed
 from dexorder.services.common.cep.compiled import CompiledTrigger, compile_trigger
 from dexorder.services.common.cep.delivery import Delivered, Registration, deliver
 from dexorder.services.common.cep.engine_state import EngineState, from_json, to_json
-from dexorder.services.common.cep.lanes import SECOND_NS, Lane, Run, TickerSeries, running_candles
 from dexorder.services.common.cep.outcomes import Ended, Outcome, Suspension
 from dexorder.services.common.cep.parameters import MAX_WARMUP_ROWS
 from dexorder.services.common.cep.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
 from dexorder.services.common.cep.runs import DerivedRun, Result, start_run
 from dexorder.services.common.cep.stream import MILLISECOND_NS, NO_TIME, Row, Stream
+from dexorder.services.common.cep.stream_runs import SECOND_NS, Run, StreamRuns, TickerSeries, running_candles
 from dexorder.services.common.model.errors import InvalidRequest
 from dexorder.services.common.model.periods import TRADES_PERIOD
 
@@ -84,8 +84,8 @@ class Engine:
         """Remove a trigger; nothing happens if it is not registered."""
         if self._registrations.pop(trigger_id, None) is not None:
             for series in self._series.values():
-                for lane in series.lanes.values():
-                    lane.remove(trigger_id)
+                for on_stream in series.streams.values():
+                    on_stream.remove(trigger_id)
 
     def feed_candles(self, ticker: str, period_seconds: int, rows: Iterable[Sequence[Any]]) -> list[Outcome]:
         """Take closed candles of a series.
@@ -130,11 +130,11 @@ class Engine:
                 found.append(Ended(registration.trigger_id, registration.number, expires, "expired"))
                 self.remove(registration.trigger_id)
         for series in self._series.values():
-            for (delay_ms, _), lane in series.lanes.items():
+            for (delay_ms, _), on_stream in series.streams.items():
                 distance = self._grace_ns + series.period_seconds * SECOND_NS + delay_ms * MILLISECOND_NS
-                if now_ns - distance > lane.stream.watermark_ns:
-                    found += self._process(series, lane, lane.stream.release(now_ns - distance))
-                    found += self._time(series, lane)
+                if now_ns - distance > on_stream.stream.watermark_ns:
+                    found += self._process(series, on_stream, on_stream.stream.release(now_ns - distance))
+                    found += self._time(series, on_stream)
         return found
 
     def settle(self, ticker: str, period_seconds: int, until_ns: int) -> list[Outcome]:
@@ -146,16 +146,16 @@ class Engine:
         series = self._series.get((period_seconds, ticker))
         if series is not None:
             series.settled_ns = max(series.settled_ns, until_ns)
-            for (delay_ms, _), lane in series.lanes.items():
+            for (delay_ms, _), on_stream in series.streams.items():
                 watermark_ns = until_ns - (1 + delay_ms) * MILLISECOND_NS
-                if watermark_ns > lane.stream.watermark_ns:
-                    found += self._process(series, lane, lane.stream.release(watermark_ns))
-                    found += self._time(series, lane)
-                for candles in list(lane.running.values()):
-                    found += self._pass(lane, candles, candles.passed(until_ns))
+                if watermark_ns > on_stream.stream.watermark_ns:
+                    found += self._process(series, on_stream, on_stream.stream.release(watermark_ns))
+                    found += self._time(series, on_stream)
+                for candles in list(on_stream.running.values()):
+                    found += self._pass(on_stream, candles, candles.passed(until_ns))
         if period_seconds != TRADES_PERIOD:
-            for lane, candles in running_candles(self._series, ticker, period_seconds):
-                found += self._form(lane, candles, candles.settle(until_ns))
+            for on_stream, candles in running_candles(self._series, ticker, period_seconds):
+                found += self._form(on_stream, candles, candles.settle(until_ns))
         return found
 
     def _find(self, ticker: str, period_seconds: int) -> TickerSeries:
@@ -164,29 +164,29 @@ class Engine:
     def _feed(self, ticker: str, period_seconds: int, rows: Iterable[Row]) -> list[Outcome]:
         series = self._find(ticker, period_seconds)
         found: list[Outcome] = []
-        lanes = list(series.lanes.values())
+        streams = list(series.streams.values())
         for row in rows:
             if period_seconds != TRADES_PERIOD and row[0] > series.default.stream.watermark_ns:
                 for _, candles in running_candles(self._series, ticker, period_seconds):
                     candles.close([row])
-            for lane in lanes:
-                if row[0] <= lane.stream.watermark_ns:
-                    self._late(series, lane, row)
+            for on_stream in streams:
+                if row[0] <= on_stream.stream.watermark_ns:
+                    self._late(series, on_stream, row)
                     continue
-                released = lane.stream.offer(row)
+                released = on_stream.stream.offer(row)
                 if released:
-                    found += self._process(series, lane, released)
-                    found += self._time(series, lane)
-        for lane in lanes:
-            runs = lane.others.values()
-            lane.stream.trim(RING_ROWS, lambda runs=runs: min((run.oldest for run in runs), default=2**62))  # type: ignore[misc]
+                    found += self._process(series, on_stream, released)
+                    found += self._time(series, on_stream)
+        for on_stream in streams:
+            runs = on_stream.others.values()
+            on_stream.stream.trim(RING_ROWS, lambda runs=runs: min((run.oldest for run in runs), default=2**62))  # type: ignore[misc]
         return found
 
-    def _late(self, series: TickerSeries, lane: Lane, row: Row) -> None:
+    def _late(self, series: TickerSeries, on_stream: StreamRuns, row: Row) -> None:
         """Count a late row. Windows take a late trade while they are open; a late candle was known before."""
-        lane.stream.late += 1
+        on_stream.stream.late += 1
         if not series.period_seconds:
-            for run in lane.timed.values():
+            for run in on_stream.timed.values():
                 if isinstance(run, DerivedRun):
                     run.on_late(row)
 
@@ -200,12 +200,12 @@ class Engine:
     def _begin(self, registration: Registration, series: TickerSeries) -> list[Outcome]:
         """Start a trigger on a ticker: examine the newest rows without firing."""
         parameters = registration.compiled.parameters
-        lane = series.lane((parameters.delay_ms, registration.compiled.order))
+        on_stream = series.on_stream((parameters.delay_ms, registration.compiled.order))
         if registration.compiled.is_running:
-            return self._begin_running(registration, lane)
+            return self._begin_running(registration, on_stream)
         run = start_run(registration.compiled, series.ticker)
-        lane.add(registration.trigger_id, run)
-        stream = lane.stream
+        on_stream.add(registration.trigger_id, run)
+        stream = on_stream.stream
         count = min(parameters.warmup, len(stream.rows))
         first = len(stream.rows) - count
         whole, base = stream.rows, stream.base
@@ -220,11 +220,11 @@ class Engine:
         stream.rows = whole
         return found
 
-    def _begin_running(self, registration: Registration, lane: Lane) -> list[Outcome]:
+    def _begin_running(self, registration: Registration, on_stream: StreamRuns) -> list[Outcome]:
         """Start a condition on running candles: closed ones become rows before, without firing."""
-        compiled, ticker = registration.compiled, lane.stream.ticker
+        compiled, ticker = registration.compiled, on_stream.stream.ticker
         closed = self._series.get((compiled.period_seconds, ticker))
-        candles = lane.running_of(compiled, closed.settled_ns if closed else NO_TIME)
+        candles = on_stream.running_of(compiled, closed.settled_ns if closed else NO_TIME)
         run = candles.runs[registration.trigger_id] = RunningRun(compiled, ticker)
         known = (
             closed.default.stream.rows[-compiled.parameters.warmup :] if closed and compiled.parameters.warmup else []
@@ -232,18 +232,18 @@ class Engine:
         try:
             run.on_closed([row for row in known if row[0] < candles.first_waiting_ns])
         except Exception as error:
-            return self._suspend(registration, lane.stream, error)
+            return self._suspend(registration, on_stream.stream, error)
         return []
 
-    def _process(self, series: TickerSeries, lane: Lane, released: list[Row]) -> list[Outcome]:
+    def _process(self, series: TickerSeries, on_stream: StreamRuns, released: list[Row]) -> list[Outcome]:
         found: list[Outcome] = []
-        stream = lane.stream
+        stream = on_stream.stream
         ticker, period_ns = series.ticker, series.period_seconds * SECOND_NS
         for row in released:
             n = stream.next
             stream.rows.append(row)
             known_ns = row[0] + period_ns
-            for trigger_id, plain in list(lane.plain.items()):
+            for trigger_id, plain in list(on_stream.plain.items()):
                 try:
                     fits = plain.test(row, ticker)
                     if fits is plain.latch:
@@ -252,34 +252,36 @@ class Engine:
                     found += self._suspend(self._registrations[trigger_id], stream, error)
                     continue
                 found += self._step(series, stream, trigger_id, plain, n, row, known_ns)
-            for trigger_id, run in list(lane.others.items()):
+            for trigger_id, run in list(on_stream.others.items()):
                 found += self._step(series, stream, trigger_id, run, n, row, known_ns)
-            for candles in list(lane.running.values()):
-                found += self._form(lane, candles, candles.trade(row, series.since_ns))
+            for candles in list(on_stream.running.values()):
+                found += self._form(on_stream, candles, candles.trade(row, series.since_ns))
         return found
 
-    def _form(self, lane: Lane, candles: RunningCandles, formed: Iterable[Formed]) -> list[Outcome]:
+    def _form(self, on_stream: StreamRuns, candles: RunningCandles, formed: Iterable[Formed]) -> list[Outcome]:
         """Evaluate the conditions on a running candle after each of its trades."""
         found: list[Outcome] = []
         try:
             for each in formed:
                 for trigger_id in list(candles.runs):
-                    found += self._form_one(lane, candles, trigger_id, each)
+                    found += self._form_one(on_stream, candles, trigger_id, each)
         except TriggerFailed as error:
             for trigger_id in list(candles.runs):
-                found += self._suspend(self._registrations[trigger_id], lane.stream, error)
+                found += self._suspend(self._registrations[trigger_id], on_stream.stream, error)
         return found
 
-    def _pass(self, lane: Lane, candles: RunningCandles, closed: Sequence[Row]) -> list[Outcome]:
+    def _pass(self, on_stream: StreamRuns, candles: RunningCandles, closed: Sequence[Row]) -> list[Outcome]:
         found: list[Outcome] = []
         for trigger_id, run in list(candles.runs.items()) if closed else []:
             try:
                 run.on_closed(closed)
             except Exception as error:
-                found += self._suspend(self._registrations[trigger_id], lane.stream, error)
+                found += self._suspend(self._registrations[trigger_id], on_stream.stream, error)
         return found
 
-    def _form_one(self, lane: Lane, candles: RunningCandles, trigger_id: str, formed: Formed) -> list[Outcome]:
+    def _form_one(
+        self, on_stream: StreamRuns, candles: RunningCandles, trigger_id: str, formed: Formed
+    ) -> list[Outcome]:
         registration, run = self._registrations.get(trigger_id), candles.runs.get(trigger_id)
         if registration is None or run is None:
             return []
@@ -288,8 +290,8 @@ class Engine:
                 run.on_closed(formed.closed)
             result = run.on_candle(formed.candle, formed.candle[TRADE_TIME_SLOT] <= registration.at_ns)
         except Exception as error:
-            return self._suspend(registration, lane.stream, error)
-        return self._deliver(registration, 0, lane.stream, result) if result is not None else []
+            return self._suspend(registration, on_stream.stream, error)
+        return self._deliver(registration, 0, on_stream.stream, result) if result is not None else []
 
     def _step(
         self,
@@ -310,10 +312,10 @@ class Engine:
             return self._suspend(registration, stream, error)
         return self._deliver(registration, series.period_seconds, stream, result) if result is not None else []
 
-    def _time(self, series: TickerSeries, lane: Lane) -> list[Outcome]:
+    def _time(self, series: TickerSeries, on_stream: StreamRuns) -> list[Outcome]:
         found: list[Outcome] = []
-        stream = lane.stream
-        for trigger_id, run in list(lane.timed.items()):
+        stream = on_stream.stream
+        for trigger_id, run in list(on_stream.timed.items()):
             registration = self._registrations.get(trigger_id)
             if registration is None:
                 continue

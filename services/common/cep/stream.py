@@ -112,7 +112,8 @@ class Stream:
     def seed(self, other: Stream) -> None:
         """Take over the rows of another stream of the ticker, for the warm-up of a trigger."""
         if other is not self:
-            self.rows, self.base = list(other.rows), other.base
+            self.rows = list(other.rows)
+            self.base = other.base
             self.newest_ns = other.newest_ns
             self.watermark_ns = other.rows[-1][0] if other.rows else NO_TIME
 

@@ -126,12 +126,16 @@ class PartitionQueue(Generic[T]):
             start: Position without one.
             epoch: That of the commit; -1 if it has none.
         """
-        self.assigned, self.paused, self._position, self._compared_at = True, False, None, None
+        self.assigned = True
+        self.paused = False
+        self._position = None
+        self._compared_at = None
         self._drop_fetched()
         if commit is not None and not self._lowered:
             self._join(start_position(*commit))
             if self._epoch_end <= commit[0]:
-                self.epoch, self._epoch_end = epoch, commit[0]
+                self.epoch = epoch
+                self._epoch_end = commit[0]
         self._read_at = None
         if self.tracker is None:
             return BEGINNING if self._lowered else start
@@ -165,7 +169,8 @@ class PartitionQueue(Generic[T]):
 
     def leave(self) -> None:
         """Stop to deliver; acks are kept, see `assign`."""
-        self.assigned, self._position = False, None
+        self.assigned = False
+        self._position = None
         self._drop_fetched()
         if self.rules.keep_records:
             self._kept.clear()
@@ -177,16 +182,21 @@ class PartitionQueue(Generic[T]):
         start = start_position(*commit)
         tracker = AckTracker(start.offset, start.acked, max_early=self._max_early)
         self._reset(tracker, start.offset)
-        self._committed, self._lowered = self._commit_of(tracker), False
+        self._committed = self._commit_of(tracker)
+        self._lowered = False
 
     def go_back(self) -> None:
         """Read from the log's beginning."""
-        self.epoch, self._epoch_end, self._lowered = -1, 0, True
+        self.epoch = -1
+        self._epoch_end = 0
+        self._lowered = True
         self._reset(None, BEGINNING if self.assigned else None)
 
     def _reset(self, tracker: AckTracker | None, position: int | None) -> None:
         self._forgotten.update(self.tracker.pending_offsets if self.tracker else ())
-        self.tracker, self._position, self._read_at = tracker, position, None
+        self.tracker = tracker
+        self._position = position
+        self._read_at = None
         self._committed = self._sent = None
         self._kept.clear()
         self._drop_fetched()
@@ -229,7 +239,8 @@ class PartitionQueue(Generic[T]):
             self.go_back()
             self._position = None  # the consumer is at the beginning
         if end > self._epoch_end:
-            self.epoch, self._epoch_end = epoch, end
+            self.epoch = epoch
+            self._epoch_end = end
         self._pass_acked(self._begun(first), records)
         self._read_at = end
         return not back
@@ -374,4 +385,5 @@ class PartitionQueue(Generic[T]):
     def committed(self, position: Commit) -> None:
         """Note a commit that Kafka has confirmed."""
         if self._sent == position:
-            self._committed, self._lowered = position, False
+            self._committed = position
+            self._lowered = False

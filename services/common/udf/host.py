@@ -91,7 +91,9 @@ class UdfHost:
             raise UdfError(self.spec.name, "it has been started already")
         self._failure = None
         self._snapshot = snapshot or b""
-        self._kept, self._kept_bytes, self._fed = [], 0, 0
+        self._kept = []
+        self._kept_bytes = 0
+        self._fed = 0
         self._released = []
         self._restarts_in_a_row = 0
         while self._link is None:
@@ -177,7 +179,9 @@ class UdfHost:
     def _take_snapshot(self) -> None:
         outputs, self._snapshot = self._perform(lambda link: link.snapshot())
         self._released += outputs
-        self._kept, self._kept_bytes, self._fed = [], 0, 0
+        self._kept = []
+        self._kept_bytes = 0
+        self._fed = 0
         self._snapshot_at = time.monotonic()
         self._restarts_in_a_row = 0
 

@@ -237,7 +237,8 @@ class Link:
         elif kind is Kind.END:
             assert self._begin is not None
             self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
-            self._begin, self._batch = None, []
+            self._begin = None
+            self._batch = []
         elif kind is Kind.ERROR:
             raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
         elif kind is not Kind.KEEPALIVE:

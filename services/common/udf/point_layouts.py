@@ -28,7 +28,7 @@ _VALUE_TAGS = {_DOUBLES: 0x11, _INTS: 0x10, _STRINGS: 0x12, _BOOLS: 0x10}
 _CONTINUED = 0x8080808080808080
 
 
-class Hole(NamedTuple):
+class ValuePlace(NamedTuple):
     """Place of a value in a frame: the number of its field in a point, and its name there, if it has one."""
 
     start: int
@@ -73,14 +73,14 @@ class PointLayouts:
     def learn(self, body: bytes, message: pb.Point) -> Point:
         """Return the point of a message that has been decoded, and remember its layout."""
         point = self._whole(message)
-        if len(body) <= _LONGEST_FRAME and self._series < _MOST_SERIES and (holes := _holes(body)) is not None:
+        if len(body) <= _LONGEST_FRAME and self._series < _MOST_SERIES and (places := _value_places(body)) is not None:
             known = self._layouts.setdefault(len(body), [])
-            layout = _Layout(holes, len(body))
+            layout = _Layout(places, len(body))
             same = next((each for each in known if each.holes_at == layout.holes_at), None)
             if same is None and len(known) < _MOST_LAYOUTS:
                 known.append(same := layout)
             if same is not None:
-                same.add(body, holes, point, message.group)
+                same.add(body, places, point, message.group)
                 self._series += 1
         return point
 
@@ -96,15 +96,15 @@ class _Layout:
         series: What is known of a series, by these bytes.
     """
 
-    def __init__(self, holes: Sequence[Hole], size: int) -> None:
-        self.holes_at = [(each.start, each.end, each.number) for each in holes]
+    def __init__(self, places: Sequence[ValuePlace], size: int) -> None:
+        self.holes_at = [(each.start, each.end, each.number) for each in places]
         formats: list[str] = []
         constants: list[int] = []
         at = 0
         self.time = 0
         self._doubles: list[int] = []
         self._others: list[int] = []
-        for hole in holes:
+        for hole in places:
             constants.append(len(formats))
             formats.append(f"{hole.start - at}s")
             if hole.number == _TIME:
@@ -120,10 +120,10 @@ class _Layout:
         self.constants: Any = itemgetter(*constants)
         self.series: dict[tuple[bytes, ...], tuple[Any, ...]] = {}
 
-    def add(self, body: bytes, holes: Sequence[Hole], point: Point, group: str) -> None:
+    def add(self, body: bytes, places: Sequence[ValuePlace], point: Point, group: str) -> None:
         """Remember the series of a point."""
-        doubles = [each.name for each in holes if each.number == _DOUBLES]
-        others = [each for each in holes if each.number in _VALUES]
+        doubles = [each.name for each in places if each.number == _DOUBLES]
+        others = [each for each in places if each.number in _VALUES]
         self.series[self.constants(self.unpack(body))] = (
             tuple(zip(doubles, self._doubles, strict=True)),
             tuple((each.name, place, _VALUES[each.number]) for each, place in zip(others, self._others, strict=True)),
@@ -168,20 +168,20 @@ def _text(raw: bytes) -> str | None:
 _VALUES: dict[int, Callable[[bytes], Value | None]] = {_INTS: _int, _STRINGS: _text, _BOOLS: _bool}
 
 
-def _holes(body: bytes) -> list[Hole] | None:
+def _value_places(body: bytes) -> list[ValuePlace] | None:
     """Return the places of time and values in a message that has been decoded; None if they are unusual."""
     try:
-        holes = list(_found(body))
+        places = list(_found(body))
     except (ValueError, IndexError, UnicodeDecodeError):
         return None
-    names = [each.name for each in holes if each.number != _TIME]
-    times = [each for each in holes if each.number == _TIME]
+    names = [each.name for each in places if each.number != _TIME]
+    times = [each for each in places if each.number == _TIME]
     if len(set(names)) != len(names) or len(times) != 1 or times[0].end - times[0].start != 9:
         return None
-    return holes
+    return places
 
 
-def _found(body: bytes) -> Iterator[Hole]:
+def _found(body: bytes) -> Iterator[ValuePlace]:
     """Yield the places. ValueError or IndexError for a message of another form than all agents write."""
     size, at = _varint(body, len(POINT_TAG))
     if not body.startswith(POINT_TAG) or at + size != len(body):
@@ -192,7 +192,7 @@ def _found(body: bytes) -> Iterator[Hole]:
         size, end = _varint(body, at)
         if wire_type == 0:
             if number == _TIME:
-                yield Hole(at, end, number, "")
+                yield ValuePlace(at, end, number, "")
         elif wire_type == 2:
             if number in _VALUE_TAGS:
                 yield _entry(body, end, end + size, number)
@@ -202,7 +202,7 @@ def _found(body: bytes) -> Iterator[Hole]:
         at = end
 
 
-def _entry(body: bytes, at: int, end: int, number: int) -> Hole:
+def _entry(body: bytes, at: int, end: int, number: int) -> ValuePlace:
     size, key = _varint(body, at + 1)
     tag = key + size
     start = tag + 1
@@ -214,7 +214,7 @@ def _entry(body: bytes, at: int, end: int, number: int) -> Hole:
             start, closed = closed, closed + size
     if body[at] != 0x0A or body[tag] != _VALUE_TAGS[number] or closed != end:
         raise ValueError("not a key and a value")
-    return Hole(start, end, number, body[key:tag].decode())
+    return ValuePlace(start, end, number, body[key:tag].decode())
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:

@@ -23,7 +23,8 @@ class Stop:
     def set(self, *, success: bool, message: str = "") -> None:
         """Let the dispatch publish what is settled and end; ``success`` says that the relay asked for it."""
         if not self.is_set:
-            self._success, self._message = success, message
+            self._success = success
+            self._message = message
             self._event.set()
 
     async def wait(self) -> None:

@@ -31,16 +31,21 @@ class Attempts:
 
     def begin(self, query: str) -> None:
         """Begin a query."""
-        self.query, self.failures, self.reason = query, 0, ""
+        self.query = query
+        self.failures = 0
+        self.reason = ""
 
     def attempt(self, *, now_ns: int) -> None:
         """Begin an attempt."""
-        self.started_ns, self.next_ns = now_ns, 0
+        self.started_ns = now_ns
+        self.next_ns = 0
 
     def fail(self, reason: str, *, next_ns: int) -> None:
         """Record a failure and the time of the next attempt."""
         self.failures += 1
-        self.started_ns, self.reason, self.next_ns = 0, reason, next_ns
+        self.started_ns = 0
+        self.reason = reason
+        self.next_ns = next_ns
 
     def end(self) -> None:
         """End the query."""

@@ -295,7 +295,8 @@ class _Cells:
             self._agreeing += 2 * same > len(known)
             self._note_foreign(2 * same < len(found))
         part = TimeRange(self._done_ns, min(self._pending[-1].span.end_ns, self._span.end_ns))
-        self._pending, self._proofs = [], []
+        self._pending = []
+        self._proofs = []
         await job.settle(part)
         self._done_ns = part.end_ns
 

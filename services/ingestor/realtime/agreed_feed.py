@@ -99,14 +99,17 @@ class AgreedFeed:
         """
         trades = ordinal_ids(sorted(answer.trades))
         if self._since_ns is None:
-            self._newest, self._until_ns = trades, answer.clock_ns - MARGIN_NS
+            self._newest = trades
+            self._until_ns = answer.clock_ns - MARGIN_NS
             if not trades and self._last is not None:
                 raise BadAnswer(f"the answer has no trades, although {self._last} is known", kind="hole")
             if not trades or trades[0].time_ns < self._sequence.settled_ns:
                 return self._confirm(trades, now_ns)
             if not self._by_time:
                 return self._give_up(now_ns)
-            self._between, self._pages, self._is_linked = {}, 0, False
+            self._between = {}
+            self._pages = 0
+            self._is_linked = False
             self._since_ns = self._lookback_ns()
             self.due_ns = now_ns
             return []

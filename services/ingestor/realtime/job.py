@@ -342,7 +342,8 @@ class RealtimeJob:
         if not self._feed.is_numbered:
             return ""
         if last and last.number > self._last_number:
-            self._last_number, self._last_id = last.number, last.trade_id
+            self._last_number = last.number
+            self._last_id = last.trade_id
         waiting = min((trade.number for trade in (*later, *self._batches.waiting)), default=None)
         return self._last_id if waiting is None or waiting > self._last_number else ""
 

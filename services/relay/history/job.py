@@ -126,7 +126,8 @@ class Job:
         self.dispatch_ids.add(dispatch_id)
         self.sent = self.to_fetch(covered)[0]
         if self.series.is_snapshot:  # all are taken again
-            self.error, self.taken_ns = "", 0
+            self.error = ""
+            self.taken_ns = 0
         return Dispatch(dispatch_id, self.request_id, self.series, self.sent, self.client_id)
 
     def end_dispatch(self) -> None:

@@ -158,8 +158,10 @@ class RealtimeJob:
     def assign(self, dispatch_id: str, identity: bytes, *, wall_ns: int) -> RealtimeDispatch:
         """Start a dispatch."""
         self.dispatch_id, self.sent, self.identity = dispatch_id, self.wanted, identity
-        self.dispatched_ns, self.next_attempt_ns = wall_ns, 0
-        self.ingestor, self.progressed = "", False
+        self.dispatched_ns = wall_ns
+        self.next_attempt_ns = 0
+        self.ingestor = ""
+        self.progressed = False
         self.dispatches += 1
         oldest = next(iter(self.subscriptions.values())).subscription
         return RealtimeDispatch(dispatch_id, oldest.subscription_id, self.ticker, self.sent, oldest.client_id)
@@ -168,7 +170,8 @@ class RealtimeJob:
         """End the current dispatch; its id is fenced from now on."""
         self.dispatch_id = self.sent = self.identity = None
         self.dispatched_ns = 0
-        self.ingestor, self.told_to_stop = "", False
+        self.ingestor = ""
+        self.told_to_stop = False
 
     def lose(self, reason: str) -> None:
         """End a dispatch that nobody told to stop; it is a failure unless it settled something."""
@@ -209,7 +212,8 @@ class RealtimeJob:
         if position is None or (current and self.sent is None):
             return None, None
         if current:
-            self.progressed, self.failures_in_a_row = True, 0
+            self.progressed = True
+            self.failures_in_a_row = 0
         elif span.start_ns > position.next_ns:
             return None, None
         hole = position.advance(span, last_trade_id)

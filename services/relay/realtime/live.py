@@ -12,7 +12,7 @@ from dexorder.services.common.model.periods import TRADES_PERIOD
 from dexorder.services.common.model.realtime import RealtimeState
 from dexorder.services.gen.dexorder.market.v1 import market_pb2
 from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder.services.relay.realtime.live_queue import Dropped, Item, Kind, LiveQueue, SlowClientPolicy
+from dexorder.services.relay.realtime.live_queue import Dropped, Kind, LiveItem, LiveQueue, SlowClientPolicy
 
 Message = market_pb2.Trade | market_pb2.Candle
 
@@ -90,13 +90,13 @@ class LiveHub:
         streams: Collection[LiveStream] = self._streams.get(ticker, ())
         if not streams:
             return
-        items: list[Item[Message]] = []
+        items: list[LiveItem[Message]] = []
         for trade in trades:
             trade.ticker = ticker
-            items.append(Item(Kind(ticker, TRADES_PERIOD), trade.time, trade))
+            items.append(LiveItem(Kind(ticker, TRADES_PERIOD), trade.time, trade))
         for candle in candles:
             candle.ticker = ticker
-            items.append(Item(Kind(ticker, candle.period_seconds, candle.closed), candle.ohlcv.open_time, candle))
+            items.append(LiveItem(Kind(ticker, candle.period_seconds, candle.closed), candle.ohlcv.open_time, candle))
         for stream in streams:
             for each in missed:
                 if stream.interest.has_series(each.period_seconds):

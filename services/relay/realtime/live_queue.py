@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     closed: bool = False
 
 
-class Item(NamedTuple, Generic[M]):
+class LiveItem(NamedTuple, Generic[M]):
     """A trade, or a state of a candle, as a message that only the receiver reads; its time may be an open time."""
 
     kind: Kind
@@ -61,14 +61,14 @@ class LiveQueue(Generic[M]):
 
     policy: SlowClientPolicy
     max_items: int
-    items: deque[Item[M]] = field(default_factory=deque)
+    items: deque[LiveItem[M]] = field(default_factory=deque)
     dropped: dict[tuple[str, int], Dropped] = field(default_factory=dict)
     _full: int = 0
 
     def __post_init__(self) -> None:
         self._full = self.max_items
 
-    def put(self, item: Item[M]) -> None:
+    def put(self, item: LiveItem[M]) -> None:
         """Add an item; make room first if the queue is full."""
         if len(self.items) >= self._full:
             if self.policy is SlowClientPolicy.DROP_OLDEST:
@@ -79,7 +79,7 @@ class LiveQueue(Generic[M]):
 
     def _coalesce(self) -> None:
         newest = {item.kind: index for index, item in enumerate(self.items)}
-        kept: deque[Item[M]] = deque()
+        kept: deque[LiveItem[M]] = deque()
         for index, item in enumerate(self.items):
             if newest[item.kind] == index:
                 kept.append(item)
@@ -88,7 +88,7 @@ class LiveQueue(Generic[M]):
         self.items = kept
         self._full = max(self.max_items, 2 * len(kept))  # so that each coalescing halves the queue
 
-    def _drop(self, item: Item[M]) -> None:
+    def _drop(self, item: LiveItem[M]) -> None:
         self.count_dropped((item.kind.ticker, item.kind.period_seconds), Dropped(1, item.time_ns, item.time_ns))
 
     def count_dropped(self, series: tuple[str, int], found: Dropped) -> None:
@@ -100,7 +100,7 @@ class LiveQueue(Generic[M]):
             known.count += found.count
             known.start_ns, known.end_ns = min(known.start_ns, found.start_ns), max(known.end_ns, found.end_ns)
 
-    def take(self, limit: int) -> tuple[dict[tuple[str, int], Dropped], list[Item[M]]]:
+    def take(self, limit: int) -> tuple[dict[tuple[str, int], Dropped], list[LiveItem[M]]]:
         """Remove and return what was dropped since the last call, and then at most ``limit`` items, oldest first."""
         dropped, self.dropped = self.dropped, {}
         return dropped, [self.items.popleft() for _ in range(min(limit, len(self.items)))]

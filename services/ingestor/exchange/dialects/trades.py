@@ -145,7 +145,8 @@ class CandleBuilder:
         """Return the candles that end by a time up to which all trades were added, and forget them."""
         if self._count and self._end_ns <= known_end_ns:
             self._closed.append(self._candle())
-            self._count, self._end_ns = 0, -1
+            self._count = 0
+            self._end_ns = -1
         taken, self._closed = self._closed, []
         return taken
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.relay.realtime.live_queue import Dropped, Item, Kind, LiveQueue, SlowClientPolicy
+from dexorder.services.relay.realtime.live_queue import Dropped, Kind, LiveItem, LiveQueue, SlowClientPolicy
 
 COALESCE, DROP_OLDEST = SlowClientPolicy.COALESCE, SlowClientPolicy.DROP_OLDEST
 TRADES, RUNNING, CLOSED = Kind("A", 0), Kind("A", 60), Kind("A", 60, True)
@@ -15,15 +15,15 @@ TRADES, RUNNING, CLOSED = Kind("A", 0), Kind("A", 60), Kind("A", 60, True)
 
 def fill(queue: LiveQueue[int], *kinds: Kind) -> None:
     for number, kind in enumerate(kinds):
-        queue.put(Item(kind, number * 10, number))
+        queue.put(LiveItem(kind, number * 10, number))
 
 
 def test_nothing_is_dropped_while_the_client_reads_in_time() -> None:
     for policy in SlowClientPolicy:
         queue = LiveQueue[int](policy, 3)
         fill(queue, TRADES, RUNNING, TRADES)
-        assert queue.take(2) == ({}, [Item(TRADES, 0, 0), Item(RUNNING, 10, 1)])
-        assert queue.take(2) == ({}, [Item(TRADES, 20, 2)])
+        assert queue.take(2) == ({}, [LiveItem(TRADES, 0, 0), LiveItem(RUNNING, 10, 1)])
+        assert queue.take(2) == ({}, [LiveItem(TRADES, 20, 2)])
 
 
 def test_drop_oldest_keeps_the_last_ones_in_order() -> None:
@@ -31,7 +31,7 @@ def test_drop_oldest_keeps_the_last_ones_in_order() -> None:
     fill(queue, TRADES, RUNNING, TRADES, TRADES, CLOSED)
     assert queue.take(9) == (
         {("A", 0): Dropped(2, 0, 20), ("A", 60): Dropped(1, 10, 10)},
-        [Item(TRADES, 30, 3), Item(CLOSED, 40, 4)],
+        [LiveItem(TRADES, 30, 3), LiveItem(CLOSED, 40, 4)],
     )
     assert queue.take(9) == ({}, [])
 
@@ -41,7 +41,7 @@ def test_coalesce_keeps_the_newest_of_each_kind_and_a_closed_candle_beside_the_r
     fill(queue, CLOSED, RUNNING, TRADES, TRADES, RUNNING, TRADES)
     assert queue.take(9) == (
         {("A", 60): Dropped(1, 10, 10), ("A", 0): Dropped(1, 20, 20)},
-        [Item(CLOSED, 0, 0), Item(TRADES, 30, 3), Item(RUNNING, 40, 4), Item(TRADES, 50, 5)],
+        [LiveItem(CLOSED, 0, 0), LiveItem(TRADES, 30, 3), LiveItem(RUNNING, 40, 4), LiveItem(TRADES, 50, 5)],
     )
 
 
@@ -58,8 +58,8 @@ def test_every_item_is_sent_or_counted_and_the_queue_stays_bounded(
 ) -> None:
     """A number reads so many items; everything is added with its index as time."""
     queue, dropped = LiveQueue[int](policy, size), Counter[tuple[str, int]]()
-    put: list[Item[int]] = []
-    sent: list[Item[int]] = []
+    put: list[LiveItem[int]] = []
+    sent: list[LiveItem[int]] = []
     for step in [*steps, 10**6]:
         if isinstance(step, int):
             lost, items = queue.take(step)
@@ -67,7 +67,7 @@ def test_every_item_is_sent_or_counted_and_the_queue_stays_bounded(
             assert all(each.count > 0 and each.start_ns <= each.end_ns for each in lost.values())
             sent += items
         else:
-            item = Item(step, len(put), len(put))
+            item = LiveItem(step, len(put), len(put))
             put.append(item)
             queue.put(item)
         bound = size if policy is DROP_OLDEST else max(size, 2 * len({item.kind for item in put}))

@@ -1,4 +1,4 @@
-"""Where the triggers of a ticker are: its series, the streams of each, and the runs on them. Pure."""
+"""Series, streams and runs of the triggers of a ticker. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dexorder.services.common.cep.stream import MILLISECOND_NS, NO_TIME, Stream
 SECOND_NS = 1_000_000_000
 Run: TypeAlias = PlainRun | MatchRun | DerivedRun
 Variant: TypeAlias = tuple[int, tuple[tuple[int, bool], ...]]
-"""Delay in milliseconds and order of rows of one time: what tells the streams of a series apart."""
+"""Delay in milliseconds and order of rows of one time: the streams of a series differ in them."""
 
 
 @dataclass(slots=True)
-class Lane:
+class StreamRuns:
     """A stream and the runs on it, by trigger id.
 
     Attributes:
@@ -100,39 +100,39 @@ class TickerSeries:
     period_seconds: int
     settled_ns: int = NO_TIME
     since_ns: int = NO_TIME
-    lanes: dict[Variant, Lane] = field(default_factory=dict)
+    streams: dict[Variant, StreamRuns] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.lane((0 if self.period_seconds else 1, ()))
+        self.on_stream((0 if self.period_seconds else 1, ()))
 
     @property
-    def default(self) -> Lane:
+    def default(self) -> StreamRuns:
         """The first stream, which has every row of the series."""
-        return next(iter(self.lanes.values()))
+        return next(iter(self.streams.values()))
 
-    def lane(self, variant: Variant) -> Lane:
+    def on_stream(self, variant: Variant) -> StreamRuns:
         """Return the stream with a delay and an order, with the rows that the first one has."""
-        lane = self.lanes.get(variant)
-        if lane is None:
+        on_stream = self.streams.get(variant)
+        if on_stream is None:
             delay_ms, order = variant
             lead = (self.period_seconds * 1_000 - 1 if self.period_seconds else 0) - delay_ms
-            lane = self.lanes[variant] = Lane(Stream(self.ticker, lead * MILLISECOND_NS, order))
-            lane.stream.seed(next(iter(self.lanes.values())).stream)
-        return lane
+            on_stream = self.streams[variant] = StreamRuns(Stream(self.ticker, lead * MILLISECOND_NS, order))
+            on_stream.stream.seed(next(iter(self.streams.values())).stream)
+        return on_stream
 
     def dump(self) -> list[Any]:
         """Return the state as JSON values."""
-        lanes = [[variant, lane.dump()] for variant, lane in self.lanes.items()]
-        return [self.period_seconds, self.settled_ns, self.since_ns, lanes]
+        streams = [[variant, on_stream.dump()] for variant, on_stream in self.streams.items()]
+        return [self.period_seconds, self.settled_ns, self.since_ns, streams]
 
     @classmethod
     def restored(cls, ticker: str, state: list[Any], compiled: Callable[[str], CompiledTrigger]) -> TickerSeries:
         """Return the series that ``dump`` described."""
-        period_seconds, settled_ns, since_ns, lanes = state
+        period_seconds, settled_ns, since_ns, streams = state
         series = cls(ticker, period_seconds, settled_ns, since_ns)
-        for (delay_ms, order), kept in lanes:
+        for (delay_ms, order), kept in streams:
             variant = (delay_ms, tuple((slot, descending) for slot, descending in order))
-            series.lane(variant).restore(kept, compiled)
+            series.on_stream(variant).restore(kept, compiled)
         return series
 
 
@@ -140,10 +140,10 @@ AllSeries: TypeAlias = Mapping[tuple[int, str], TickerSeries]
 """Series by period and ticker."""
 
 
-def running_candles(series: AllSeries, ticker: str, period_seconds: int) -> Iterator[tuple[Lane, RunningCandles]]:
+def running_candles(series: AllSeries, ticker: str, period_seconds: int) -> Iterator[tuple[StreamRuns, RunningCandles]]:
     """Yield the running candles of a ticker and period that look back at the closed ones, with their streams."""
     trades = series.get((0, ticker))
-    for lane in list(trades.lanes.values()) if trades else []:
-        candles = lane.running.get((period_seconds, True))
+    for on_stream in list(trades.streams.values()) if trades else []:
+        candles = on_stream.running.get((period_seconds, True))
         if candles is not None:
-            yield lane, candles
+            yield on_stream, candles
