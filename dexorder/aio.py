@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from dexorder import connection, errors
 from dexorder.aio_realtime import RealtimeCalls
 from dexorder.aio_udf import UdfCalls
-from dexorder.answers import RowSource, Stored, catalog_is_set, is_here
+from dexorder.answers import TABLE, RowSource, Stored, catalog_is_set, is_here
 from dexorder.connection import Connection, relay_address
 from dexorder.ended import Ended, history_error
 from dexorder.many import fetch_many
@@ -89,7 +89,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
             relay: host:port; default ``DEXORDER_RELAY``, else 127.0.0.1:50051.
             catalog: Name and pyiceberg properties; default those that the relay announces, overridden by
                 ``DEXORDER_CATALOG_<NAME>`` in the environment. If neither is given and the announced catalog is not a
-                file of this machine, candles are read through the relay.
+                file of this machine, the tables are read through the relay.
             patience_seconds: Longest time without an answer of the relay before RelayUnreachable is raised; default
                 ``DEXORDER_PATIENCE_SECONDS``, else 30 for a relay that has answered before, while a first call fails at
                 once if nothing listens at the address, or something else.
@@ -356,12 +356,9 @@ class AsyncClient(RealtimeCalls, UdfCalls):
                 from dexorder.relayed import RelaySource
 
                 return RelaySource(self.relay)
-        from dexorder.reading import CatalogSource
+        from dexorder.catalog_source import CatalogSource
 
-        return CatalogSource(*await self._place())
-
-    async def _place(self) -> tuple[str, Mapping[str, str]]:
-        return self._catalog or await self.catalog()
+        return CatalogSource(*(self._catalog or await self.catalog()))
 
     async def get_request(self, request_id: str) -> RequestRecord:
         """Return the record of a request; RequestUnknown if there is none."""
@@ -553,9 +550,7 @@ def _notification_of(record: RequestRecord) -> Notification:
         raise errors.DexorderError(
             f"request {record.request_id} was announced as ended, but its record is not finished"
         )
-    from dexorder.services.common.lake.tables import OHLC
-
-    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, OHLC.name)
+    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, TABLE)
 
 
 def _not_ended(request_id: str, timeout: float | None) -> errors.WaitEnded:

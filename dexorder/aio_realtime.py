@@ -6,10 +6,11 @@ import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from dexorder.answers import RowSource
 from dexorder.connection import Connection
 from dexorder.ended import Ended, history_error
 from dexorder.errors import RequestRefused, WaitEnded
@@ -21,7 +22,7 @@ from dexorder.services.common.model.errors import InvalidRequest
 from dexorder.services.common.model.history import Progress, RequestStatus
 from dexorder.services.common.model.realtime import RealtimeJobRecord, RealtimeParams, StartedSubscription, Subscription
 from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder.services.common.rpc.realtime_messages import decode_job, decode_started, encode_subscription
 from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
 from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
@@ -47,8 +48,8 @@ class RealtimeCalls(ABC):
         """Follow a request until its notification."""
 
     @abstractmethod
-    async def _place(self) -> tuple[str, Mapping[str, str]]:
-        """Return the name and properties of the catalog."""
+    async def _rows(self) -> RowSource:
+        """Return where rows are read: the catalog or the relay."""
 
     async def start_realtime(
         self,
@@ -160,17 +161,16 @@ class RealtimeCalls(ABC):
 
         Raises:
             RequestRefused: A value is invalid.
-            CatalogError: The catalog or ``trading.ticks`` can't be read.
+            CatalogError: The catalog or ``trading.ticks`` can't be read, or does not exist.
+            TableUnavailable: The relay, through which the trades are read, can't read the table now.
         """
         check_ticker(ticker)
         now_ns = time.time_ns()
         start_ns, end_ns = (_moment_ns(each, name, now_ns) for each, name in ((since, "since"), (until, "until")))
         if end_ns <= start_ns:
             raise RequestRefused(f"until {until} is not after since {since}")
-        place, properties = await self._place()
-        from dexorder.reading_market import read_trades  # deferred: it imports pyarrow and pyiceberg
-
-        return await asyncio.to_thread(read_trades, place, properties, ticker, TimeRange(start_ns, end_ns))
+        source = await self._rows()
+        return await asyncio.to_thread(source.trades, ticker, TimeRange(start_ns, end_ns))
 
     async def snapshot_tickers(
         self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None
@@ -198,10 +198,8 @@ class RealtimeCalls(ABC):
         if ended.record.status is not RequestStatus.OK:
             raise history_error(ended.record)
         since_ns = max(0, ended.record.submitted_ns - CLOCK_MARGIN_NS)
-        place, properties = await self._place()
-        from dexorder.reading_market import read_snapshots  # deferred, as above
-
-        return await asyncio.to_thread(read_snapshots, place, properties, venue, since_ns)
+        source = await self._rows()
+        return await asyncio.to_thread(source.snapshots, venue, TimeRange(since_ns, MAX_TIME_NS))
 
     async def _answers(self) -> None:
         """Return when the relay answers."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 TABLE = "trading.ohlc"
 SQLITE = "sqlite:///"
 OnNote = Callable[[str], None]
+_BOOKKEEPING = ("dispatch", "page")
+"""Columns of trades and snapshots that decide which row the table keeps."""
 
 
 class Stored(Protocol):
@@ -50,6 +52,12 @@ class RowSource(Protocol):
     def stored(self, series: Series, span: TimeRange) -> Stored:
         """Count the rows of a series that open in a range, at the current snapshot."""
 
+    def trades(self, ticker: str, span: TimeRange) -> pa.Table:
+        """Return the stored trades of a market in a range, by time and id."""
+
+    def snapshots(self, venue: str, span: TimeRange) -> pa.Table:
+        """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""
+
 
 def catalog_is_set(environment: Mapping[str, str]) -> bool:
     """Return whether this machine has settings of a catalog, so that it can read the tables itself."""
@@ -60,6 +68,11 @@ def is_here(properties: Mapping[str, str]) -> bool:
     """Return whether an announced catalog is a file of this machine, as that of a local suite is."""
     uri = properties.get("uri", "")
     return uri.startswith(SQLITE) and Path(uri.removeprefix(SQLITE)).is_file()
+
+
+def without_bookkeeping(rows: pa.Table) -> pa.Table:
+    """Return trades or snapshots with the columns that describe them."""
+    return rows.select([name for name in rows.column_names if name not in _BOOKKEEPING])
 
 
 def answered_span(record: RequestRecord) -> TimeRange:

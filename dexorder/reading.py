@@ -220,26 +220,6 @@ def read_batches(
             yield batch
 
 
-@dataclass(frozen=True)
-class CatalogSource:
-    """Source of rows: the tables of a catalog that this machine can reach."""
-
-    name: str
-    properties: Mapping[str, str]
-
-    def table(self, record: RequestRecord, on_note: Callable[[str], None]) -> pa.Table:
-        """Return the rows of a request that has ended; see `read_rows`."""
-        return read_rows(self.name, self.properties, record, on_note)
-
-    def batches(self, record: RequestRecord, on_note: Callable[[str], None]) -> Iterator[pa.RecordBatch]:
-        """Yield the same rows in bounded memory; see `read_batches`."""
-        return read_batches(self.name, self.properties, record, on_note)
-
-    def stored(self, series: Series, span: TimeRange) -> StoredRows:
-        """Count the rows that the table has now; see `find_stored`."""
-        return find_stored(self.name, self.properties, series, span)
-
-
 def _no_rows(table: Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=table.schema().as_arrow())
 

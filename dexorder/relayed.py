@@ -11,16 +11,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dexorder import errors
-from dexorder.answers import OnNote, answered_span, check_rows, note_expired
+from dexorder.answers import OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.connection import translated
+from dexorder.services.common.model.errors import Code
 from dexorder.services.common.model.history import RequestRecord
-from dexorder.services.common.model.instrument import Series
+from dexorder.services.common.model.instrument import ALL_SYMBOLS, Series
+from dexorder.services.common.model.periods import TRADES_PERIOD
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.times import MAX_TIME_NS
 from dexorder.services.common.rpc.channel import open_sync_channel
-from dexorder.services.common.rpc.client_retry import Failure, answered, is_failure
+from dexorder.services.common.rpc.client_retry import Failure, answered, code_of, is_failure
 from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder.services.gen.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
+
+_ONLY_CANDLES = ("period_seconds 0 is not one of", "names all markets of an exchange; name one")
+"""What a relay of an earlier release says of trades and of snapshots."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,29 @@ class RelaySource:
             check_rows(record, count, count, answer.snapshot_id, expired=expired)
             if expired:
                 note_expired(record, answer.snapshot_id, on_note)
-            yield from answer.batches(count)
+            yield from _ascending(answer.batches(count))
+
+    def trades(self, ticker: str, span: TimeRange) -> pa.Table:
+        """Return the stored trades of a market in a range, by time and id; CatalogError without a table of them."""
+        return self._market(Series(ticker, TRADES_PERIOD), span)
+
+    def snapshots(self, venue: str, span: TimeRange) -> pa.Table:
+        """Return the last snapshot of each market of an exchange that was received in a range, by ticker.
+
+        CatalogError without a table of them.
+        """
+        return self._market(Series(f"{ALL_SYMBOLS}.{venue}", TRADES_PERIOD), span)
+
+    def _market(self, series: Series, span: TimeRange) -> pa.Table:
+        try:
+            with closing(self._open(series, span, None)) as answer:
+                return without_bookkeeping(pa.Table.from_batches(answer.batches(answer.row_count)))
+        except errors.RequestUnknown as error:
+            raise errors.CatalogError(str(error)) from None
+        except errors.RequestRefused as error:
+            if any(text in str(error) for text in _ONLY_CANDLES):
+                raise _earlier(self.address, "trades or tickers") from None
+            raise
 
     def stored(self, series: Series, span: TimeRange) -> RelayedRows:
         """Count the rows of a series that open in a range, at the current snapshot."""
@@ -76,7 +103,7 @@ class RelayedRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
         with closing(self.source._open(self.series, self.span, self.snapshot_id)) as answer:
-            yield from answer.batches(answer.row_count)
+            yield from _ascending(answer.batches(answer.row_count))
 
 
 class _Answer:
@@ -96,15 +123,11 @@ class _Answer:
             raise
 
     def batches(self, count: int) -> Iterator[pa.RecordBatch]:
-        """Yield the first ``count`` rows; DexorderError if there are fewer, or their times do not ascend."""
-        left, last = count, -1
+        """Yield the first ``count`` rows; at least one batch, which may be empty. CatalogError if there are fewer."""
+        left = count
         while left:
             batch = pa.ipc.read_record_batch(pa.py_buffer(self._next().data), self.schema).slice(0, left)
-            opens = batch.column("open_time").cast(pa.int64())
-            ascends = pc.all(pc.greater(opens[1:], opens[:-1])).as_py() is not False
-            if not ascends or opens[0].as_py() <= last:
-                raise errors.CatalogError("the table has two rows for one time; `dexorder verify --repair` removes one")
-            left, last = left - batch.num_rows, opens[-1].as_py()
+            left -= batch.num_rows
             yield batch
         if not count:
             yield pa.RecordBatch.from_pylist([], schema=self.schema)
@@ -124,5 +147,27 @@ class _Answer:
                 raise errors.RelayUnreachable(
                     f"the connection to the relay at {self._address} broke; read again"
                 ) from None
+            if code_of(error) is Code.UNIMPLEMENTED:
+                raise _earlier(self._address, "rows") from None
             raise translated(error) from None
         return message
+
+
+def _ascending(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; CatalogError if their times do not ascend."""
+    last = -1
+    for batch in batches:
+        opens = batch.column("open_time").cast(pa.int64())
+        if batch.num_rows:
+            ascends = pc.all(pc.greater(opens[1:], opens[:-1])).as_py() is not False
+            if not ascends or opens[0].as_py() <= last:
+                raise errors.CatalogError("the table has two rows for one time; `dexorder verify --repair` removes one")
+            last = opens[-1].as_py()
+        yield batch
+
+
+def _earlier(address: str, rows: str) -> errors.CatalogError:
+    return errors.CatalogError(
+        f"the relay at {address} is of an earlier release, which does not send {rows}; upgrade it, or give this client "
+        "the catalog (DEXORDER_CATALOG_URI and DEXORDER_CATALOG_WAREHOUSE)"
+    )

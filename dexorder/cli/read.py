@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from dexorder.aio import AsyncClient, in_thread, without_repeats
-from dexorder.answers import Stored
+from dexorder.answers import TABLE, Stored
 from dexorder.cli import output, progress
 from dexorder.cli.queries import shares
 from dexorder.cli.rows import print_rows
 from dexorder.cli.unknown import refuse_unknown
 from dexorder.request import read_part
 from dexorder.runs import OutputOptions
-from dexorder.services.common.lake.tables import OHLC
 from dexorder.services.common.model.coverage import CoverageKind, CoverageRange
 from dexorder.services.common.model.history import id_json, range_json
 from dexorder.services.common.model.periods import PERIODS
@@ -37,7 +36,7 @@ async def read(
         if not found.row_count and not known.known:
             await refuse_unknown(client, ticker, seconds)
         whole = known.whole(since_ns, until_ns)
-        text = f"{ticker} {PERIODS[seconds]}: {found.row_count:,} rows in {OHLC.name}, snapshot {found.snapshot_id}"
+        text = f"{ticker} {PERIODS[seconds]}: {found.row_count:,} rows in {TABLE}, snapshot {found.snapshot_id}"
         summary = f"{text}; {shares(known, whole)}" if whole else f"{text}; nothing is covered"
         await print_rows(options, in_thread(found.batches()), stored_json(found, whole), summary)
 
@@ -50,5 +49,5 @@ def stored_json(found: Stored, whole: list[CoverageRange]) -> dict[str, Any]:
         "row_count": found.row_count,
         "missing": [range_json(each.span) for each in whole if each.kind is CoverageKind.MISSING],
         "snapshot_id": id_json(found.snapshot_id),
-        "table": OHLC.name,
+        "table": TABLE,
     }

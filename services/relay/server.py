@@ -35,6 +35,7 @@ from dexorder.services.relay.history import coverage, planner
 from dexorder.services.relay.history.engine import Engine
 from dexorder.services.relay.history.fetch_ohlc import Answers
 from dexorder.services.relay.history.job import RetryPolicy
+from dexorder.services.relay.history.market_reader import MarketReader
 from dexorder.services.relay.history.mending import TableMender
 from dexorder.services.relay.history.outcome import OutcomeDecider
 from dexorder.services.relay.history.queries import CoverageQueries
@@ -115,7 +116,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             engine,
             Answers(engine, reader, max_bytes=settings.max_message_bytes),
             instruments,
-            RowStreams(reader),
+            RowStreams(reader, MarketReader(tables)),
             CoverageQueries(state, reader),
             Verifier(engine, state, reader, TableMender(tables), values, settings),
             await UdfRegistryService.load(store, clock),

@@ -38,7 +38,7 @@ from dexorder.services.relay import access
 from dexorder.services.relay.history.engine import Engine
 from dexorder.services.relay.history.fetch_ohlc import Answers
 from dexorder.services.relay.history.queries import CoverageQueries
-from dexorder.services.relay.history.request import check_part
+from dexorder.services.relay.history.request import check_part, check_rows
 from dexorder.services.relay.history.row_stream import RowStreams
 from dexorder.services.relay.history.verification import VerificationState, Verifier
 from dexorder.services.relay.instruments import Instruments
@@ -197,7 +197,8 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
 
     async def ReadRows(self, request: ReadRowsRequest, context: Context) -> AsyncIterator[ReadRowsResponse]:  # noqa: N802
         """Stream the rows of a series, which are the same for every caller."""
-        series, span = self._part(request)
+        series = Series(request.ticker, request.period_seconds)
+        span = check_rows(series, *_ends(request), self.engine.venues)
         snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
         with self.engine.quotas.stream(current_caller()):
             async with aclosing(self.rows.messages(series, span, snapshot_id)) as messages:
@@ -218,12 +219,17 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
         yield messages.encode_verification(current.result())
 
     def _part(
-        self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest | ReadRowsRequest, *, trades: bool = False
+        self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest, *, trades: bool = False
     ) -> tuple[Series, TimeRange]:
         series = Series(request.ticker, request.period_seconds)
-        start_ns = request.start_time if request.HasField("start_time") else None
-        end_ns = request.end_time if request.HasField("end_time") else None
-        return series, check_part(series, start_ns, end_ns, self.engine.venues, trades=trades)
+        return series, check_part(series, *_ends(request), self.engine.venues, trades=trades)
+
+
+def _ends(
+    request: pb.GetCoverageRequest | pb.VerifyCoverageRequest | ReadRowsRequest,
+) -> tuple[int | None, int | None]:
+    start_ns = request.start_time if request.HasField("start_time") else None
+    return start_ns, request.end_time if request.HasField("end_time") else None
 
 
 class IngestorService(RealtimeReports, ingestor_service_pb2_grpc.IngestorServiceServicer):

@@ -175,6 +175,13 @@ def trades_in(ticker: str, span: TimeRange) -> BooleanExpression:
     return rows
 
 
+def received_in(span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of ``TICKERS`` that were received in ``span``."""
+    made: Any = expressions
+    rows: BooleanExpression = made.And(*_within("received_at", span))
+    return rows
+
+
 def _within(column: str, span: TimeRange) -> tuple[BooleanExpression, BooleanExpression]:
     made: Any = expressions
     first, end = iso_microseconds(span.start_ns), iso_microseconds(span.end_ns)

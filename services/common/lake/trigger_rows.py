@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 
+from dexorder.services.common.lake.market_rows import sort_trades
 from dexorder.services.common.lake.tables import MICROSECONDS, OHLC, TICKS, opens_in, trades_in
 from dexorder.services.common.model.instrument import Series
 from dexorder.services.common.model.periods import TRADES_PERIOD
@@ -31,9 +32,7 @@ def stored_rows(catalog: Catalog, ticker: str, period_seconds: int, span: TimeRa
         found = table.scan(opens_in(Series(ticker, period_seconds), span), selected_fields=CANDLE_COLUMNS).to_arrow()
         return as_rows(found.sort_by("open_time"), CANDLE_COLUMNS)
     found = table.scan(trades_in(ticker, span), selected_fields=TRADE_COLUMNS).to_arrow()
-    found = found.append_column("length", pc.utf8_length(found["trade_id"]))
-    order: Any = [("time", "ascending"), ("length", "ascending"), ("trade_id", "ascending")]
-    return as_rows(found.sort_by(order), TRADE_COLUMNS)
+    return as_rows(sort_trades(found), TRADE_COLUMNS)
 
 
 def as_rows(table: pa.Table | pa.RecordBatch, columns: tuple[str, ...]) -> list[Row]:

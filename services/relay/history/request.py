@@ -124,12 +124,16 @@ def check_id(field_: str, text: str) -> None:
         raise InvalidRequest(f"{field_} {text[:32]!r} has {len(text)} characters; 1 to {MAX_ID_LENGTH} are allowed")
 
 
-def check_ticker(ticker: str, venues: Container[str]) -> None:
-    """Raise InvalidRequest for an invalid ticker, or for one of an unknown exchange."""
+def check_ticker(ticker: str, venues: Container[str], *, all_symbols: bool = False) -> None:
+    """Raise InvalidRequest for an invalid ticker, or for one of an unknown exchange.
+
+    Args:
+        all_symbols: Whether the ticker may be ``*.EXCHANGE``.
+    """
     instrument = Instrument.parse(ticker)
     if instrument.venue not in venues:
         raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {instrument.venue!r}")
-    if instrument.symbol == ALL_SYMBOLS:
+    if instrument.symbol == ALL_SYMBOLS and not all_symbols:
         raise InvalidRequest(f"ticker {ticker!r} names all markets of an exchange; name one")
 
 
@@ -144,10 +148,22 @@ def check_part(
     check_ticker(series.ticker, venues)
     period = series.period_seconds
     if trades and period == TRADES_PERIOD:
-        return TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
+        return _without_grid(start_ns, end_ns)
     check_period(period)
     start_ns = ceil_to_grid(0, period) if start_ns is None else start_ns
     return check_span(start_ns, floor_to_grid(MAX_TIME_NS, period) if end_ns is None else end_ns, period)
+
+
+def check_rows(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
+    """Return a checked range of stored rows: of candles, of trades, or of the snapshots of ``*.EXCHANGE``."""
+    if series.period_seconds != TRADES_PERIOD:
+        return check_part(series, start_ns, end_ns, venues)
+    check_ticker(series.ticker, venues, all_symbols=True)
+    return _without_grid(start_ns, end_ns)
+
+
+def _without_grid(start_ns: int | None, end_ns: int | None) -> TimeRange:
+    return TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
 
 
 def describe_wrong(found: Comparison, series: Series) -> str:

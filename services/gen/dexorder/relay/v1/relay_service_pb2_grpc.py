@@ -251,9 +251,11 @@ class RelayServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadRows(self, request, context):
-        """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+        """Stream candles or trades of one market that the table has, or the last snapshots of an exchange's tickers, as Arrow
+        record batches, whether or not a request covers them.
 
-        For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
+        For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now; NOT_FOUND
+        if the table of trades or of snapshots does not exist yet.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -77,9 +77,11 @@ class RelayServiceStub:
     First the ranges; then, with detail, the pages behind them. The stream ends by itself.
     """
     ReadRows: _grpc.UnaryStreamMultiCallable[_rows_pb2.ReadRowsRequest, _rows_pb2.ReadRowsResponse]
-    """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+    """Stream candles or trades of one market that the table has, or the last snapshots of an exchange's tickers, as Arrow
+    record batches, whether or not a request covers them.
 
-    For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
+    For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now; NOT_FOUND
+    if the table of trades or of snapshots does not exist yet.
     """
     VerifyCoverage: _grpc.UnaryStreamMultiCallable[_relay_service_pb2.VerifyCoverageRequest, _relay_service_pb2.VerifyCoverageResponse]
     """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer."""
@@ -179,9 +181,11 @@ class RelayServiceAsyncStub(RelayServiceStub):
     First the ranges; then, with detail, the pages behind them. The stream ends by itself.
     """
     ReadRows: _aio.UnaryStreamMultiCallable[_rows_pb2.ReadRowsRequest, _rows_pb2.ReadRowsResponse]  # type: ignore[assignment]
-    """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+    """Stream candles or trades of one market that the table has, or the last snapshots of an exchange's tickers, as Arrow
+    record batches, whether or not a request covers them.
 
-    For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
+    For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now; NOT_FOUND
+    if the table of trades or of snapshots does not exist yet.
     """
     VerifyCoverage: _aio.UnaryStreamMultiCallable[_relay_service_pb2.VerifyCoverageRequest, _relay_service_pb2.VerifyCoverageResponse]  # type: ignore[assignment]
     """Compare the table with the coverage of one market, window by window: progress, then the result as the last answer."""
@@ -344,9 +348,11 @@ class RelayServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _rows_pb2.ReadRowsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_rows_pb2.ReadRowsResponse], _abc.AsyncIterator[_rows_pb2.ReadRowsResponse]]:
-        """Stream candles of one market that the table has, as Arrow record batches, whether or not a request covers them.
+        """Stream candles or trades of one market that the table has, or the last snapshots of an exchange's tickers, as Arrow
+        record batches, whether or not a request covers them.
 
-        For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now.
+        For clients without access to the catalog; nothing is fetched. UNAVAILABLE if the table can't be read now; NOT_FOUND
+        if the table of trades or of snapshots does not exist yet.
         """
 
     @_abc_1.abstractmethod

@@ -18,7 +18,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ReadRowsRequest(_message.Message):
-    """Candles to read: a series, a range and a snapshot of trading.ohlc."""
+    """Rows to read: a series, a range and a snapshot of trading.ohlc; or with period 0 of trading.ticks or trading.tickers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -28,13 +28,15 @@ class ReadRowsRequest(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
-    """Market identifier."""
+    """Market identifier. With period 0 also `*.EXCHANGE`: the last snapshot of each ticker of the exchange in the range."""
     period_seconds: _builtins.int
-    """Candle period in seconds."""
+    """Candle period in seconds. 0 for trades; 0 and `*.EXCHANGE` for snapshots of tickers."""
     start_time: _builtins.int
-    """First open time, nanoseconds since the epoch; absent for the first row."""
+    """First open time, nanoseconds since the epoch; absent for the first row. Of trades: the first time of a trade; of
+    snapshots: the first time at which one was received.
+    """
     end_time: _builtins.int
-    """First open time after the range; absent for the last row."""
+    """First such time after the range; absent for the last row."""
     snapshot_id: _builtins.int
     """Snapshot to read. The current one if it is absent, or no longer kept."""
     def __init__(
@@ -76,7 +78,8 @@ class ReadRowsResponse(_message.Message):
     ROW_COUNT_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """The next message of an Arrow IPC stream, whole: the schema, or a record batch. Joined, the data of all answers is the
-    stream, without its end mark. Rows are ascending by open_time.
+    stream, without its end mark. Candles are ascending by open_time; trades by time, then by the length and the text of
+    trade_id; snapshots by ticker.
     """
     snapshot_id: _builtins.int
     """The snapshot that is read; with the schema. Absent if the table has none."""
