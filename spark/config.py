@@ -103,8 +103,8 @@ class SparkSettings(ServiceSettings):
     tables: str = "ohlc,ticks,tickers"
     """Tables to fill, separated by commas; each has its own query and its own Kafka topic."""
     trigger_folder: Path = Path("triggers")
-    """Folder of the triggers' journal, on a volume that outlives the driver. Without it triggers begin anew, with what
-    the tables have."""
+    """Folder of the triggers' journal, on a volume that outlives the driver. Without it triggers begin again
+    with the rows of the tables."""
     trigger_batch_seconds: float = Field(default=0.1, ge=0)
     """Seconds between the starts of two micro-batches of triggers."""
     trigger_processes: int = Field(default=1, ge=1, le=64)
