@@ -65,7 +65,7 @@ def dispatcher(folder: Path, outside: Outside, **more: Any) -> Any:
 
 
 async def until(so: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not so():  # noqa: ASYNC110 - sockets tell no event of ours
             await asyncio.sleep(0.01)
 

@@ -51,7 +51,7 @@ class Results(dict[int, Result]):
         self[number] = result
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while len(self) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
