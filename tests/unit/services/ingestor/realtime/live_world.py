@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from dexorder.services.common.model.page import Kind
 from dexorder.services.common.model.periods import ceil_to_grid, open_times
@@ -15,6 +16,7 @@ from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from dexorder.services.ingestor.config import IngestorSettings
+from dexorder.services.ingestor.realtime import job
 from dexorder.services.ingestor.server import work
 from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_file, running_neighbours, running_sim
 from tests.unit.services.ingestor.fakes import Record
@@ -153,7 +155,26 @@ async def live_world(
     market: tuple[str, str] | None = None,
     **settings: Any,
 ) -> AsyncIterator[LiveWorld]:
-    """Run an ingestor whose realtime dispatches begin at ``since_ns``."""
+    """Run an ingestor whose realtime dispatches begin at ``since_ns``.
+
+    No call and no stop is cut off, however slow the machine is; otherwise records may come twice, and reports be lost.
+    """
+    settings = {"rpc_timeout_seconds": 60.0, "publish_timeout_seconds": 120.0, **settings}
+    with patch.object(job, "_STOP_SECONDS", 60.0):
+        async with _world(folder, dialect, speed, since_ns, sim, market, settings) as live:
+            yield live
+
+
+@asynccontextmanager
+async def _world(
+    folder: Path,
+    dialect: str,
+    speed: float,
+    since_ns: int,
+    sim: dict[str, Any] | None,
+    market: tuple[str, str] | None,
+    settings: dict[str, Any],
+) -> AsyncIterator[LiveWorld]:
     async with running_sim(speed=speed, **(sim or {})) as exchange:
         path = exchanges_file(folder, exchange.url, ccxt=dialect, realtime=4, slots=1, rate_per_second=1000)
         async with running_neighbours(folder, path) as there:
