@@ -1,4 +1,4 @@
-"""Candle charts for a terminal and as an HTML page."""
+"""Candle charts for a terminal, and the bars that they and the HTML page show."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from rich.text import Text
 
-from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.times import iso
 
 UP, DOWN, DIM, MARK = "green", "red", "bright_black", "yellow"
@@ -48,9 +46,14 @@ class Bar:
         return UP if self.close >= self.open else DOWN
 
 
+def combined(rows: int, limit: int) -> int:
+    """Return how many neighbours a column combines, so that candles take at most ``limit`` columns; at least 1."""
+    return math.ceil(rows / max(limit, 1)) or 1
+
+
 def bars(rows: pa.Table, limit: int) -> list[Bar]:
     """Return at most ``limit`` columns for candles in time order, each combining the same number of neighbours."""
-    count = math.ceil(rows.num_rows / max(limit, 1)) or 1
+    count = combined(rows.num_rows, limit)
     times: list[Any] = rows["open_time"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_pylist()
     opens, highs, lows, closes, volumes = (_values(rows, name) for name in ("open", "high", "low", "close", "volume"))
     return [
@@ -84,13 +87,18 @@ def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16, marks_ns
 
 
 def mark_line(columns: Sequence[Bar], marks_ns: Sequence[int]) -> Text:
-    """Return a line with a mark below each column in which a time falls; the end of a candle belongs to it."""
-    opens = [bar.open_ns for bar in columns]
-    marked = {max(0, bisect_left(opens, time_ns) - 1) for time_ns in marks_ns}
+    """Return a line with a mark below each column in which a time falls."""
+    marked = marked_columns(columns, marks_ns)
     line = Text()
     for index in range(len(columns)):
         line.append("▲" if index in marked else " ", style=MARK)
     return line.append(f" fires, {len(marks_ns):,} times", style=DIM)
+
+
+def marked_columns(columns: Sequence[Bar], marks_ns: Sequence[int]) -> set[int]:
+    """Return the indices of the columns in which a time falls; the end of a candle belongs to it."""
+    opens = [bar.open_ns for bar in columns]
+    return {max(0, bisect_left(opens, time_ns) - 1) for time_ns in marks_ns}
 
 
 def lines(columns: Sequence[Bar], height: int) -> list[Text]:
@@ -144,40 +152,3 @@ def _time_axis(columns: Sequence[Bar]) -> Text:
 
 def _price(value: float) -> str:
     return f"{value:,.2f}" if abs(value) >= 100 else f"{value:.6g}"
-
-
-def write_html(rows: pa.Table, file: Path, marks_ns: Sequence[int] = ()) -> None:
-    """Write an interactive candle chart with volume as one HTML file that needs no network.
-
-    Args:
-        marks_ns: Times that are marked: ends of candles at which something happened.
-    """
-    from plotly.graph_objects import Bar as VolumeBar
-    from plotly.graph_objects import Candlestick, Scatter
-    from plotly.subplots import make_subplots
-
-    ticker, period = rows["ticker"][0].as_py(), rows["period_seconds"][0].as_py()
-    times = [moment.replace(tzinfo=None) for moment in _values(rows, "open_time")]
-    prices = {name: _values(rows, name) for name in ("open", "high", "low", "close")}
-    colours = [
-        "#26a69a" if close >= open_ else "#ef5350" for open_, close in zip(prices["open"], prices["close"], strict=True)
-    ]
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.78, 0.22], vertical_spacing=0.03)
-    figure.add_trace(Candlestick(x=times, name=ticker, **prices), row=1, col=1)
-    figure.add_trace(VolumeBar(x=times, y=_values(rows, "volume"), name="volume", marker_color=colours), row=2, col=1)
-    if marks_ns:
-        opens: list[Any] = rows["open_time"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_pylist()
-        marked = sorted({max(0, bisect_left(opens, time_ns) - 1) for time_ns in marks_ns})
-        below = {"x": [times[n] for n in marked], "y": [prices["low"][n] for n in marked]}
-        look = {"symbol": "triangle-up", "size": 11, "color": "#ff9800"}
-        figure.add_trace(Scatter(mode="markers", name="fires", marker=look, **below), row=1, col=1)
-    figure.update_layout(
-        title=f"{ticker} · {PERIODS[period]} · {rows.num_rows:,} candles · UTC",
-        template="plotly_white",
-        showlegend=False,
-        xaxis_rangeslider_visible=False,
-        hovermode="x unified",
-        margin={"l": 60, "r": 30, "t": 60},
-    )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.write_html(file, include_plotlyjs=True, full_html=True, default_height="96vh")

@@ -1,6 +1,7 @@
-"""Screenshot of the events page for the README: ``PYTHONPATH=. python docs/take_pictures.py``.
+"""Screenshots of the events page for the README: ``PYTHONPATH=. python docs/take_pictures.py``.
 
-It needs Chromium, which it installs as the tests do, and Debian's fonts-inter.
+It needs Chromium, which it installs as the tests do, and Debian's fonts-inter. Debian's pngquant makes the files small:
+``pngquant --force --ext .png docs/images/events*.png``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tests.fakes.events.dispatcher import FakeDispatcher
 PICTURE = Path(__file__).with_name("images") / "events.png"
 NOW_NS = time.time_ns()
 WIDTH, HEIGHT, SCALE = 1440, 860, 1.25
+PHONE = (390, 780)
 Attempts = tuple[tuple[Channel, float, str], ...]
 ON_THE_PAGE: Attempts = ((Channel.WEB, 0.041, "received"),)
 
@@ -228,6 +230,9 @@ async def main(picture: Path) -> None:
             await page.click(".row-button")
             await asyncio.sleep(1.0)  # animations have ended
             await page.picture(picture)
+            await page.screen(*PHONE, dark=False, phone=True)
+            await asyncio.sleep(1.0)
+            await page.picture(picture.with_name("events-phone.png"))
 
 
 if __name__ == "__main__":

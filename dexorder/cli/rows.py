@@ -59,7 +59,7 @@ async def print_rows(
     if options.out is not None and not is_piped:
         err.print(f"rows: {options.out}")
     if options.plot is not None and whole is not None:
-        from dexorder.chart import write_html
+        from dexorder.chart_html import write_html
 
         write_html(whole, options.plot)
         err.print(f"chart: {options.plot}")

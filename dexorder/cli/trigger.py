@@ -160,7 +160,7 @@ def _print_result(client: Client, result: BacktestResult, *, chart: bool, rows: 
 
 
 def _plot(client: Client, result: BacktestResult, ticker: str, file: Path) -> None:
-    from dexorder.chart import write_html
+    from dexorder.chart_html import write_html
 
     if not result.period_seconds:
         raise typer.BadParameter("--plot needs a trigger on candles")
