@@ -287,20 +287,35 @@ async def test_a_query_that_fails_names_its_range_and_leaves_coverage(tmp_path: 
         assert await coverage_kinds(s) == [(0, 3, "rows"), (3, 6, "empty?"), (6, 10, "rows")]
 
 
+class _SetClock:
+    """Clock whose wall time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ns = time.time_ns()
+
+    def wall_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+
 async def test_a_relay_that_lost_its_database_derives_the_ranges_and_one_that_has_it_adds_none(tmp_path: Path) -> None:
     """The claims are in the table for good, also of ranges that have become final since."""
     catalog = catalog_settings(tmp_path).load()
     make_tables(catalog)
-    asked_ns = time.time_ns()
+    clock = _SetClock()
+    asked_ns = clock.now_ns
     write_coverage(
         catalog,
         coverage_row(0, 10, fetched_ns=asked_ns, dispatch=1, empty=[(0, 10)]),
         coverage_row(10, 20, fetched_ns=asked_ns - 3_600 * SECOND_NS, dispatch=2, empty=[(12, 20)]),
     )
-    delays = (0.5, 600.0)
-    async with suite(tmp_path, recheck_after_seconds=delays) as s:
+    delays = (1.0, 600.0)
+    async with suite(tmp_path, recheck_after_seconds=delays, clock=clock) as s:
         s.pipeline.write([10, 11])
         assert await coverage_kinds(s) == [(0, 10, "empty?"), (10, 12, "rows"), (12, 20, "empty")]
+        clock.now_ns += SECOND_NS
         ingestor = s.ingestor()
         await ingestor.offer()
         dispatch = await ingestor.take()
@@ -310,5 +325,5 @@ async def test_a_relay_that_lost_its_database_derives_the_ranges_and_one_that_ha
         await s.finished(dispatch.request_id)
         settled = [(0, 10, "empty"), (10, 12, "rows"), (12, 20, "empty")]
         assert await coverage_kinds(s) == settled
-    async with suite(tmp_path, recheck_after_seconds=delays) as s:
+    async with suite(tmp_path, recheck_after_seconds=delays, clock=clock) as s:
         assert await coverage_kinds(s) == settled
