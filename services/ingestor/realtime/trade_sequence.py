@@ -44,6 +44,8 @@ class NumberedTrades:
         self.settled_ns = start_ns
         self._max_waiting = max_waiting
         self._waiting: dict[int, Trade] = {}
+        self._lowest: int | None = None
+        """Lowest number that waits; None if it has to be searched, which is slow with thousands."""
         self._highest = -1
 
     def add(self, trades: Iterable[Trade]) -> list[Trade]:
@@ -60,9 +62,12 @@ class NumberedTrades:
                 while waiting and (following := waiting.pop(self.next_number, None)):
                     released.append(following)
                     self.next_number += 1
+                    self._lowest = None
             elif number > self.next_number:
                 self._highest = max(self._highest, number)
                 if len(waiting) < self._max_waiting:
+                    if self._lowest is not None:
+                        self._lowest = min(self._lowest, number)
                     waiting.setdefault(number, trade)
         if released:
             released.sort()
@@ -74,7 +79,11 @@ class NumberedTrades:
         """The first missing numbers before a known trade."""
         if self.next_number is None or self._highest < self.next_number:
             return None
-        return Gap(self.next_number, min(self._waiting) - 1 if self._waiting else self._highest)
+        if not self._waiting:  # all that came were forgotten
+            return Gap(self.next_number, self._highest)
+        if self._lowest is None:
+            self._lowest = min(self._waiting)
+        return Gap(self.next_number, self._lowest - 1)
 
     def skip(self, gap: Gap) -> list[Trade]:
         """Take the numbers of the first gap for unused; return the trades that this releases."""
@@ -82,6 +91,7 @@ class NumberedTrades:
             return []
         self.next_number = gap.last + 1
         following = self._waiting.pop(self.next_number, None)
+        self._lowest = None
         return self.add([following] if following else [])
 
     def advance(self, time_ns: int) -> None:

@@ -68,6 +68,18 @@ def test_a_gap_is_named_and_stops_the_settled_time_until_it_is_filled_or_skipped
     assert sequence.settled_ns == 1_000_000
 
 
+@given(deliveries())
+def test_the_gap_ends_before_the_first_trade_that_waits(delivery: tuple[list[Trade], list[list[Trade]]]) -> None:
+    _, messages = delivery
+    sequence, seen = NumberedTrades(_FIRST, 10_000), set[int]()
+    for message in messages:
+        sequence.add(message)
+        seen |= {trade.number for trade in message}
+        first = next(number for number in range(_FIRST, _FIRST + 40) if number not in seen)
+        above = [number for number in seen if number > first]
+        assert sequence.gap == (Gap(first, min(above) - 1) if above else None)
+
+
 def test_a_market_without_a_trade_so_far_begins_with_the_first_one() -> None:
     sequence = NumberedTrades(None, 5)
     assert [t.number for t in sequence.add([_trade(7, 9)])] == [7]
