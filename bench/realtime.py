@@ -2,7 +2,7 @@
 
     .venv/bin/python -m bench.realtime [speed] [latency] [start] [memory] [--markets 600] [--minutes 30]
 
-Prints Markdown. Without a name all parts are measured: speed takes about 8 minutes, latency 4, start 5.
+Prints Markdown. Without a name all parts are measured: speed takes about 12 minutes, latency 4, start 5.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from bench.parts.cpu import cpu_seconds
 from bench.parts.realtime_memory import exchanges_file, start_all, symbols
-from dexorder import AsyncClient, Client
+from dexorder import Client
 from dexorder.setup.config import PROJECT_ROOT
 from dexorder.testing.processes import until
 from dexorder.testing.report import Row, table
@@ -30,10 +30,11 @@ from dexorder.testing.suite import Suite, running_suite
 
 MARKETS = 20
 TRADES_A_SECOND = 4
-SPEEDS = (20, 40, 60, 80, 100, 120, 150, 180, 220, 270, 330)
+SPEEDS = (20, 60, 120, 180, 220, 270, 330)
 SATURATED = 0.9
 """Share of what is offered; less means that the step is the last one."""
-SETTLE_SECONDS, WINDOW_SECONDS = 4.0, 8.0
+SETTLE_SECONDS, WINDOW_SECONDS = 4.0, 20.0
+"""A process without processor time to spare delivers in bursts of seconds, so the window is long."""
 PARTS = ("kafka", "sim", "relay", "gateway", "ingestor")
 AIM = 0.7
 _LAG_NS = 10_000_000_000
@@ -143,12 +144,6 @@ def _ours(suite: Suite) -> Callable[[], Count]:
     return count
 
 
-async def _stop_all(relay: str) -> None:
-    async with AsyncClient(relay) as client:
-        for each in (await client.list_realtime()).subscriptions:
-            await client.stop_realtime(each.subscription.subscription_id)
-
-
 def _is_up_to_date(suite: Suite) -> bool:
     """Return whether all jobs have settled the trades up to a few seconds ago, by the exchange's clock."""
     with Client(suite.relay) as client:
@@ -160,18 +155,18 @@ def _measure(suite: Suite, what: str, periods: Sequence[str]) -> list[Step]:
     """Return the steps of the ingestor."""
     asyncio.run(start_all(suite.relay, symbols(MARKETS), periods))
     until(lambda: _is_up_to_date(suite), 300)
-    found = steps(suite, what, _ours(suite))
-    asyncio.run(_stop_all(suite.relay))
-    return found
+    return steps(suite, what, _ours(suite))
 
 
 def run(folder: Path) -> str:
     """Return the table."""
     options = ("--exchanges", exchanges_file(folder), "--only", ",".join(PARTS))
-    with running_suite(folder / "suite", *options, DEXORDER_SIM_MARKETS=str(MARKETS)) as suite:
+    with running_suite(folder / "trades", *options, DEXORDER_SIM_MARKETS=str(MARKETS)) as suite:
         with Bare(suite) as loop:
             before = steps(suite, "bare loop", loop.count)
         trades = _measure(suite, "trades", ())
+    # Another one: what a saturated ingestor has not delivered yet must not be counted here.
+    with running_suite(folder / "candles", *options, DEXORDER_SIM_MARKETS=str(MARKETS)) as suite:
         both = _measure(suite, "with 1m candles", ("1m",))
         with Bare(suite) as loop:
             after = steps(suite, "bare loop again", loop.count)
