@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dexorder.services.common.clock import ManualClock
 from dexorder.services.common.model.instrument import Series
 from dexorder.services.common.model.time_range import TimeRange, merge, subtract
 from dexorder.services.common.model.times import SECOND_NS
@@ -287,25 +288,12 @@ async def test_a_query_that_fails_names_its_range_and_leaves_coverage(tmp_path: 
         assert await coverage_kinds(s) == [(0, 3, "rows"), (3, 6, "empty?"), (6, 10, "rows")]
 
 
-class _SetClock:
-    """Clock whose wall time passes when the test says so."""
-
-    def __init__(self) -> None:
-        self.now_ns = time.time_ns()
-
-    def wall_ns(self) -> int:
-        return self.now_ns
-
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
-
-
 async def test_a_relay_that_lost_its_database_derives_the_ranges_and_one_that_has_it_adds_none(tmp_path: Path) -> None:
     """The claims are in the table for good, also of ranges that have become final since."""
     catalog = catalog_settings(tmp_path).load()
     make_tables(catalog)
-    clock = _SetClock()
-    asked_ns = clock.now_ns
+    clock = ManualClock(time.time_ns())
+    asked_ns = clock.wall_ns()
     write_coverage(
         catalog,
         coverage_row(0, 10, fetched_ns=asked_ns, dispatch=1, empty=[(0, 10)]),
@@ -315,7 +303,7 @@ async def test_a_relay_that_lost_its_database_derives_the_ranges_and_one_that_ha
     async with suite(tmp_path, recheck_after_seconds=delays, clock=clock) as s:
         s.pipeline.write([10, 11])
         assert await coverage_kinds(s) == [(0, 10, "empty?"), (10, 12, "rows"), (12, 20, "empty")]
-        clock.now_ns += SECOND_NS
+        clock.advance(SECOND_NS)
         ingestor = s.ingestor()
         await ingestor.offer()
         dispatch = await ingestor.take()
