@@ -108,7 +108,8 @@ class Pod:
 
     def temporary_files(self) -> list[str]:
         """Return the names in its ``/tmp`` besides the mounted folders."""
-        return sorted(each.name for each in Path(f"/proc/{self.process.pid}/root/tmp").iterdir() if _is_own(each))
+        folder = Path(f"/proc/{self.process.pid}", "root", "tmp")
+        return sorted(each.name for each in folder.iterdir() if _is_own(each))
 
     def stop(self) -> int:
         """Send SIGTERM and return the exit status."""
