@@ -7,11 +7,13 @@ nothing depends on it.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from dexorder.setup.config import SetupError
@@ -25,16 +27,52 @@ def archive_path(program: str, java: Java) -> Path:
     return Path(sys.prefix) / "share" / "dexorder" / f"{program}-java-{java.version}.jsa"
 
 
+def spark_program() -> str:
+    """Return the name of Spark's driver in its archive's path."""
+    return f"spark-driver-{version('pyspark')}"
+
+
+def kafka_program(jars: Path) -> str:
+    """Return the name of Kafka's broker in its archive's path."""
+    return next((jar.stem for jar in jars.glob("kafka_*.jar")), "kafka")
+
+
 def options_with(archive: Path) -> list[str]:
     """Return the Java options that use the archive; none if it does not exist."""
-    if not archive.is_file() or " " in str(archive):  # Spark splits its options at blanks
+    if not archive.is_file() or not options_possible(archive):
         return []
     return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+
+
+def options_possible(archive: Path) -> bool:
+    """Return whether the path can be in Java's options: Spark splits them at blanks."""
+    return " " not in str(archive)
 
 
 def options_to_write(archive: Path) -> list[str]:
     """Return the Java options that write the archive when Java ends."""
     return [f"-XX:ArchiveClassesAtExit={archive}"]
+
+
+def ensure_once(archive: Path, module: str, report: Callable[[str], None]) -> None:
+    """Before a program's start, write its archive if that is possible, with a report of what is done.
+
+    A failure is kept in a file beside the archive, since the next attempt would take as long.
+    """
+    failed = archive.with_suffix(".failed")
+    if archive.is_file() or failed.is_file() or not options_possible(archive) or not _writable(archive.parent):
+        return
+    name = archive.stem.partition("-java-")[0]
+    report(f"classes of {name}: loading and archiving them (once; later starts take half the time) ...")
+    outcome = ensure(archive, module)
+    report(f"classes of {name}: {outcome}")
+    if not archive.is_file():
+        failed.write_text(outcome)
+
+
+def _writable(folder: Path) -> bool:
+    nearest = next(each for each in (folder, *folder.parents) if each.is_dir())
+    return os.access(nearest, os.W_OK)
 
 
 def main(module: str, program: str, run: Callable[[Path], None]) -> int:

@@ -25,7 +25,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from dexorder.services.common.storage.process_lock import Locked, take_lock
-from dexorder.setup.class_archive import archive_path, options_with
+from dexorder.setup.class_archive import archive_path, kafka_program, options_with
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import Java, find_java
@@ -83,11 +83,6 @@ def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_
     return "".join(f"{name}={value}\n" for name, value in settings.items()).replace("\\", "\\\\")
 
 
-def program(jars: Path) -> str:
-    """Return Kafka's name and version, as the class archive is named after them."""
-    return next((jar.stem for jar in jars.glob("kafka_*.jar")), "kafka")
-
-
 def java_command(java: Java, jars: Path, main: str, arguments: Sequence[str], *, heap_mb: int) -> list[str]:
     """Return the command that runs one of Kafka's classes, logging warnings to its stdout."""
     return [
@@ -99,7 +94,7 @@ def java_command(java: Java, jars: Path, main: str, arguments: Sequence[str], *,
         # A broker that is out of memory works badly for a long time; a dead one is restarted.
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",
-        *options_with(archive_path(program(jars), java)),
+        *options_with(archive_path(kafka_program(jars), java)),
         f"-Djava.io.tmpdir={tempfile.gettempdir()}",  # Java does not read TMPDIR
         "-Dorg.slf4j.simpleLogger.logFile=System.out",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",

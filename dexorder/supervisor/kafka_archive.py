@@ -66,7 +66,7 @@ def _write_and_read(bootstrap: str) -> None:
 def main() -> int:
     """Write the archive if it does not exist."""
     try:
-        program = kafka.program(jar_folder("kafka"))
+        program = class_archive.kafka_program(jar_folder("kafka"))
     except SetupError as error:
         print(f"{_MODULE}: {error}", file=sys.stderr)
         return 1

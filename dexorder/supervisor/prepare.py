@@ -7,7 +7,8 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,10 @@ from dexorder.errors import SuiteFailed
 from dexorder.services.common.config import BadSettings, read_settings
 from dexorder.services.common.exchanges import exchanges_file, load_exchanges
 from dexorder.services.common.storage.process_lock import Locked, take_lock
+from dexorder.setup.class_archive import archive_path, ensure_once, kafka_program, spark_program
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import fetch, jar_folder
-from dexorder.setup.java import ensure_java, java_env
+from dexorder.setup.java import Java, ensure_java, java_env
 from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 SIM_VENUES = "SIM"
 """Prefix of the simulated exchange's venues, one for each of its dialects."""
 
-
+_ARCHIVERS = {"kafka": "dexorder.supervisor.kafka_archive", "spark": "dexorder.spark.runtime.class_archive"}
 _NOT_IN_A_FOLDER = frozenset("#?%")
 
 
@@ -82,6 +84,8 @@ def external_catalog() -> CatalogSettings | None:
 def java_and_jars(options: SuiteOptions, note: Callable[[str], None]) -> dict[str, str]:
     """Return the environment of the parts that start Java, after downloads of the missing jars and of a Java runtime.
 
+    The first time, the classes of these parts are archived as well: see `dexorder.setup.class_archive`.
+
     Raises:
         SuiteFailed: Java or a jar is missing and can't be downloaded.
     """
@@ -92,9 +96,19 @@ def java_and_jars(options: SuiteOptions, note: Callable[[str], None]) -> dict[st
         for part in wanted:
             for name in options.catalog.jar_sets if part == "spark" and options.catalog else (part,):
                 _present(name, note)
-        return java_env(ensure_java(note))
+        java = ensure_java(note)
+        archive_classes(wanted, java, note)
+        return java_env(java)
     except SetupError as error:
         raise SuiteFailed(str(error)) from None
+
+
+def archive_classes(parts: Sequence[str], java: Java, note: Callable[[str], None]) -> None:
+    """Write the missing class archives of these parts, side by side."""
+    with ThreadPoolExecutor() as threads:
+        programs = [kafka_program(jar_folder(part)) if part == "kafka" else spark_program() for part in parts]
+        archives = [archive_path(program, java) for program in programs]
+        list(threads.map(ensure_once, archives, [_ARCHIVERS[part] for part in parts], [note] * len(archives)))
 
 
 def _present(name: str, note: Callable[[str], None]) -> None:

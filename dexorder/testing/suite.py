@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ from dexorder.supervisor.plan import Ports
 from dexorder.testing.processes import free_block, metric_at, until
 
 READY_SECONDS = 180
+_READY = re.compile(r"\] (all parts are ready|ready: )")
 
 
 @dataclass
@@ -153,7 +155,8 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
         try:
             until(lambda: (directory / "suite.json").exists() or process.poll() is not None, 60, suite.logs)
             assert process.poll() is None, (directory / "up.log").read_text()
-            suite.wait_ready()
+            # Not by `dexorder status`, which would take processor time from the start again and again.
+            until(lambda: bool(_READY.search((directory / "up.log").read_text())), READY_SECONDS, suite.logs)
             yield suite
             process.send_signal(signal.SIGTERM)
             assert process.wait(90) == 0, (directory / "up.log").read_text()[-3000:]

@@ -11,15 +11,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
-
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.setup import class_archive
+from dexorder.spark.runtime.home import write_home
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-PROGRAM = f"spark-{pyspark.__version__}"
 
 
 def run_driver(new: Path) -> None:
@@ -50,4 +47,5 @@ def _stream_once(session: SparkSession, checkpoint: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(class_archive.main("dexorder.spark.runtime.class_archive", PROGRAM, run_driver))
+    write_home()  # the archive fits one class path, which is that of the home
+    sys.exit(class_archive.main("dexorder.spark.runtime.class_archive", class_archive.spark_program(), run_driver))

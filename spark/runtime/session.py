@@ -21,12 +21,12 @@ from sqlalchemy.engine import make_url
 import dexorder
 from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.services.common.model.errors import Conflict, InvalidRequest
-from dexorder.setup.class_archive import archive_path, options_with
+from dexorder.setup.class_archive import archive_path, options_with, spark_program
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import find_java, java_env
 from dexorder.spark.config import SparkSettings
-from dexorder.spark.runtime.class_archive import PROGRAM
+from dexorder.spark.runtime.home import home_environment
 from dexorder.spark.runtime.java_logs import write_json_config
 from dexorder.spark.runtime.package import write_packages
 from dexorder.spark.source.udsource import UdSource
@@ -149,8 +149,8 @@ def build_session(
         except SetupError as error:
             raise Conflict(str(error)) from error
         jars = sorted(path for folder in folders for path in folder.glob("*.jar"))
-        os.environ.update(java_env(java))
-        java_options = options_with(archive_path(PROGRAM, java)) if java_options is None else java_options
+        os.environ.update(java_env(java) | (home_environment() if settings.is_local else {}))
+        java_options = options_with(archive_path(spark_program(), java)) if java_options is None else java_options
     _prepare_python(settings)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     scratch = tempfile.mkdtemp(prefix="dexorder-spark-")

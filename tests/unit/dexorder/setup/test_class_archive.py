@@ -50,3 +50,29 @@ def test_an_archive_is_written_once_and_a_failure_says_the_last_line(tmp_path: P
     assert not list(archive.parent.iterdir()), "nothing is left"
     archive.touch()
     assert class_archive.ensure(archive, "no.such.module") == "archived"
+
+
+def test_a_start_writes_a_missing_archive_once_and_remembers_a_failure(tmp_path: Path) -> None:
+    archive, said = tmp_path / "share" / "spark-1-java-21.jsa", list[str]()
+    class_archive.ensure_once(archive, "no.such.module", said.append)
+    assert said[0].startswith("classes of spark-1: loading and archiving them (once;")
+    assert said[1].startswith("classes of spark-1: not archived; starts take longer: ")
+    class_archive.ensure_once(archive, "no.such.module", said.append)
+    assert len(said) == 2, "a failed attempt is not repeated"
+
+
+@pytest.mark.parametrize("name", ["there.jsa", "with blank.jsa"])
+def test_a_start_writes_no_archive_that_exists_or_could_not_be_used(tmp_path: Path, name: str) -> None:
+    (tmp_path / "there.jsa").touch()
+    said: list[str] = []
+    class_archive.ensure_once(tmp_path / name, "no.such.module", said.append)
+    assert said == []
+
+
+def test_a_start_writes_no_archive_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    said: list[str] = []
+    class_archive.ensure_once(tmp_path / "share" / "a.jsa", "no.such.module", said.append)
+    assert said == [] and not list(tmp_path.iterdir())
