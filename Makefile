@@ -10,16 +10,20 @@ PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
 STAMP := .venv/.setup-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
 
+WRITABLE := @test -w . || { echo 'make: $(CURDIR) cannot be written, and make keeps .venv and its results there: clone into a folder of your own' >&2; exit 1; }
+
 .PHONY: help setup classes demo check test smoke nightly soak bench proto proto-baseline docs site wheel lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP)  ## .venv with the locked packages, a Java runtime where there is none, Spark's and Kafka's jars.
+	$(WRITABLE)
 	@$(PY) -m dexorder.setup
 	@$(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set
 
 $(STAMP): $(LOCKS) pyproject.toml
+	$(WRITABLE)
 	@test -x $(PY) || python3 -c 'import sys; sys.exit("Python 3.11 or newer is required, python3 is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@test -x $(PY) || python3 -m venv .venv
 	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
