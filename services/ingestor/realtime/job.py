@@ -37,7 +37,7 @@ from dexorder.services.ingestor.exchange.validation import BadAnswer
 from dexorder.services.ingestor.metrics import IngestorMetrics
 from dexorder.services.ingestor.publisher import Publisher
 from dexorder.services.ingestor.realtime.agreed_feed import AgreedFeed
-from dexorder.services.ingestor.realtime.batches import Batch, Batches
+from dexorder.services.ingestor.realtime.batches import Batch, Batches, lower, lowest_after
 from dexorder.services.ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
 from dexorder.services.ingestor.realtime.candle_checks import CandleChecks
 from dexorder.services.ingestor.realtime.live_buffer import LiveBuffer
@@ -319,21 +319,21 @@ class RealtimeJob:
             self._services.live.changed(self)
         batches += self._batches.take(settled_ns, now_ns=now_ns, flush=flush)
         if self._dispatch.include_ticks:
-            for place, batch in enumerate(batches):
-                await self._produce_trades(batch, [trade for later in batches[place + 1 :] for trade in later.trades])
+            for batch, lowest in zip(batches, lowest_after(batches), strict=False):
+                await self._produce_trades(batch, lowest)
         for each in closed:
             await self._produce_candles(each)
         return bool(closed or (batches and self._dispatch.include_ticks))
 
-    async def _produce_trades(self, batch: Batch, later: Sequence[Trade]) -> None:
+    async def _produce_trades(self, batch: Batch, lowest_later: int | None) -> None:
         headers = self._headers(Kind.TRADES, 0, batch.span)
         ticker = str(self._dispatch.instrument)
         publisher, metrics = self._services.publisher, self._services.metrics
         await publisher.produce(headers, trades_value(batch.trades), topic=TICKS_TOPIC, key=ticker)
         metrics.trades.labels(self._venue).inc(len(batch.trades))
-        self._report(0, batch.span, len(batch.trades), self._last_settled_id(batch, later))
+        self._report(0, batch.span, len(batch.trades), self._last_settled_id(batch, lowest_later))
 
-    def _last_settled_id(self, batch: Batch, later: Sequence[Trade]) -> str:
+    def _last_settled_id(self, batch: Batch, lowest_later: int | None) -> str:
         """Return the id of the last trade up to which Kafka has all; empty if it is not known.
 
         A trade still to come may have a smaller number, as trades are in the order of time.
@@ -344,7 +344,7 @@ class RealtimeJob:
         if last and last.number > self._last_number:
             self._last_number = last.number
             self._last_id = last.trade_id
-        waiting = min((trade.number for trade in (*later, *self._batches.waiting)), default=None)
+        waiting = lower(lowest_later, self._batches.lowest)
         return self._last_id if waiting is None or waiting > self._last_number else ""
 
     async def _produce_candles(self, closed: ClosedCandles) -> None:

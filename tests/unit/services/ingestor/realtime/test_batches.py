@@ -4,7 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.ingestor.realtime.batches import HEARTBEAT_NS, MAX_BATCH_NS, MAX_BATCH_TRADES, Batch, Batches
+from dexorder.services.ingestor.realtime.batches import (
+    HEARTBEAT_NS,
+    MAX_BATCH_NS,
+    MAX_BATCH_TRADES,
+    Batch,
+    Batches,
+    lowest_after,
+)
 from dexorder.services.ingestor.realtime.trade import Trade
 
 
@@ -52,3 +59,42 @@ def test_a_late_trade_is_recorded_and_its_span_stays() -> None:
     batches = Batches(1_000, now_ns=0)
     batches.add([_trade(1, 10)], now_ns=0)
     assert batches.take(1_000, now_ns=MAX_BATCH_NS) == [Batch(TimeRange(1_000, 1_000), (_trade(1, 10),))]
+
+
+class CountedTrade(Trade):
+    """Trade that counts how often its time and its number are read."""
+
+    reads = 0
+
+    @property
+    def time_ns(self) -> int:  # type: ignore[override]
+        CountedTrade.reads += 1
+        return self[0]
+
+    @property
+    def number(self) -> int:  # type: ignore[override]
+        CountedTrade.reads += 1
+        return self[1]
+
+
+def test_work_grows_with_a_backlog_and_not_with_its_square() -> None:
+    count = 100 * MAX_BATCH_TRADES
+    CountedTrade.reads = 0
+    batches = Batches(0, now_ns=0)
+    batches.add([CountedTrade(*_trade(number, number)) for number in range(count)], now_ns=0)
+    found = batches.take(count, now_ns=MAX_BATCH_NS)
+    assert len(found) == 100 and len(lowest_after(found)) == 100
+    assert CountedTrade.reads <= 4 * count
+
+
+def test_the_lowest_number_behind_each_record_and_of_those_in_none_is_known() -> None:
+    batches = Batches(0, now_ns=0)
+    numbers = [*range(10, 10 + 2 * MAX_BATCH_TRADES), 3]
+    batches.add([_trade(number, place) for place, number in enumerate(numbers)], now_ns=0)
+    assert batches.lowest == 3
+    first, second = batches.take(0, now_ns=0)
+    assert lowest_after([first, second]) == [10 + MAX_BATCH_TRADES, None] and batches.lowest == 3
+    batches.add([_trade(2, 9_999)], now_ns=1)
+    assert batches.lowest == 2
+    (rest,) = batches.take(0, now_ns=0, flush=True)
+    assert lowest_after([first, rest]) == [2, None] and batches.lowest is None
