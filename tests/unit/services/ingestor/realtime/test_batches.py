@@ -67,12 +67,12 @@ class CountedTrade(Trade):
     reads = 0
 
     @property
-    def time_ns(self) -> int:  # type: ignore[override]
+    def time_ns(self) -> int:
         CountedTrade.reads += 1
         return self[0]
 
     @property
-    def number(self) -> int:  # type: ignore[override]
+    def number(self) -> int:
         CountedTrade.reads += 1
         return self[1]
 
