@@ -6,11 +6,13 @@ A table is read window by window, so that an answer of any length needs the memo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from dexorder.services.common.lake.tables import OHLC, TICKS
+from dexorder.services.common.lake.tables import OHLC, TICKERS, TICKS
 from dexorder.services.common.model.errors import Unavailable
 from dexorder.services.common.model.instrument import ALL_SYMBOLS, Instrument, Series
 from dexorder.services.common.model.periods import TRADES_PERIOD, next_open, split_by_periods
@@ -25,6 +27,8 @@ BATCH_ROWS = 5_000
 """Rows of a message: at most 2 MB, half of what gRPC's clients accept, whatever the ticker's length."""
 PARALLEL_WINDOWS = 2
 Messages = AsyncGenerator[ReadRowsResponse, None]
+R = TypeVar("R", Rows, MarketRows)
+T = TypeVar("T")
 
 
 class RowStreams:
@@ -46,65 +50,63 @@ class RowStreams:
             Unavailable: The table can't be read now.
         """
         if series.period_seconds != TRADES_PERIOD:
-            return self._of_candles(series, span, snapshot_id)
+            return self._stream(partial(self._candles.at, snapshot_id), partial(candles, series, span), OHLC.name)
         instrument = Instrument.parse(series.ticker)
         if instrument.symbol == ALL_SYMBOLS:
-            return self._of_snapshots(instrument.venue, span, snapshot_id)
-        return self._of_trades(series.ticker, span, snapshot_id)
+            plan = partial(last_snapshots, instrument.venue, span)
+            return self._stream(partial(self._markets.tickers, snapshot_id), plan, TICKERS.name)
+        return self._stream(
+            partial(self._markets.trades, snapshot_id), partial(trades, series.ticker, span), TICKS.name
+        )
 
-    async def _of_candles(self, series: Series, span: TimeRange, snapshot_id: int | None) -> Messages:
-        rows = await asyncio.to_thread(self._candles.at, snapshot_id)
-        yield _head(rows)
-        async with self._windows:
-            found = await asyncio.to_thread(rows.summary, series, span)
-        yield ReadRowsResponse(row_count=found.count)
-        if not found.count:
-            return
-        sent, whole = 0, TimeRange(found.first_ns, next_open(found.last_ns, series.period_seconds))
-        for window in split_by_periods(whole, series.period_seconds, WINDOW_PERIODS):
-            async with self._windows:
-                part = await asyncio.to_thread(rows.whole, series, window)
-            sent += part.num_rows
-            for message in _messages(part.cast(rows.schema)):
-                yield message
-        _check_sent(sent, found.count, OHLC.name, rows.snapshot_id)
-
-    async def _of_trades(self, ticker: str, span: TimeRange, snapshot_id: int | None) -> Messages:
-        rows = await asyncio.to_thread(self._markets.trades, snapshot_id)
-        yield _head(rows)
-        async with self._windows:
-            counts = await asyncio.to_thread(rows.count_trades, ticker, span)
-        yield ReadRowsResponse(row_count=counts.total)
+    async def _stream(self, open_table: Callable[[], R], plan: Callable[[R], Plan], table: str) -> Messages:
+        rows = await asyncio.to_thread(open_table)
+        yield ReadRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
+        planned = await self._in_turn(partial(plan, rows))
+        yield ReadRowsResponse(row_count=planned.rows)
         sent = 0
-        for window in counts.windows(WINDOW_TRADES):
-            if (wanted := window.intersect(span)) is None:
-                continue
-            async with self._windows:
-                part = await asyncio.to_thread(rows.trades, ticker, wanted)
+        for read in planned.parts:
+            part = await self._in_turn(read)
             sent += part.num_rows
-            for message in _messages(part):
-                yield message
-        _check_sent(sent, counts.total, TICKS.name, rows.snapshot_id)
+            for batch in part.combine_chunks().to_batches(BATCH_ROWS):
+                yield ReadRowsResponse(data=batch.serialize().to_pybytes())
+        if sent != planned.rows:
+            raise Unavailable(f"{table} gave {sent} of {planned.rows} rows at snapshot {rows.snapshot_id}")
 
-    async def _of_snapshots(self, venue: str, span: TimeRange, snapshot_id: int | None) -> Messages:
-        rows = await asyncio.to_thread(self._markets.tickers, snapshot_id)
-        yield _head(rows)
+    async def _in_turn(self, read: Callable[[], T]) -> T:
         async with self._windows:
-            found = await asyncio.to_thread(rows.last_snapshots, venue, span)
-        yield ReadRowsResponse(row_count=found.num_rows)
-        for message in _messages(found):
-            yield message
+            return await asyncio.to_thread(read)
 
 
-def _head(rows: Rows | MarketRows) -> ReadRowsResponse:
-    return ReadRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
+class Plan(NamedTuple):
+    """Number of rows of an answer, and the functions that read them, a part each."""
+
+    rows: int
+    parts: Iterable[Callable[[], pa.Table]]
 
 
-def _messages(part: pa.Table) -> Iterator[ReadRowsResponse]:
-    for batch in part.combine_chunks().to_batches(BATCH_ROWS):
-        yield ReadRowsResponse(data=batch.serialize().to_pybytes())
+def candles(series: Series, span: TimeRange, rows: Rows) -> Plan:
+    """Return the plan of a series' candles."""
+    found = rows.summary(series, span)
+    if not found.count:
+        return Plan(0, ())
+    whole = TimeRange(found.first_ns, next_open(found.last_ns, series.period_seconds))
+    windows = split_by_periods(whole, series.period_seconds, WINDOW_PERIODS)
+    return Plan(found.count, (partial(_candles_in, rows, series, window) for window in windows))
 
 
-def _check_sent(sent: int, count: int, table: str, snapshot_id: int | None) -> None:
-    if sent != count:
-        raise Unavailable(f"{table} gave {sent} of {count} rows at snapshot {snapshot_id}")
+def _candles_in(rows: Rows, series: Series, window: TimeRange) -> pa.Table:
+    return rows.whole(series, window).cast(rows.schema)
+
+
+def trades(ticker: str, span: TimeRange, rows: MarketRows) -> Plan:
+    """Return the plan of a market's trades."""
+    counts = rows.count_trades(ticker, span)
+    windows = filter(None, (window.intersect(span) for window in counts.windows(WINDOW_TRADES)))
+    return Plan(counts.total, (partial(rows.trades, ticker, window) for window in windows))
+
+
+def last_snapshots(venue: str, span: TimeRange, rows: MarketRows) -> Plan:
+    """Return the plan of an exchange's last snapshots, which are read to be counted."""
+    found = rows.last_snapshots(venue, span)
+    return Plan(found.num_rows, [lambda: found])
