@@ -39,6 +39,8 @@ def client_options(settings: UdsourceSettings) -> dict[str, Any]:
         "bootstrap.servers": settings.kafka,
         "client.id": client_id("udsource"),
         "reconnect.backoff.max.ms": 1_000,
+        # a question about a topic that is not there yet would create it, with the broker's number of partitions
+        "allow.auto.create.topics": False,
         "logger": LIBRDKAFKA_LOG,
         **settings.kafka_options,
     }

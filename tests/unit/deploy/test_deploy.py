@@ -57,13 +57,13 @@ def compose() -> Iterator[tuple[str, str, dict[str, str]]]:
 def kubernetes() -> Iterator[tuple[str, str, dict[str, str]]]:
     shared: dict[str, dict[str, str]] = {}
     for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "settings.yaml").read_text()):
-        shared[each["metadata"]["name"]] = each.get("data", each.get("stringData", {}))
+        shared[each["metadata"]["name"]] = each["data"]
     for name in SETTINGS:
         _, workload = yaml.safe_load_all((DEPLOY / "kubernetes" / f"{name}.yaml").read_text())
         (container,) = workload["spec"]["template"]["spec"]["containers"]
         own = {entry["name"]: entry["value"] for entry in container["env"]}
         for source in container["envFrom"]:
-            own |= shared[next(iter(source.values()))["name"]]
+            own |= shared.get(next(iter(source.values()))["name"], {})  # Secrets are the user's
         yield name, container["command"][2], own
 
 
@@ -95,6 +95,14 @@ def test_every_part_reads_and_accepts_its_settings(files: Any, monkeypatch: pyte
             for settings in SETTINGS[name]:
                 settings()
     assert seen == set(SETTINGS)
+
+
+def test_containers_of_compose_are_confined() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name in SETTINGS:
+        part = services[name]
+        assert part["read_only"] and part["tmpfs"] == ["/tmp"], name
+        assert part["cap_drop"] == ["ALL"] and part["security_opt"] == ["no-new-privileges:true"], name
 
 
 def counted() -> set[str]:

@@ -49,6 +49,7 @@ def test_pods_of_the_manifests_pass_the_restricted_policy() -> None:
     assert set(workloads) == PARTS
     assert {name: found for name, each in workloads.items() if (found := problems(each))} == {}
     assert dangling_references(objects) == []
+    assert not [each for each in objects if each["kind"] == "Secret"]  # each apply would replace the user's
 
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")

@@ -17,10 +17,12 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.empty_pb2 import Empty
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dexorder.services.common.model.errors import Unavailable
 from dexorder.services.common.rpc import lifecycle
 from dexorder.services.gen.source.v1 import source_pb2 as pb
 from dexorder.services.udsource.config import UdsourceSettings
 from dexorder.services.udsource.server import serve
+from dexorder.services.udsource.topic_monitor import TopicMonitor
 from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports
 from tests.integration.services.udsource.client import REPLAY, SourceClient, offset_of, produce, range_of
@@ -201,6 +203,20 @@ async def test_client_that_stops_reading_does_not_delay_a_stop(
         with pytest.raises(grpc.aio.AioRpcError):  # it was cut
             while await reader.call.read() is not grpc.aio.EOF:
                 pass
+
+
+async def test_question_about_a_missing_topic_does_not_create_it(kafka_jars: Path, tmp_path: Path) -> None:
+    # the topic would get the broker's number of partitions instead of those of DEXORDER_GATEWAY_TOPICS
+    broker = RunningKafka(tmp_path, properties=lambda *_: "auto.create.topics.enable=true\n")
+    try:
+        settings = UdsourceSettings(kafka=broker.bootstrap, topic="later", socket=None)
+        monitor = TopicMonitor(settings)
+        with pytest.raises(Unavailable, match="topic later: Broker: Unknown topic or partition"):
+            await monitor.fresh(0)
+        await monitor.close()
+        assert "later" not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30).topics
+    finally:
+        broker.stop()
 
 
 def environment(settings: UdsourceSettings, **more: str) -> Mapping[str, str]:
