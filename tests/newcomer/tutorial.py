@@ -30,17 +30,18 @@ def steps(page: str) -> list[Step]:
         if language == "python":
             found.append(Step("python", text, []))
         elif text.startswith("$ "):
-            found.append(_shell(text.splitlines()))
+            found.append(shell_step(text.splitlines()))
     return found
 
 
-def _shell(lines: list[str]) -> Step:
+def shell_step(lines: list[str]) -> Step:
+    """Return the commands after ``$`` and the other lines, which they print."""
     code: list[str] = []
     shown: list[str] = []
     for line in lines:
         if line.startswith("$ "):
             code.append(line.removeprefix("$ "))
-        elif "\n".join(code).count("'") % 2:  # an argument in quotes continues on the next line
+        elif code and ("\n".join(code).count("'") % 2 or code[-1].endswith("\\")):  # it continues on the next line
             code.append(line)
         else:
             shown.append(line)

@@ -1,6 +1,7 @@
 """Code blocks of the documentation: each command, import and file that they show exists and is well-formed.
 
-`tests/newcomer` runs the tutorial itself, and `tests/nightly` the notebook and the clients in other languages.
+`tests/nightly/test_documentation.py` runs the blocks as `tests/documentation/pages.py` says, `tests/newcomer` the
+tutorial, and `tests/nightly` the notebook and the clients in other languages.
 """
 
 from __future__ import annotations
@@ -11,44 +12,25 @@ import re
 import shlex
 from collections.abc import Iterator
 from itertools import takewhile
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from typer.main import get_command
 
 from dexorder.cli.app import app
+from tests.documentation.blocks import BLOCKS, PAGES, Block, blocks_of, indented
+from tests.documentation.entries import NotRun, Read
+from tests.documentation.pages import PAGES as ENTRIES
 from tests.paths import ROOT
 
-PAGES = [*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts)]
-FENCED = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-INDENTED = re.compile(r"(?:^ {4}\S[^\n]*\n)+", re.MULTILINE)
 ROOT_COMMAND: Any = get_command(app)
-
-
-class Block(NamedTuple):
-    """A code block: its page and line, language (empty for a terminal) and text."""
-
-    place: str
-    language: str
-    text: str
-
-
-def blocks() -> Iterator[Block]:
-    """Yield all code blocks."""
-    for page in PAGES:
-        text = page.read_text()
-        for match in FENCED.finditer(text):
-            place = f"{page.name}:{text.count(chr(10), 0, match.start()) + 1}"
-            yield Block(place, match[2], re.sub(rf"^{match[1]}", "", match[3], flags=re.MULTILINE))
-        rest = FENCED.sub(lambda match: "\n" * match[0].count("\n"), text)
-        for match in INDENTED.finditer(rest):
-            yield Block(f"{page.name}:{rest.count(chr(10), 0, match.start()) + 1}", "", match[0])
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Yield the place and the words of each ``dexorder`` command, up to a pipe or redirection."""
-    for block in blocks():
+    for block in BLOCKS:
         lines = re.sub(r"\\\n\s*", " ", block.text).splitlines() if block.language in ("", "sh", "console") else []
         for number, line in enumerate(lines):
             found = re.match(r"\s*(?:\$ )?(?:[A-Z_]+=\S+ )*dexorder ([a-z-].*)", line)
@@ -82,7 +64,7 @@ def test_commands_have_the_arguments_and_options_that_the_documentation_shows(pl
     parse(words)
 
 
-PYTHON = [block for block in blocks() if block.language == "python"]
+PYTHON = [block for block in BLOCKS if block.language == "python"]
 
 
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in PYTHON])
@@ -94,7 +76,7 @@ def test_programs_are_valid_and_import_what_exists(block: Block) -> None:
             assert all(hasattr(module, each.name) for each in node.names), ast.unparse(node)
 
 
-YAML = [block for block in blocks() if block.language == "yaml"]
+YAML = [block for block in BLOCKS if block.language == "yaml"]
 
 
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in YAML])
@@ -104,13 +86,42 @@ def test_yaml_is_valid(block: Block) -> None:
 
 def test_targets_of_make_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    shown = {name for block in blocks() for name in re.findall(r"^\s*(?:\$ )?make ([a-z-]+)", block.text, re.MULTILINE)}
+    shown = {name for block in BLOCKS for name in re.findall(r"^\s*(?:\$ )?make ([a-z-]+)", block.text, re.MULTILINE)}
     assert shown and shown <= targets
 
 
 def test_the_blocks_are_found() -> None:
     """Else all of the above would pass without any."""
     assert len(list(commands())) > 40 and len(PYTHON) > 15 and len(YAML) > 4
-    assert {path.name for path in PAGES} >= {"README.md", "tutorial.md", "command.md"}
+    assert set(PAGES) >= {"README.md", "docs/tutorial.md", "docs/command.md"}
     with pytest.raises(Exception, match="No such option"):
         parse(["history", "BTC/USDT.SIM", "1h", "--sinse", "-7d"])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_block_is_run_or_has_a_reason(page: str) -> None:
+    entries = ENTRIES[page].blocks if page in ENTRIES else ()
+    found = [block.text for block in blocks_of(page)]
+    assert [text[: len(entry.begins)] for text, entry in zip(found, entries, strict=False)] == [
+        entry.begins for entry in entries
+    ]
+    assert len(found) == len(entries), f"tests/documentation/pages.py has no entry for {found[len(entries) :]}"
+    assert indented(page) == [], "code blocks are fenced"
+    assert all(entry.reason for entry in entries if isinstance(entry, NotRun))
+
+
+def test_entries_are_of_pages_that_exist() -> None:
+    assert set(ENTRIES) <= set(PAGES)
+
+
+READ = [
+    pytest.param(block, entry, id=block.place)
+    for page, each in ENTRIES.items()
+    for block, entry in zip(blocks_of(page), each.blocks, strict=False)
+    if isinstance(entry, Read)
+]
+
+
+@pytest.mark.parametrize(("block", "entry"), READ)
+def test_fragments_are_read_by_what_reads_them(block: Block, entry: Read, tmp_path: Path) -> None:
+    entry.reader(block.text, tmp_path)

@@ -1,0 +1,1 @@
+"""Code blocks of the documentation, and how each of them is run."""

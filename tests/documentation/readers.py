@@ -1,0 +1,81 @@
+"""What reads the fragments of settings and files that pages show; each raises if it can't."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from dexorder.services.common.exchanges import load_exchanges
+from dexorder.services.common.messaging.curve import make_keys, read_public_key
+from dexorder.services.common.rpc.identity import read_callers
+from dexorder.services.gateway.config import GatewaySettings
+from dexorder.services.gateway.events.ingress.containers import read_containers
+from dexorder.services.gateway.kafkapixy.yaml_settings import read_pixy_file
+from dexorder.spark.udf.programs import read_declared
+from dexorder.udf.functions import FUNCTIONS
+from tests.fixtures_tls import Authority
+from tests.smoke.test_tracing import TREE
+
+
+def written(text: str, folder: Path) -> Path:
+    """Return a file with the text."""
+    file = folder / "block"
+    file.write_text(text)
+    return file
+
+
+def callers(text: str, folder: Path) -> None:
+    """Read callers with tokens and roles."""
+    found = read_callers(written(text, folder))
+    assert found.by_token("hello") is found.by_name("desk-1") is not None
+    assert found.by_token("bar") is found.by_token("baz") is found.by_name("ingestor-a") is not None
+
+
+def containers(text: str, folder: Path) -> None:
+    """Read containers with a key in place of the words."""
+    key = read_public_key(make_keys(folder, "alice-bot")[1]).decode()
+    found = read_containers(written(text.replace("40 characters of Z85", key), folder))
+    assert found.by_key(key) is not None
+
+
+def exchanges(text: str, folder: Path) -> None:
+    """Read an exchanges file."""
+    (found,) = load_exchanges(written(text, folder)).values()
+    assert (found.rate_per_second, found.burst) == (10, 1)
+
+
+def kafka_pixy(text: str, folder: Path) -> None:
+    """Read a file of Kafka-Pixy, with certificates that exist here."""
+    authority = Authority(folder / "tls")
+    pair = authority.server()
+    files = {
+        "server.crt": pair.certificate,
+        "server.key": pair.key,
+        "ca.crt": authority.ca,
+        "kafka-ca.crt": authority.ca,
+    }
+    for name, file in files.items():
+        text = text.replace(f"/etc/tls/{name}", str(file))
+    file = written(text, folder)
+    assert set(read_pixy_file(file).proxies) == {"main", "archive"}
+    assert GatewaySettings(pixy_config=file, allow_insecure=True).listen == "0.0.0.0:19091"
+
+
+def kapacitor(text: str, folder: Path) -> None:
+    """Read Kapacitor's configuration of a function that is shipped."""
+    ((name, entry),) = tomllib.loads(text)["udf"]["functions"].items()
+    assert entry["args"] == ["udf", "serve", name] and name in FUNCTIONS
+
+
+def trace(text: str, folder: Path) -> None:
+    """Compare a diagram of spans with those that `tests.smoke.test_tracing` expects of a request."""
+    drawn = {re.split(r" {2,}", re.sub(r"^[│├└─ ]+", "", line))[0] for line in text.splitlines()}
+    made = {path[-1].partition(": ")[2].removeprefix("dexorder.relay.v1.") for path in TREE}
+    assert drawn <= made, drawn - made
+    assert made - drawn == {"RelayService/GetRequest", "RelayService/GetCatalog"}
+
+
+def udfs(text: str, folder: Path) -> None:
+    """Read a file of UDFs."""
+    assert set(read_declared(written(text, folder))) == {"average", "spikes"}
