@@ -15,6 +15,8 @@ from tests.paths import ROOT
 
 INTERRUPTED = "dexorder history SOL/USDT.SIM 1m --since 2024-01 --until 2024-02 --timeout 0"
 WATCH = {"dexorder watch": f"{CTRL_C} 'trade time' dexorder watch"}
+SECONDS = {"-p fire=level": "-p fire=level -p period=1"}
+"""Candles of a second, for which nobody waits minutes."""
 BOTH_RUN = "until dexorder realtime list | grep -c 'running.*Z' | grep -q 2; do sleep 0.5; done"
 """Waits for the state of both series."""
 SUBSCRIBE = """grpcurl -plaintext -d '{"topic":"HISTORY"""
@@ -300,9 +302,9 @@ END
     ),
     "docs/triggers.md": Page(
         (
-            Run("$ dexorder trigger add", unlike=NUMBERS, apart="[┃│▲▂┤]"),
+            Run("$ dexorder trigger add", SECONDS, unlike=NUMBERS, apart="[┃│▲▂┤]"),
             Saved("SELECT * FROM ohlc", "three-falls.sql"),
-            Run("from dexorder import Client"),
+            Run("from dexorder import Client", {'{"cooldown": "300"}': '{"fire": "level", "period": "1"}'}),
             Run("for event in client", until="BTC/USDT"),
         ),
         prepared_by="dexorder history BTC/USDT.SIM 1m --since -6h --quiet --rows 0",

@@ -23,7 +23,7 @@ from tests.documentation.session import END
 from tests.newcomer.tutorial import Step, missing, shell_step, words
 from tests.paths import ROOT
 
-COMMAND_SECONDS = 150
+COMMAND_SECONDS = 300
 AT_END = "trap 'kill $(jobs -p) 2>/dev/null && wait || true' EXIT"
 CTRL_C = f"{sys.executable} -m tests.documentation.interrupted"
 """Runs a command until its output has a text; see `tests.documentation.interrupted`."""
