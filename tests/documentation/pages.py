@@ -24,6 +24,7 @@ ON_CI = "CI runs it"
 INSTALLS = "bench/front_door.py installs each extra"
 OF_ITS_OWN = "run by tests/newcomer"
 CLUSTER = "needs a cluster"
+DOCKER = "needs a Docker daemon"
 DIAGRAM = "a diagram"
 TIME = r"\[ *[\d.]+ s\]"
 """Time since the start, in a line of progress."""
@@ -228,12 +229,16 @@ END
     ),
     "docs/production.md": Page(
         (
+            NotRun("docker build", DOCKER),
+            NotRun("mkdir -p deploy/jwt-keys", DOCKER),
             NotRun("helm install", CLUSTER),
-            NotRun("kubectl --namespace", CLUSTER),
-            NotRun("DEXORDER_GATEWAY_KAFKA=", "needs a Kafka with SASL; tests/conformance has one"),
+            NotRun("kubectl --namespace dexorder create", CLUSTER),
+            NotRun("kubectl --namespace dexorder delete", CLUSTER),
+            NotRun("kubectl apply", CLUSTER),
+            Read("DEXORDER_GATEWAY_KAFKA=", readers.kafka_options),
             NotRun("python -m dexorder.setup fetch", "run by tests/integration/production/test_cluster.py"),
             NotRun("python -m dexorder.spark.runtime.package", "run by tests/integration/production/test_cluster.py"),
-            NotRun("from dexorder import Client", "run by tests/integration/production/test_cluster.py"),
+            Run("from dexorder import Client", then="assert rows.num_rows == 31 * 24 * 60"),
         )
     ),
     "docs/protocol.md": Page((Run("python -m dexorder.services.common.messaging.curve"),)),

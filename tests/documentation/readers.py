@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from dexorder.services.common.exchanges import load_exchanges
 from dexorder.services.common.messaging.curve import make_keys, read_public_key
 from dexorder.services.common.rpc.identity import read_callers
@@ -60,6 +62,16 @@ def kafka_pixy(text: str, folder: Path) -> None:
     file = written(text, folder)
     assert set(read_pixy_file(file).proxies) == {"main", "archive"}
     assert GatewaySettings(pixy_config=file, allow_insecure=True).listen == "0.0.0.0:19091"
+
+
+def kafka_options(text: str, folder: Path) -> None:
+    """Read settings of Kafka."""
+    settings = dict(re.sub(r" +# .*", "", line).split("=", 1) for line in text.splitlines())
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        found = GatewaySettings()
+    assert found.kafka == "kafka-1:9092,kafka-2:9092" and found.kafka_options["security.protocol"] == "SASL_SSL"
 
 
 def kapacitor(text: str, folder: Path) -> None:
