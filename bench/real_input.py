@@ -74,7 +74,7 @@ def request(suite: Suite, symbol: str, span: TimeRange) -> Answer:
         client.submit(wanted)
         ended = client.wait(wanted.request_id, timeout=900)
         waited = time.monotonic()
-        rows = client.read(ended)
+        rows = client.read(ended).to_arrow()
         return Answer(ended, rows, waited - started, time.monotonic() - waited)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dexorder.client import Client
     from dexorder.errors import DexorderError, HistoryError
     from dexorder.request import make_request
+    from dexorder.rows import Rows
     from dexorder.services.common.model.history import HistoryRequest, Notification, Progress
 
     __version__: str
@@ -28,6 +29,7 @@ __all__ = [
     "HistoryRequest",
     "Notification",
     "Progress",
+    "Rows",
     "make_request",
 ]
 _VALUES = "services.common.model.history"
@@ -39,6 +41,7 @@ _HOMES = {
     "HistoryRequest": _VALUES,
     "Notification": _VALUES,
     "Progress": _VALUES,
+    "Rows": "rows",
     "make_request": "request",
 }
 
@@ -46,7 +49,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
-    # Loaded at first use: the set-up imports this package before Arrow and gRPC are installed.
+    # Loaded at first use: the set-up imports this package before gRPC is installed.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -62,9 +62,9 @@ from dexorder.traces import fetch_span, history_span, read_span
 from dexorder.triggers import AsyncTriggers
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dexorder.rows import Rows
 
-# pyarrow and pyiceberg take most of a second of processor time: they are imported by the first call that reads a table.
+# What reads rows is imported by the first call that does: pyiceberg takes most of a second of processor time.
 
 GRACE_SECONDS = 10.0
 """Longest wait for the notification after the progress stream has reported the end."""
@@ -137,7 +137,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         progress: bool | None = None,
         parallel: int = 16,
         timeout: float | None = None,
-    ) -> Coroutine[Any, Any, pa.Table]:
+    ) -> Coroutine[Any, Any, Rows]:
         """Return the candles of ``[since, until)``; those that are not in the table yet are fetched first.
 
         Args:
@@ -158,7 +158,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
 
         Returns:
             Rows of ``trading.ohlc``, ascending by ``open_time``; their number is the one that the relay counted.
-            ``to_pandas()`` and ``polars.DataFrame(rows)`` take them as they are.
+            They are Arrow data: see ``Rows`` for pandas, polars and pyarrow.
 
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
@@ -196,7 +196,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         is_one: bool,
         parallel: int,
         timeout: float | None,
-    ) -> pa.Table:
+    ) -> Rows:
         first = requests[0]
         if is_one:
             with history_span(first):
@@ -302,7 +302,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         tracing.current().event("notification received", {"dexorder.status": str(record.status)})
         return Ended(record, notification or _notification_of(record))
 
-    async def read(self, ended: Ended, *, partial: bool = False) -> pa.Table:
+    async def read(self, ended: Ended, *, partial: bool = False) -> Rows:
         """Return the rows of a request that ended OK, at the announced snapshot; raises the errors of ``history``.
 
         If that snapshot has expired, the current one is read, provided that it has as many rows; ``on_note`` is called.
@@ -312,7 +312,7 @@ class AsyncClient(RealtimeCalls, UdfCalls):
             source = await self._source(ended, partial)
             return await asyncio.to_thread(source.table, ended.record, self._connection.on_note)
 
-    async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[pa.RecordBatch, None]:
+    async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[Rows, None]:
         """Yield the same rows in the same order, in batches, in bounded memory.
 
         Their number is verified before the first batch. There is at least one batch, which may be empty.
@@ -323,15 +323,15 @@ class AsyncClient(RealtimeCalls, UdfCalls):
 
     async def read_stored(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
-    ) -> pa.Table:
+    ) -> Rows:
         """Return the rows of a series that the table has now, all of them or between two times; nothing is fetched.
 
         The rows are ascending by ``open_time``; ``coverage`` says whether the range is complete.
         """
-        import pyarrow as pa
+        from dexorder.rows import Rows
 
         found = await self.find_stored(ticker, period, since, until)
-        return await asyncio.to_thread(lambda: pa.Table.from_batches(found.batches()))
+        return await asyncio.to_thread(lambda: Rows.concat(found.batches()))
 
     async def find_stored(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None

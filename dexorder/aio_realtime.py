@@ -28,7 +28,7 @@ from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
 from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dexorder.rows import Rows
 
 MAX_TICKERS = 1_000
 CLOCK_MARGIN_NS = 60 * SECOND_NS
@@ -154,7 +154,7 @@ class RealtimeCalls(ABC):
             async for message in messages:
                 yield decode_update(message)
 
-    async def trades(self, ticker: str, since: Moment, until: Moment = "now") -> pa.Table:
+    async def trades(self, ticker: str, since: Moment, until: Moment = "now") -> Rows:
         """Return the stored trades of a market between two times, by time and id, each once.
 
         ``realtime list`` and the coverage of period 0 say up to when they are complete.
@@ -174,7 +174,7 @@ class RealtimeCalls(ABC):
 
     async def snapshot_tickers(
         self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None
-    ) -> pa.Table:
+    ) -> Rows:
         """Take a snapshot of all tickers of an exchange, wait until it is stored, and return it, by ticker.
 
         Raises:

@@ -12,7 +12,7 @@ from dexorder.services.common.model.instrument import Series
 from dexorder.services.common.model.time_range import TimeRange
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dexorder.rows import Rows
 
 TABLE = "trading.ohlc"
 SQLITE = "sqlite:///"
@@ -36,26 +36,26 @@ class Stored(Protocol):
     def snapshot_id(self) -> int | None:
         """The snapshot at which they are read; None if the table has none."""
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[Rows]:
         """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
 
 
 class RowSource(Protocol):
     """Place from which rows are read: the catalog, or the relay. Its methods block."""
 
-    def table(self, record: RequestRecord, on_note: OnNote) -> pa.Table:
+    def table(self, record: RequestRecord, on_note: OnNote) -> Rows:
         """Return the rows of a request that has ended, ascending; HistoryMismatch if their number is wrong."""
 
-    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[pa.RecordBatch]:
+    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[Rows]:
         """Yield the same rows in bounded memory; their number is verified before the first batch."""
 
     def stored(self, series: Series, span: TimeRange) -> Stored:
         """Count the rows of a series that open in a range, at the current snapshot."""
 
-    def trades(self, ticker: str, span: TimeRange) -> pa.Table:
+    def trades(self, ticker: str, span: TimeRange) -> Rows:
         """Return the stored trades of a market in a range, by time and id."""
 
-    def snapshots(self, venue: str, span: TimeRange) -> pa.Table:
+    def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""
 
 
@@ -70,7 +70,7 @@ def is_here(properties: Mapping[str, str]) -> bool:
     return uri.startswith(SQLITE) and Path(uri.removeprefix(SQLITE)).is_file()
 
 
-def without_bookkeeping(rows: pa.Table) -> pa.Table:
+def without_bookkeeping(rows: Rows) -> Rows:
     """Return trades or snapshots with the columns that describe them."""
     return rows.select([name for name in rows.column_names if name not in _BOOKKEEPING])
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
 from rich.text import Text
 
+from dexorder.rows import Rows, times_ns
 from dexorder.services.common.model.times import iso
 
 UP, DOWN, DIM, MARK = "green", "red", "bright_black", "yellow"
@@ -51,10 +51,10 @@ def combined(rows: int, limit: int) -> int:
     return math.ceil(rows / max(limit, 1)) or 1
 
 
-def bars(rows: pa.Table, limit: int) -> list[Bar]:
+def bars(rows: Rows, limit: int) -> list[Bar]:
     """Return at most ``limit`` columns for candles in time order, each combining the same number of neighbours."""
     count = combined(rows.num_rows, limit)
-    times: list[Any] = rows["open_time"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_pylist()
+    times = times_ns(rows, "open_time")
     opens, highs, lows, closes, volumes = (_values(rows, name) for name in ("open", "high", "low", "close", "volume"))
     return [
         Bar(
@@ -69,11 +69,11 @@ def bars(rows: pa.Table, limit: int) -> list[Bar]:
     ]
 
 
-def _values(rows: pa.Table, name: str) -> list[Any]:
+def _values(rows: Rows, name: str) -> list[Any]:
     return rows[name].to_pylist()
 
 
-def candle_chart(rows: pa.Table, *, width: int = 100, height: int = 16, marks_ns: Sequence[int] | None = None) -> Text:
+def candle_chart(rows: Rows, *, width: int = 100, height: int = 16, marks_ns: Sequence[int] | None = None) -> Text:
     """Return a chart of ``rows``, ascending by ``open_time``, in ``width`` x (``height`` + 3) characters.
 
     Args:

@@ -10,9 +10,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import pyarrow as pa
-
 from dexorder.chart import Bar, bars, combined, marked_columns
+from dexorder.rows import Rows
 from dexorder.services.common.model.periods import PERIODS
 from dexorder.services.common.model.times import to_datetime
 
@@ -71,7 +70,7 @@ follow();
 """)
 
 
-def write_html(rows: pa.Table, file: Path, marks_ns: Sequence[int] = ()) -> None:
+def write_html(rows: Rows, file: Path, marks_ns: Sequence[int] = ()) -> None:
     """Write an interactive candle chart with volume as one HTML file that needs no network.
 
     Args:

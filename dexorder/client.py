@@ -18,7 +18,7 @@ from dexorder.services.common.model.history import Notification
 from dexorder.triggers import Triggers
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dexorder.rows import Rows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class Client:
         """See AsyncClient.notifications."""
         return self._iterate(self._client.notifications(topic, after=after))
 
-    def read_batches(self, ended: Ended, *, partial: bool = False) -> Iterator[pa.RecordBatch]:
+    def read_batches(self, ended: Ended, *, partial: bool = False) -> Iterator[Rows]:
         """See AsyncClient.read_batches."""
         return self._iterate(self._client.read_batches(ended, partial=partial))
 

@@ -19,15 +19,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
 
 from dexorder.aio import new_request_id
 from dexorder.cli import history, output
 from dexorder.client import Client
 from dexorder.demo_exchange import FAULT_SHARE, Comparison, DemoExchange, FaultCounts, compare
 from dexorder.errors import DexorderError, SuiteFailed
+from dexorder.rows import times_ns
 from dexorder.runs import OutputOptions, RunStore
 from dexorder.supervisor.orphan_guard import guarded
 from dexorder.supervisor.plan import Ports, SuiteOptions
@@ -97,7 +95,7 @@ def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str)
     with Client(options.address("relay")) as client:
         ended = client.wait(request_id, timeout=30)
         rows = client.read(ended)
-    opens_ns: list[Any] = rows["open_time"].cast(pa.timestamp("ns", "UTC")).cast(pa.int64()).to_pylist()
+    opens_ns = times_ns(rows, "open_time")
     values = zip(*(rows[name].to_pylist() for name in ("open", "high", "low", "close", "volume")), strict=True)
     return compare(zip(opens_ns, values, strict=True), exchange.candles(MARKET_ID, PERIOD, ended.record.span))
 

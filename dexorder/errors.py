@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pyarrow as pa
-
+    from dexorder.rows import Rows
     from dexorder.services.common.model.history import RequestRecord
 
 
@@ -100,7 +99,7 @@ class ManyFailed(DexorderError):
         rows: Rows of the other tickers; None if there are none.
     """
 
-    def __init__(self, failed: Mapping[str, DexorderError], rows: pa.Table | None) -> None:
+    def __init__(self, failed: Mapping[str, DexorderError], rows: Rows | None) -> None:
         shown = "; ".join(f"{ticker}: {error}" for ticker, error in list(failed.items())[:3])
         more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
         count = f"{len(failed):,} tickers have" if len(failed) > 1 else "1 ticker has"

@@ -14,7 +14,7 @@ from dexorder.services.common.model.history import HistoryRequest, Progress
 from dexorder.traces import history_span
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from dexorder.rows import Rows
 
 QUOTA_SECONDS = 2.0
 """Wait before a submission that exceeded the quota is repeated, unless a request of this run ends before."""
@@ -29,7 +29,7 @@ class Fetching(Protocol):
     async def wait(self, request_id: str, *, on_progress: Callable[[Progress], None] | None = None) -> Ended:
         """Follow a request to its end."""
 
-    async def read(self, ended: Ended) -> pa.Table:
+    async def read(self, ended: Ended) -> Rows:
         """Return its rows."""
 
 
@@ -64,17 +64,17 @@ async def fetch_many(
     parallel: int,
     on_note: Callable[[str], None],
     on_progress: Callable[[str, Progress], None],
-) -> pa.Table:
+) -> Rows:
     """Return the rows of all requests in their order, ``parallel`` of which run at a time.
 
     Raises:
         ManyFailed: Some ended without all of their rows, when all have ended; it has the errors and the other rows.
         RelayUnreachable: The relay did not answer, so that all would fail.
     """
-    import pyarrow as pa
+    from dexorder.rows import Rows
 
     quota, left = SharedQuota(on_note), iter(enumerate(requests))
-    found: dict[int, pa.Table] = {}
+    found: dict[int, Rows] = {}
     failed: dict[str, errors.DexorderError] = {}
 
     async def work(left: Iterator[tuple[int, HistoryRequest]]) -> None:
@@ -96,7 +96,7 @@ async def fetch_many(
                 group.create_task(work(left))
     except BaseExceptionGroup as group_error:
         raise group_error.exceptions[0] from None
-    rows = pa.concat_tables([found[index] for index in sorted(found)]) if found else None
+    rows = Rows.concat(found[index] for index in sorted(found)) if found else None
     if failed:
         raise errors.ManyFailed(failed, rows)
     assert rows is not None

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dexorder.answers import SQLITE, answered_span, check_rows, note_expired
 from dexorder.errors import CatalogError
+from dexorder.rows import Rows
 from dexorder.services.common.config import BadSettings, read_settings
 from dexorder.services.common.lake import catalog as lake
 from dexorder.services.common.lake.tables import OHLC, IcebergTable, opens_in
@@ -138,16 +139,16 @@ class StoredRows:
     row_count: int
     snapshot_id: int | None
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[Rows]:
         """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
         if not self.row_count:
-            yield _no_rows(self.table)
+            yield Rows(_no_rows(self.table))
             return
         with readable():
             for span in split_by_periods(self.span, self.series.period_seconds, PIECE_PERIODS):
                 wanted = opens_in(self.series, span)
                 rows = self.table.scan(wanted, snapshot_id=self.snapshot_id).to_arrow().sort_by("open_time")
-                yield from rows.combine_chunks().to_batches()
+                yield from map(Rows, rows.combine_chunks().to_batches())
 
 
 def find_stored(name: str, properties: Mapping[str, str], series: Series, span: TimeRange) -> StoredRows:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from dexorder.answers import without_bookkeeping
 from dexorder.reading import load_table, readable
 from dexorder.services.common.lake.market_rows import last_snapshots, sort_trades
 from dexorder.services.common.lake.tables import TICKERS, TICKS, received_in, trades_in
@@ -18,7 +17,7 @@ def read_trades(name: str, properties: Mapping[str, str], ticker: str, span: Tim
     table = load_table(name, properties, TICKS)
     with readable(TICKS):
         rows = table.scan(trades_in(ticker, span)).to_arrow()
-    return without_bookkeeping(sort_trades(rows))
+    return sort_trades(rows)
 
 
 def read_snapshots(name: str, properties: Mapping[str, str], venue: str, span: TimeRange) -> pa.Table:
@@ -29,4 +28,4 @@ def read_snapshots(name: str, properties: Mapping[str, str], venue: str, span: T
     table = load_table(name, properties, TICKERS)
     with readable(TICKERS):
         rows = table.scan(received_in(span)).to_arrow()
-    return without_bookkeeping(last_snapshots(rows, venue))
+    return last_snapshots(rows, venue)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
+from operator import lt
 
 import grpc
-import pyarrow as pa
-import pyarrow.compute as pc
+from arro3.io import read_ipc_stream
 
 from dexorder import errors
 from dexorder.answers import OnNote, answered_span, check_rows, note_expired, without_bookkeeping
+from dexorder.columns import int64_values
 from dexorder.connection import translated
+from dexorder.rows import Rows
 from dexorder.services.common.model.errors import Code
 from dexorder.services.common.model.history import RequestRecord
 from dexorder.services.common.model.instrument import ALL_SYMBOLS, Series
@@ -34,11 +37,11 @@ class RelaySource:
 
     address: str
 
-    def table(self, record: RequestRecord, on_note: OnNote) -> pa.Table:
+    def table(self, record: RequestRecord, on_note: OnNote) -> Rows:
         """Return the rows of a request that has ended, ascending; HistoryMismatch if their number is wrong."""
-        return pa.Table.from_batches(self.batches(record, on_note))
+        return Rows.concat(self.batches(record, on_note))
 
-    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[pa.RecordBatch]:
+    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[Rows]:
         """Yield the same rows in bounded memory; at least one batch, which may be empty.
 
         Their number is verified before the first batch, and that no time comes twice as they come.
@@ -52,21 +55,21 @@ class RelaySource:
                 note_expired(record, answer.snapshot_id, on_note)
             yield from _ascending(answer.batches(count))
 
-    def trades(self, ticker: str, span: TimeRange) -> pa.Table:
+    def trades(self, ticker: str, span: TimeRange) -> Rows:
         """Return the stored trades of a market in a range, by time and id; CatalogError without a table of them."""
         return self._market(Series(ticker, TRADES_PERIOD), span)
 
-    def snapshots(self, venue: str, span: TimeRange) -> pa.Table:
+    def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker.
 
         CatalogError without a table of them.
         """
         return self._market(Series(f"{ALL_SYMBOLS}.{venue}", TRADES_PERIOD), span)
 
-    def _market(self, series: Series, span: TimeRange) -> pa.Table:
+    def _market(self, series: Series, span: TimeRange) -> Rows:
         try:
             with closing(self._open(series, span, None)) as answer:
-                return without_bookkeeping(pa.Table.from_batches(answer.batches(answer.row_count)))
+                return without_bookkeeping(Rows.concat(answer.batches(answer.row_count)))
         except errors.RequestUnknown as error:
             raise errors.CatalogError(str(error)) from None
         except errors.RequestRefused as error:
@@ -100,7 +103,7 @@ class RelayedRows:
     row_count: int
     snapshot_id: int | None
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Iterator[Rows]:
         """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
         with closing(self.source._open(self.series, self.span, self.snapshot_id)) as answer:
             yield from _ascending(answer.batches(answer.row_count))
@@ -115,22 +118,22 @@ class _Answer:
         self._call = RelayServiceStub(self._channel).ReadRows(request)
         try:
             first = self._next()
-            self.schema = pa.ipc.read_schema(pa.py_buffer(first.data))
+            self._schema = first.data
             self.snapshot_id = first.snapshot_id if first.HasField("snapshot_id") else None
             self.row_count = self._next().row_count
         except BaseException:
             self.close()
             raise
 
-    def batches(self, count: int) -> Iterator[pa.RecordBatch]:
+    def batches(self, count: int) -> Iterator[Rows]:
         """Yield the first ``count`` rows; at least one batch, which may be empty. CatalogError if there are fewer."""
         left = count
         while left:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(self._next().data), self.schema).slice(0, left)
-            left -= batch.num_rows
-            yield batch
+            batch = Rows(read_ipc_stream(self._schema + self._next().data))
+            yield batch if batch.num_rows <= left else batch.slice(0, left)
+            left -= min(batch.num_rows, left)
         if not count:
-            yield pa.RecordBatch.from_pylist([], schema=self.schema)
+            yield Rows(read_ipc_stream(self._schema))
 
     def close(self) -> None:
         """End the call."""
@@ -153,16 +156,15 @@ class _Answer:
         return message
 
 
-def _ascending(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _ascending(batches: Iterator[Rows]) -> Iterator[Rows]:
     """Yield the batches; CatalogError if their times do not ascend."""
     last = -1
     for batch in batches:
-        opens = batch.column("open_time").cast(pa.int64())
-        if batch.num_rows:
-            ascends = pc.all(pc.greater(opens[1:], opens[:-1])).as_py() is not False
-            if not ascends or opens[0].as_py() <= last:
+        opens = int64_values(batch.column("open_time"))
+        if opens:
+            if opens[0] <= last or not all(map(lt, opens, islice(opens, 1, None))):
                 raise errors.CatalogError("the table has two rows for one time; `dexorder verify --repair` removes one")
-            last = opens[-1].as_py()
+            last = opens[-1]
         yield batch
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dexorder.chart_html import write_html
+from dexorder.rows import Rows
 from dexorder.services.exchange_sim.candles import CandleQuery
 from dexorder.services.exchange_sim.instruments import INSTRUMENTS
 from dexorder.services.exchange_sim.market import SyntheticMarket
@@ -43,7 +44,7 @@ def candles(period: str, count: int, *, skipped: range = range(0)) -> pa.Table:
 async def take(chromium: Browser, rows: pa.Table, picture: Path, size: tuple[int, int], *, dark: bool) -> None:
     """Write the chart and take its picture."""
     with tempfile.TemporaryDirectory() as folder:
-        write_html(rows, file := Path(folder) / "chart.html")
+        write_html(Rows(rows), file := Path(folder) / "chart.html")
         page = await chromium.page()
         await page.screen(*size, dark=dark, phone=size == PHONE)
         await page.goto(file.as_uri())

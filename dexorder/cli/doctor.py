@@ -34,7 +34,7 @@ from dexorder.supervisor.state import default_directory, process_alive, read_sta
 
 MIN_FREE_GIB = 2.0
 MIN_OPEN_FILES = 1_024
-_PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
+_PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "arro3-core", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
 _SETTINGS: tuple[type[BaseSettings], ...] = (
     RelaySettings,
     IngestorSettings,

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-EXTRAS = {"pg8000": "lake", "pyiceberg": "lake", "sqlalchemy": "lake", "plotly": "chart", "zmq": "events"}
+EXTRAS = {
+    "pg8000": "lake",
+    "pyarrow": "lake",
+    "pyiceberg": "lake",
+    "sqlalchemy": "lake",
+    "plotly": "chart",
+    "zmq": "events",
+}
 """Extra that brings a module; ``suite`` brings all that are not listed."""
 _OTHERS = frozenset(
     {

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
 
-import pyarrow as pa
-
 from dexorder.cli import output
 from dexorder.cli.sinks import Ends, FileRows, JsonRows, check_out, file_rows
+from dexorder.rows import Rows
 from dexorder.runs import STDOUT, OutputOptions
 
 
@@ -23,9 +22,7 @@ def check_options(options: OutputOptions, *, many: bool = False) -> None:
         raise ValueError("--chart can't be combined with --json; use --plot FILE.html")
 
 
-async def print_rows(
-    options: OutputOptions, batches: AsyncIterator[pa.RecordBatch], head: dict[str, Any], summary: str
-) -> None:
+async def print_rows(options: OutputOptions, batches: AsyncIterator[Rows], head: dict[str, Any], summary: str) -> None:
     """Write the rows where the options say, with ``head`` beside them in JSON and ``summary`` below them in text.
 
     If the rows themselves go to stdout, the text goes to stderr.
@@ -33,7 +30,7 @@ async def print_rows(
     err, is_piped = output.stderr(), options.out == STDOUT
     out = err if is_piped else output.stdout()
     ends = Ends(options.rows)
-    kept: list[pa.RecordBatch] | None = [] if options.chart or options.plot else None  # a chart needs all rows at once
+    kept: list[Rows] | None = [] if options.chart or options.plot else None  # a chart needs all rows at once
     with ExitStack() as files:
         sinks: list[Ends | FileRows | JsonRows] = [ends]
         if options.out is not None:
@@ -47,7 +44,7 @@ async def print_rows(
                 kept.append(batch)
         if options.as_json:
             printed.finish()
-    whole = None if kept is None else pa.Table.from_batches(kept)
+    whole = None if kept is None else Rows.concat(kept)
     if not options.as_json:
         if options.rows and not is_piped:
             out.print(output.rows_table(ends))

@@ -6,17 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import orjson
-import pyarrow as pa
 
+from dexorder.cli.file_writers import JSON_OPTIONS, Writer, open_writer, row_chunks
+from dexorder.rows import Rows
 from dexorder.runs import FORMATS, STDOUT, OutputOptions, file_format
-
-CHUNK_ROWS = 1_000
-"""Rows converted to Python values at once."""
-
-_JSON = orjson.OPT_NAIVE_UTC | orjson.OPT_UTC_Z
 
 
 class JsonRows:
@@ -24,16 +20,16 @@ class JsonRows:
 
     def __init__(self, stream: IO[bytes], head: dict[str, Any]) -> None:
         self._stream = stream
-        self._opening = orjson.dumps(head, option=_JSON | orjson.OPT_INDENT_2).removesuffix(b"\n}")
+        self._opening = orjson.dumps(head, option=JSON_OPTIONS | orjson.OPT_INDENT_2).removesuffix(b"\n}")
         self._opening += b',\n  "rows": [\n'
         self._between = b""
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, rows: Rows) -> None:
         """Write rows as objects, with times as UTC text and numbers that JSON cannot express as null."""
         self._begin()
-        for chunk in json_chunks(batch):
+        for chunk in row_chunks(rows):
             self._stream.write(self._between)
-            self._stream.write(chunk)
+            self._stream.write(orjson.dumps(chunk, option=JSON_OPTIONS)[1:-1])
             self._between = b",\n"
 
     def finish(self) -> None:
@@ -48,83 +44,31 @@ class JsonRows:
         self._opening = b""
 
 
-def json_chunks(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Yield the rows as comma-separated JSON objects, at most ``CHUNK_ROWS`` at a time; no part is empty."""
-    for rows in _row_chunks(batch):
-        yield orjson.dumps(rows, option=_JSON)[1:-1]
-
-
-def _row_chunks(batch: pa.RecordBatch) -> Iterator[list[dict[str, Any]]]:
-    for start in range(0, batch.num_rows, CHUNK_ROWS):
-        part = batch.slice(start, CHUNK_ROWS)
-        columns = [_values(column) for column in part.columns]
-        yield [dict(zip(part.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.Array[Any]) -> list[Any]:
-    # Without numpy, which a client need not have. Without a zone, as orjson would look up each value's.
-    times = pa.types.is_timestamp(column.type)
-    return (column.cast(pa.timestamp("us")) if times else column).to_pylist()
-
-
-class _JsonLines:
-    """Writer of one JSON object a line, with the methods of pyarrow's writers."""
-
-    def __init__(self, target: Path | IO[bytes]) -> None:
-        self._stream = target.open("wb") if isinstance(target, Path) else target
-        self._owned = isinstance(target, Path)
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Append rows, with values as in ``--json``."""
-        for rows in _row_chunks(batch):
-            self._stream.writelines(orjson.dumps(row, option=_JSON | orjson.OPT_APPEND_NEWLINE) for row in rows)
-
-    def close(self) -> None:
-        """Write the end."""
-        if self._owned:
-            self._stream.close()
-
-
 class FileRows:
-    """Rows in a file or a stream in one of the formats. See ``file_rows``."""
+    """Rows in a file or on stdout in one of the formats. See ``file_rows``."""
 
     def __init__(self, row_format: str, target: Path | IO[bytes]) -> None:
         self._format = row_format
         self._target = target
-        self._writer: Any = None
-        self._columns: list[int] = []
+        self._stream: IO[bytes] | None = None
+        self._writer: Writer | None = None
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows. The first batch, which may be empty, determines the columns."""
+    def write(self, rows: Rows) -> None:
+        """Append rows. The first ones, of which there may be none, determine the columns."""
         if self._writer is None:
-            self._writer = self._open(batch.schema)
-        self._writer.write_batch(batch.select(self._columns))
+            is_file = isinstance(self._target, Path)
+            self._stream = self._target.open("wb") if isinstance(self._target, Path) else self._target
+            self._writer = open_writer(self._format, self._stream, rows.schema, is_pipe=not is_file)
+        self._writer.write(rows)
 
     def close(self) -> None:
         """Write the end of the rows."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def _open(self, schema: pa.Schema) -> Any:
-        import pyarrow.csv
-        import pyarrow.parquet
-
-        is_csv = self._format == "csv"
-        self._columns = [i for i, field in enumerate(schema) if not (is_csv and pa.types.is_nested(field.type))]
-        schema = pa.schema([schema.field(i) for i in self._columns])
-        match self._format:
-            case "csv":
-                return pyarrow.csv.CSVWriter(self._target, schema)
-            case "jsonl":
-                return _JsonLines(self._target)
-            case "arrow" if isinstance(self._target, Path):
-                return pa.ipc.new_file(str(self._target), schema)
-            case "arrow":
-                return pa.ipc.new_stream(
-                    pa.PythonFile(cast(Any, self._target), mode="w"), schema
-                )  # a reader of a pipe can't look for the end of a file
-            case _:
-                return pyarrow.parquet.ParquetWriter(self._target, schema)
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            if self._stream is not None and self._stream is not self._target:
+                self._stream.close()
 
 
 @contextmanager
@@ -160,23 +104,22 @@ class Ends:
         self.count = 0
         self._head_size = (limit + 1) // 2
         self._tail_size = limit // 2
-        self.head: pa.Table | None = None
+        self.head: Rows | None = None
         """First half, the larger one of an odd limit; None before the first batch."""
-        self.tail: pa.Table | None = None
+        self.tail: Rows | None = None
         """Last half, without rows of the first; None before the first batch."""
 
-    def write(self, batch: pa.RecordBatch) -> None:
+    def write(self, rows: Rows) -> None:
         """Keep the rows that may be among the first or last."""
-        rows = pa.Table.from_batches([batch])
         room = self._head_size - (self.head.num_rows if self.head is not None else 0)
         self.head = _joined(self.head, rows.slice(0, room))
         tail = _joined(self.tail, rows.slice(room))
         self.tail = tail.slice(max(tail.num_rows - self._tail_size, 0))
-        self.count += batch.num_rows
+        self.count += rows.num_rows
 
 
-def _joined(before: pa.Table | None, rows: pa.Table) -> pa.Table:
-    return rows if before is None else pa.concat_tables([before, rows])
+def _joined(before: Rows | None, rows: Rows) -> Rows:
+    return rows if before is None else Rows.concat([before, rows])
 
 
 def check_out(options: OutputOptions, *, many: bool = False) -> None:

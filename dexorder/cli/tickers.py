@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-
 from dexorder.cli import output
 from dexorder.cli.sinks import file_rows
 from dexorder.cli.watch_view import price_text
@@ -22,13 +20,15 @@ def tickers(
     """Take a snapshot, store it, and print it: by ticker, or the ``top`` markets by quote volume."""
     with Client(relay) as client:
         found = client.snapshot_tickers(venue, timeout=timeout)
-    rows: list[dict[str, Any]] = [row for row in found.to_pylist() if text.lower() in row["ticker"].lower()]
+    every: list[dict[str, Any]] = found.to_pylist()
+    shown = [index for index, row in enumerate(every) if text.lower() in row["ticker"].lower()]
     if top is not None:
-        rows = sorted(rows, key=lambda row: row["quote_volume"] or 0.0, reverse=True)[:top]
+        shown = sorted(shown, key=lambda index: every[index]["quote_volume"] or 0.0, reverse=True)[:top]
+    rows = [every[index] for index in shown]
     is_piped = options.out == STDOUT
     if options.out is not None:
         with file_rows(options) as sink:
-            sink.write(pa.RecordBatch.from_pylist(rows, schema=found.schema))
+            sink.write(found.take(shown))
         if not is_piped:
             output.stderr().print(f"rows: {options.out}")
     if options.as_json:

@@ -7,6 +7,7 @@ import time
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dexorder.rows import Rows
 from dexorder.services.common.model.periods import PERIOD_SECONDS
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.times import SECOND_NS
@@ -42,8 +43,9 @@ def candles_of(market: SyntheticMarket, period: str, span: TimeRange, *, now_ns:
     )
 
 
-def assert_equal(rows: pa.Table, expected: pa.Table) -> None:
+def assert_equal(found: Rows | pa.Table, expected: pa.Table) -> None:
     """Assert the same keys in the same number, and the same values bit for bit."""
+    rows = found.to_arrow() if isinstance(found, Rows) else found
     times = pc.cast(rows["open_time"], pa.int64())
     assert len(pc.unique(times)) == len(rows), "duplicate rows"
     assert len(rows) == len(expected)

@@ -8,12 +8,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from os import SEEK_END
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
+from arro3.core import DataType, RecordBatch
+from arro3.io import infer_csv_schema, read_csv, read_parquet
 
 from dexorder.errors import DexorderError
 from dexorder.services.common.model.errors import InvalidRequest
@@ -44,16 +44,18 @@ def read_rows(source: str, stdin: IO[str]) -> Iterator[list[dict[str, Any]]]:
         if source == "-":
             yield from _json_lines(stdin, "stdin")
         elif source.endswith(".parquet"):
-            with pq.ParquetFile(source) as file:
-                yield from map(_arrow_rows, file.iter_batches(_ROWS))
+            _check_parquet(Path(source))
+            yield from map(_arrow_rows, read_parquet(source, batch_size=_ROWS))
         elif source.endswith(".csv"):
-            yield from map(_arrow_rows, pyarrow.csv.open_csv(source))
+            yield from map(_arrow_rows, read_csv(source, _csv_schema(source), has_header=True, batch_size=_ROWS))
         elif source.endswith((".jsonl", ".ndjson")):
             with Path(source).open() as lines:
                 yield from _json_lines(lines, source)
         else:
             raise TableError(f"--input {source}: use .parquet, .csv, .jsonl, .ndjson, or - for JSON lines on stdin")
-    except (OSError, pa.ArrowException) as error:
+    except TableError:
+        raise
+    except Exception as error:  # arro3 has no class of its own for a file that it can't read
         raise TableError(f"--input {source}: {error}") from None
 
 
@@ -159,16 +161,32 @@ def _json_lines(lines: Iterable[str], name: str) -> Iterator[list[dict[str, Any]
     yield rows
 
 
-def _arrow_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def _check_parquet(file: Path) -> None:
+    # arro3 panics at one that is cut off.
+    with file.open("rb") as data:
+        start, end = data.read(4), data.seek(0, SEEK_END)
+        data.seek(max(end - 4, 0))
+        if not start == data.read(4) == b"PAR1":
+            raise TableError(f"--input {file}: not a whole Parquet file")
+
+
+def _csv_schema(source: str) -> Any:
+    schema = infer_csv_schema(source, has_header=True)  # of all lines: a later one may have a fraction or a text
+    if not schema.names:
+        raise TableError(f"--input {source}: the file is empty")
+    return schema
+
+
+def _arrow_rows(batch: RecordBatch) -> list[dict[str, Any]]:
     columns = []
     for column in batch.columns:
         kind = column.type
-        if pa.types.is_timestamp(kind):
-            column = column.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
-        elif pa.types.is_date(kind):
-            column = column.cast(pa.timestamp("ns")).cast(pa.int64())
+        if DataType.is_timestamp(kind):
+            column = column.cast(DataType.timestamp("ns", tz=kind.tz)).cast(DataType.int64())
+        elif DataType.is_date(kind):
+            column = column.cast(DataType.timestamp("ns")).cast(DataType.int64())
         columns.append(column.to_pylist())
-    return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [dict(zip(batch.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _time_ns(column: str, value: Any) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.chart_html import write_html
+from dexorder.rows import Rows
 from tests.browser import Browser
 from tests.unit.dexorder.test_chart_html import table
 
@@ -20,7 +21,7 @@ INK = "getComputedStyle(document.querySelector('.ytick text')).fill"
 async def test_chart_fits_the_screen_shows_volume_and_follows_the_scheme(
     chromium: Browser, tmp_path: Path, count: int, shown: int
 ) -> None:
-    write_html(table(count), file := tmp_path / "chart.html")
+    write_html(Rows(table(count)), file := tmp_path / "chart.html")
     for width, height in ((390, 780), (1280, 720)):
         page = await chromium.page()
         await page.screen(width, height, phone=width == 390)

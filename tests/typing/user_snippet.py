@@ -6,9 +6,7 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import assert_type
 
-import pyarrow as pa
-
-from dexorder import AsyncClient, Client, HistoryError, HistoryRequest, Notification, Progress, make_request
+from dexorder import AsyncClient, Client, HistoryError, HistoryRequest, Notification, Progress, Rows, make_request
 from dexorder.services.common.model.coverage import Coverage
 from dexorder.services.common.model.history import RequestRecord
 
@@ -19,8 +17,8 @@ def blocking() -> None:
 
     with Client("127.0.0.1:50051") as client:
         rows = client.history("BTC/USDT.SIM", "1h", dt.date(2024, 1, 1), "now", on_progress=on_progress)
-        assert_type(rows, pa.Table)
-        assert_type(client.history(["BTC/USDT.SIM", "ETH/USDT.SIM"], 3600, "-30d", parallel=4), pa.Table)
+        assert_type(rows, Rows)
+        assert_type(client.history(["BTC/USDT.SIM", "ETH/USDT.SIM"], 3600, "-30d", parallel=4), Rows)
         assert_type(client.notifications("RESPONSE:me", after=7), Iterator[Notification])
         assert_type(client.coverage("BTC/USDT.SIM", "1h"), Coverage)
         assert_type(client.list_requests(limit=3), list[RequestRecord])
@@ -34,7 +32,7 @@ def blocking() -> None:
 
 async def asynchronous() -> None:
     async with AsyncClient() as client:
-        assert_type(await client.history("BTC/USDT.SIM", "1h", "-1d"), pa.Table)
+        assert_type(await client.history("BTC/USDT.SIM", "1h", "-1d"), Rows)
         async for notification in client.notifications("REVISED:BTC/USDT.SIM"):
             assert_type(notification, Notification)
     try:

@@ -1,8 +1,9 @@
 """Points to frames, many at a time.
 
 Points one after another usually have the same names of fields. Such a run is encoded by columns: the bytes that are the
-same in all of its messages are copied, and numpy puts times and doubles between them. Short runs, and those in which a
-field has values of several types, use a protobuf message for each point, which takes twice the time.
+same in all of its messages are copied, and numpy puts times and doubles between them. Short runs, those in which a
+field has values of several types, and a client without numpy use a protobuf message for each point, which takes twice
+the time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    np = None  # type: ignore[assignment]
 
 from dexorder.services.common.udf.framing import MAX_VARINT_BYTES, encode_varint
 from dexorder.services.common.udf.points import Point, Value
@@ -86,7 +90,8 @@ class PointWriter:
     def _write(
         self, times: Sequence[int], names: Sequence[str], columns: Sequence[Column], constants: Sequence[bytes]
     ) -> None:
-        parts = _by_columns(times, names, columns) if len(times) >= _SHORTEST_RUN else None
+        is_run = np is not None and len(times) >= _SHORTEST_RUN
+        parts = _by_columns(times, names, columns) if is_run else None
         if parts is None:
             rows: Iterable[Column] = zip(*columns, strict=True) if columns else [()] * len(times)
             parts = [[_body(time, names, row) for time, row in zip(times, rows, strict=True)]]

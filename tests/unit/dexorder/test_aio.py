@@ -3,12 +3,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
 from dexorder import AsyncClient, Client, aio, connection, errors, reading
 from dexorder.request import make_request
+from dexorder.rows import Rows
 from dexorder.services.common.model.history import Progress, RequestState
 from dexorder.services.common.model.instrument import InstrumentList, ListedInstrument
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
@@ -258,7 +258,7 @@ async def test_batches_together_are_the_rows(
         whole = await client.read(done)
     with Client(fake.address) as client_:
         again = list(client_.read_batches(done))
-    assert pa.Table.from_batches(batches) == whole == pa.Table.from_batches(again)
+    assert Rows.concat(batches) == whole == Rows.concat(again)
     assert max(batch.num_rows for batch in batches) == 4
 
 

@@ -4,14 +4,15 @@ import pyarrow as pa
 from rich.cells import cell_len
 
 from dexorder.chart import DOWN, UP, bars, candle_chart
+from dexorder.rows import Rows
 from tests.fakes.candle_table import TICKER, candles
 
 
-def table(*rows: tuple[float, float, float, float, float]) -> pa.Table:
+def table(*rows: tuple[float, float, float, float, float]) -> Rows:
     plain = candles(TICKER, 0, len(rows)).select(["ticker", "period_seconds", "open_time"])
     for i, name in enumerate(("open", "high", "low", "close", "volume")):
         plain = plain.append_column(name, pa.array([row[i] for row in rows], pa.float64()))
-    return plain
+    return Rows(plain)
 
 
 def test_chart_of_three_candles() -> None:

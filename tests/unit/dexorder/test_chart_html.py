@@ -14,6 +14,7 @@ import pytest
 
 from dexorder.chart import Bar
 from dexorder.chart_html import GAP_SHARE, MAX_BARS, describe, gaps, labels, write_html
+from dexorder.rows import Rows
 from dexorder.services.common.model.times import SECOND_NS
 from tests.fakes.candle_table import START
 
@@ -36,7 +37,7 @@ def table(count: int, ticker: str = "BTC/USDT.SIM", skipped: tuple[range, ...] =
 
 def written(folder: Path, rows: pa.Table, **more: Any) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
     """Write a chart; return the page without plotly's own code, its traces and its layout."""
-    write_html(rows, file := folder / "new" / "chart.html", **more)
+    write_html(Rows(rows), file := folder / "new" / "chart.html", **more)
     page = file.read_text()
     own = re.sub(r"<script[^>]*>/\*\*.*?</script>", "", page, flags=re.DOTALL)
     assert len(own) < len(page) - 1_000_000, "plotly's code is part of the file"

@@ -9,7 +9,14 @@ import pytest
 
 from tests.fakes.relay_server import FakeRelay
 
-EXAMPLES = {"dexorder": 3, "dexorder.client": 5, "dexorder.moments": 1, "dexorder.request": 2}
+EXAMPLES = {
+    "dexorder": 3,
+    "dexorder.client": 5,
+    "dexorder.columns": 5,
+    "dexorder.moments": 1,
+    "dexorder.request": 2,
+    "dexorder.rows": 7,
+}
 """Modules, and the number of examples that each has."""
 
 

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.cli import sinks
+from dexorder.cli import file_writers
 from dexorder.cli.sinks import Ends, JsonRows, check_out, file_rows
+from dexorder.rows import Rows
 from dexorder.runs import STDOUT, OutputOptions
 
 _FIELDS: list[Any] = [
@@ -28,16 +29,16 @@ _FIELDS: list[Any] = [
 SCHEMA = pa.schema(_FIELDS)
 
 
-def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
+def batch(*rows: dict[str, Any]) -> Rows:
+    return Rows(pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA))
 
 
-def numbered(count: int, first: int = 0) -> pa.RecordBatch:
+def numbered(count: int, first: int = 0) -> Rows:
     start = datetime(2024, 1, 1, tzinfo=UTC)
     return batch(*({"open_time": start + timedelta(hours=i), "open": float(i)} for i in range(first, first + count)))
 
 
-def printed(*batches: pa.RecordBatch) -> Any:
+def printed(*batches: Rows) -> Any:
     stream = io.BytesIO()
     rows = JsonRows(stream, {"status": "OK", "missing": []})
     for part in batches:
@@ -68,7 +69,7 @@ def test_json_values_are_exact() -> None:
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [0, 3, 0, 2], [7]])
 def test_json_is_one_object_for_any_batches(sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(file_writers, "CHUNK_ROWS", 3)
     first = 0
     batches = []
     for size in sizes:

@@ -56,7 +56,7 @@ class Whole:
 
     async def rows(self, ended: Ended) -> dict[int, list[float]]:
         """Return the rows of a request that ended OK by open time, read as a client does; see `by_open`."""
-        return by_open(await self.client.read(ended))
+        return by_open((await self.client.read(ended)).to_arrow())
 
     def fetched(self) -> list[TimeRange]:
         """Return the ranges that the pages of all dispatches settled, in time order."""

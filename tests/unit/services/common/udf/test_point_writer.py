@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.udf import messages
+from dexorder.services.common.udf import messages, point_writer
 from dexorder.services.common.udf.framing import FrameSplitter
 from dexorder.services.common.udf.points import Batch, Point, Value
 from dexorder.services.gen.udf import udf_pb2 as pb
@@ -41,6 +41,14 @@ def test_literal_bytes_of_a_run() -> None:
     size = len(bytes.fromhex(body))
     assert size > 75 and frames[0] == bytes((size + 3, 0x8A, 0x01, size)) + bytes.fromhex(body)
     assert frames[1] == frames[0].replace(b"\xff" * 8 + b"\x7f", b"\xfe" + b"\xff" * 7 + b"\x7f", 1)
+
+
+def test_a_run_without_numpy_has_the_same_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields: dict[str, Value] = {"d": 1.0, "i": -1, "s": "x", "b": True}
+    points = [Point(NOW_NS + n, {"t": "a"}, fields, "n", ("t",)) for n in range(RUN)]
+    by_columns = decoded(points)
+    monkeypatch.setattr(point_writer, "np", None)
+    assert decoded(points) == by_columns and len(by_columns) == RUN
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

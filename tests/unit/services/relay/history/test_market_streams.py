@@ -19,6 +19,7 @@ import pytest
 from dexorder import AsyncClient, aio
 from dexorder.errors import CatalogError, RequestRefused
 from dexorder.relayed import RelaySource
+from dexorder.rows import Rows
 from dexorder.services.common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable
 from dexorder.services.common.model.time_range import TimeRange
 from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
@@ -59,8 +60,9 @@ async def both(s: Suite, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple
         yield direct, relayed
 
 
-def same(first: pa.Table, second: pa.Table) -> bool:
+def same(one: Rows, other: Rows) -> bool:
     """Return whether two tables have the same rows in the same order; forms of text may differ."""
+    first, second = one.to_arrow(), other.to_arrow()
     return bool(first.column_names == second.column_names and first.cast(second.schema).equals(second))
 
 
