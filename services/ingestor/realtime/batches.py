@@ -15,7 +15,8 @@ from dexorder.services.common.model.times import SECOND_NS
 from dexorder.services.ingestor.realtime.trade import Trade
 
 MAX_BATCH_NS = SECOND_NS // 10
-MAX_BATCH_TRADES = 500
+MAX_BATCH_TRADES = 5_000
+"""About 300 kB. An overloaded process takes seconds for a call of the gateway, so a backlog needs large records."""
 HEARTBEAT_NS = 60 * SECOND_NS
 
 
