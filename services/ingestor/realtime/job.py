@@ -32,7 +32,8 @@ from dexorder.services.ingestor.config import IngestorSettings
 from dexorder.services.ingestor.exchange.dialects.live_trades import TradeSeries
 from dexorder.services.ingestor.exchange.failures import ExchangeFailure
 from dexorder.services.ingestor.exchange.live_queries import LiveQueries
-from dexorder.services.ingestor.exchange.live_sockets import LiveSockets
+from dexorder.services.ingestor.exchange.live_sockets import LiveSockets, Subscription
+from dexorder.services.ingestor.exchange.socket_thread import Received
 from dexorder.services.ingestor.exchange.validation import BadAnswer
 from dexorder.services.ingestor.metrics import IngestorMetrics
 from dexorder.services.ingestor.publisher import Publisher
@@ -145,31 +146,27 @@ class RealtimeJob:
         if not sockets.can_watch:
             log.warning("ccxt.pro has no trades of this exchange: REST only", exchange=self._venue)
             return
-        with sockets.watching(self._symbol):
-            await self._watch(sockets, series)
+        with sockets.watching(self._symbol) as subscription:
+            await self._watch(subscription, series)
 
-    async def _watch(self, sockets: LiveSockets, series: TradeSeries) -> None:
+    async def _watch(self, subscription: Subscription, series: TradeSeries) -> None:
         pause = _RECONNECT_SECONDS
         while True:
             try:
-                rows = await sockets.watch(self._symbol)
-                received_ns = self._clock.wall_ns()
-                trades = [series.read(row, received_ns) for row in rows]
+                for message in await subscription.next():
+                    self._take(message, series)
                 pause = _RECONNECT_SECONDS
-                self._received(trades)
-            except BadAnswer as error:
-                self._services.metrics.bad_messages.labels(self._venue).inc()
-                log.info("message of the socket dropped", exchange=self._venue, reason=str(error)[:200])
             except ccxt.BaseError as error:
                 self._disconnected(str(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_RECONNECT_SECONDS)
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                self._disconnected("ccxt.pro cancelled the call")  # it does so when it closes a socket
-                await asyncio.sleep(pause)
+
+    def _take(self, message: Received, series: TradeSeries) -> None:
+        try:
+            self._received([series.read(row, message.received_ns) for row in message.rows])
+        except BadAnswer as error:
+            self._services.metrics.bad_messages.labels(self._venue).inc()
+            log.info("message of the socket dropped", exchange=self._venue, reason=str(error)[:200])
 
     def _received(self, trades: Sequence[Trade]) -> None:
         released = self._feed.received(trades, now_ns=self._clock.monotonic_ns())
