@@ -8,57 +8,43 @@ followed to its end whatever restarts meanwhile.
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dexorder import connection, errors
+from dexorder.aio_coverage import CoverageCalls
 from dexorder.aio_realtime import RealtimeCalls
+from dexorder.aio_rows import RowCalls
 from dexorder.aio_udf import UdfCalls
-from dexorder.answers import TABLE, RowSource, Stored, catalog_is_set, is_here
+from dexorder.answers import TABLE
 from dexorder.connection import Connection, relay_address
-from dexorder.ended import Ended, history_error
+from dexorder.ended import Ended
 from dexorder.many import fetch_many
 from dexorder.moments import Moment
 from dexorder.notebook import ProgressView, is_notebook
-from dexorder.request import check_ticker, make_request, read_part
+from dexorder.request import make_request
 from dexorder.services.common import tracing
-from dexorder.services.common.model.coverage import (
-    Coverage,
-    CoveragePage,
-    CoverageRange,
-    VerificationProgress,
-    VerificationResult,
-)
 from dexorder.services.common.model.history import (
     HistoryRequest,
     Notification,
     Progress,
     RequestRecord,
     RequestState,
-    RequestStatus,
 )
-from dexorder.services.common.model.instrument import InstrumentList, Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder.services.common.model.instrument import InstrumentList
 from dexorder.services.common.rpc.history_messages import (
-    decode_coverage_page,
-    decode_coverage_range,
     decode_instruments,
     decode_notification,
     decode_progress,
     decode_record,
-    decode_verification,
-    decode_verification_progress,
     encode_request,
 )
 from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
 from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.traces import fetch_span, history_span, read_span
+from dexorder.traces import fetch_span, history_span
 from dexorder.triggers import AsyncTriggers
 
 if TYPE_CHECKING:
@@ -72,7 +58,7 @@ T = TypeVar("T")
 OnProgress = Callable[[Progress], None]
 
 
-class AsyncClient(RealtimeCalls, UdfCalls):
+class AsyncClient(RowCalls, CoverageCalls, RealtimeCalls, UdfCalls):
     """Connection to one relay. Use it as an async context manager, in the event loop that created it."""
 
     def __init__(
@@ -302,64 +288,6 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         tracing.current().event("notification received", {"dexorder.status": str(record.status)})
         return Ended(record, notification or _notification_of(record))
 
-    async def read(self, ended: Ended, *, partial: bool = False) -> Rows:
-        """Return the rows of a request that ended OK, at the announced snapshot; raises the errors of ``history``.
-
-        If that snapshot has expired, the current one is read, provided that it has as many rows; ``on_note`` is called.
-        With ``partial``, the rows that another status left in the range are returned as well.
-        """
-        with read_span():
-            source = await self._source(ended, partial)
-            return await asyncio.to_thread(source.table, ended.record, self._connection.on_note)
-
-    async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[Rows, None]:
-        """Yield the same rows in the same order, in batches, in bounded memory.
-
-        Their number is verified before the first batch. There is at least one batch, which may be empty.
-        """
-        source = await self._source(ended, partial)
-        async for batch in in_thread(source.batches(ended.record, self._connection.on_note)):
-            yield batch
-
-    async def read_stored(
-        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
-    ) -> Rows:
-        """Return the rows of a series that the table has now, all of them or between two times; nothing is fetched.
-
-        The rows are ascending by ``open_time``; ``coverage`` says whether the range is complete.
-        """
-        from dexorder.rows import Rows
-
-        found = await self.find_stored(ticker, period, since, until)
-        return await asyncio.to_thread(lambda: Rows.concat(found.batches()))
-
-    async def find_stored(
-        self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
-    ) -> Stored:
-        """Count these rows at the current snapshot. The value's ``batches`` reads them, and blocks."""
-        check_ticker(ticker)
-        seconds, start_ns, end_ns = read_part(period, since, until)
-        span = TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
-        source = await self._rows()
-        return await asyncio.to_thread(source.stored, Series(ticker, seconds), span)
-
-    async def _source(self, ended: Ended, partial: bool) -> RowSource:
-        if ended.record.status is not RequestStatus.OK and not partial:
-            raise history_error(ended.record)
-        return await self._rows()
-
-    async def _rows(self) -> RowSource:
-        """Return where rows are read: the catalog if it is set here or is a file of this machine, else the relay."""
-        if self._catalog is None and not catalog_is_set(os.environ):
-            answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
-            if not is_here(answer.properties) or find_spec("pyiceberg") is None:
-                from dexorder.relayed import RelaySource
-
-                return RelaySource(self.relay)
-        from dexorder.catalog_source import CatalogSource
-
-        return CatalogSource(*(self._catalog or await self.catalog()))
-
     async def get_request(self, request_id: str) -> RequestRecord:
         """Return the record of a request; RequestUnknown if there is none."""
         answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
@@ -393,80 +321,6 @@ class AsyncClient(RealtimeCalls, UdfCalls):
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
         return decode_instruments(venue, answer)
-
-    async def coverage(
-        self,
-        ticker: str,
-        period: str | int,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        *,
-        detail: bool = False,
-    ) -> Coverage:
-        """Return the coverage of a series: all of it, or between two times, rounded down to the period's grid.
-
-        Period ``trades`` returns the ranges in which the stored trades of a market are complete. With ``detail`` it
-        includes the pages behind the ranges. Raises RequestRefused if the relay refuses the request.
-        """
-        seconds, start_ns, end_ns = read_part(period, since, until, trades=True)
-        request = pb.GetCoverageRequest(
-            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
-        )
-        known, pages = list[CoverageRange](), list[CoveragePage]()
-        async with aclosing(self._connection.answers(self._stub.GetCoverage, request)) as answers:
-            async for answer in answers:
-                known += map(decode_coverage_range, answer.ranges)
-                pages += map(decode_coverage_page, answer.pages)
-        return Coverage(ticker, seconds, tuple(known), tuple(pages))
-
-    async def verify(
-        self,
-        ticker: str,
-        period: str | int,
-        since: Moment | None = None,
-        until: Moment | None = None,
-        *,
-        repair: bool = False,
-        values: bool = True,
-        on_progress: Callable[[VerificationProgress], None] | None = None,
-    ) -> VerificationResult:
-        """Compare the table with the coverage of a series: all of it, or between two times, rounded down to the grid.
-
-        Args:
-            repair: Remove rows that the table must not have, retract coverage of lost, unsure and differing ones and
-                submit requests for these; ``wait`` follows the requests.
-            values: Compare the values with the exchange's coarser candles too, which an ingestor fetches. With
-                ``repair``, return when all requests have ended and their ranges were compared again.
-            on_progress: Called at each change.
-
-        Raises:
-            RequestRefused: The relay refuses the request; the message names the field and its value.
-            TableUnavailable: The relay can't read or change the table now; the message has the cause.
-            RelayUnreachable: The connection broke; verify again.
-        """
-        seconds, start_ns, end_ns = read_part(period, since, until)
-        request = pb.VerifyCoverageRequest(
-            ticker=ticker,
-            period_seconds=seconds,
-            start_time=start_ns,
-            end_time=end_ns,
-            repair=repair,
-            values=values,
-        )
-        async with aclosing(self._connection.answers(self._stub.VerifyCoverage, request)) as answers:
-            async for answer in answers:
-                if answer.HasField("result"):
-                    return decode_verification(Series(ticker, seconds), answer.result)
-                if on_progress is not None:
-                    on_progress(decode_verification_progress(answer.progress))
-        raise errors.DexorderError("the relay's answer ended without a result; verify again")
-
-    async def catalog(self) -> tuple[str, dict[str, str]]:
-        """Return the name and pyiceberg properties of the catalog, overridden by the environment."""
-        answer = await self._call(self._stub.GetCatalog, pb.GetCatalogRequest())
-        from dexorder import reading
-
-        return reading.catalog_properties(answer.name, dict(answer.properties))
 
     async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
         """Return the notification, or None if it does not arrive within ``GRACE_SECONDS`` of the end."""
@@ -519,12 +373,6 @@ def _reporter(
             on_progress(now)
 
     return report
-
-
-async def in_thread(values: Iterator[T]) -> AsyncIterator[T]:
-    """Yield the values of an iterator that blocks; each is computed in a thread."""
-    while (value := await asyncio.to_thread(next, values, None)) is not None:
-        yield value
 
 
 def without_repeats(callback: Callable[[T], None]) -> Callable[[T], None]:

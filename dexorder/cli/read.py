@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dexorder.aio import AsyncClient, in_thread, without_repeats
+from dexorder.aio import AsyncClient, without_repeats
+from dexorder.aio_rows import in_thread
 from dexorder.answers import TABLE, Stored
 from dexorder.cli import output, progress
 from dexorder.cli.queries import shares
