@@ -302,6 +302,7 @@ END
                 then="assert sum(written) >= 100 + records.count()",
             ),
         ),
+        prepared_by=HISTORY,
         names=SPARK + PYNUMAFLOW,
     ),
     "docs/tracing.md": Page(
