@@ -143,12 +143,13 @@ class Client:
 
     def _iterate(self, values: AsyncGenerator[T, None]) -> Iterator[T]:
         """Yield the values of an async generator; close it when the caller stops."""
+        alone = asyncio.Lock()  # after Ctrl-C the last call may still be ending
         try:
-            while (value := self._run(_next(values))) is not None:
+            while (value := self._run(_next(values, alone))) is not None:
                 yield value
         finally:
             if not self._loop.is_closed():
-                self._run(values.aclose())
+                self._run(_close(values, alone))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -159,5 +160,11 @@ class Client:
             raise
 
 
-async def _next(values: AsyncIterator[T]) -> T | None:
-    return await anext(values, None)
+async def _next(values: AsyncIterator[T], alone: asyncio.Lock) -> T | None:
+    async with alone:
+        return await anext(values, None)
+
+
+async def _close(values: AsyncGenerator[T, None], alone: asyncio.Lock) -> None:
+    async with alone:
+        await values.aclose()

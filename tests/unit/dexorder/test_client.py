@@ -1,0 +1,30 @@
+"""The blocking client, without a relay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from dexorder import Client
+
+
+def test_ctrl_c_ends_an_iteration_whose_generator_takes_its_time_to_end() -> None:
+    ended = []
+
+    async def values() -> AsyncGenerator[int, None]:
+        yield 1
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append("generator")
+
+    with Client("127.0.0.1:1") as client, pytest.raises(KeyboardInterrupt):
+        for each in client._iterate(values()):
+            ended.append(f"value {each}")
+    assert ended == ["value 1", "generator"]
