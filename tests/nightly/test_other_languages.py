@@ -59,6 +59,7 @@ def copy(language: str, tmp_path: Path) -> Path:
     ignored = shutil.ignore_patterns("gen", "node_modules", "package-lock.json", "target", "Cargo.lock")
     shutil.copytree(CLIENTS / language, folder, ignore=ignored)
     shutil.copytree(ROOT / "protos", tmp_path / "protos")
+    shutil.copy(ROOT / "buf.yaml", tmp_path)  # the modules, of which one imports the other
     return folder
 
 
@@ -68,8 +69,9 @@ def test_the_go_client(relay: FakeRelay, tmp_path: Path) -> None:
     for plugin in PLUGINS:
         need("go", "install", plugin, folder=tmp_path, path=path)
     protos = ("../../../protos", "--path", "../../../protos/dexorder")
-    need("buf", "generate", *protos, "--template", "buf.gen.yaml", folder=folder, path=path)
+    need("buf", "generate", *protos, "--include-imports", "--template", "buf.gen.yaml", folder=folder, path=path)
     need("go", "mod", "init", "dexorder.com/proto", folder=folder / "gen", path=path)
+    need("go", "mod", "tidy", folder=folder, path=path)  # the version of Go here may be newer
     need("go", "build", "-o", "client", ".", folder=folder, path=path)
     check(relay, "./client", folder=folder)
 
