@@ -24,7 +24,12 @@ def test_ctrl_c_ends_an_iteration_whose_generator_takes_its_time_to_end() -> Non
             await asyncio.sleep(0.05)
             ended.append("generator")
 
-    with Client("127.0.0.1:1") as client, pytest.raises(KeyboardInterrupt):
-        for each in client._iterate(values()):
-            ended.append(f"value {each}")
+    # A shell starts a process in the background with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with Client("127.0.0.1:1") as client, pytest.raises(KeyboardInterrupt):
+            for each in client._iterate(values()):
+                ended.append(f"value {each}")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended == ["value 1", "generator"]

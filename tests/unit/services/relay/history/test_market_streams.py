@@ -16,7 +16,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from dexorder import AsyncClient, aio
+from dexorder import AsyncClient, aio_rows
 from dexorder.errors import CatalogError, RequestRefused
 from dexorder.relayed import RelaySource
 from dexorder.rows import Rows
@@ -52,7 +52,7 @@ async def both(s: Suite, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple
     """Give a client that reads the catalog, and one that can't reach it."""
     for name in ("NAME", "URI", "WAREHOUSE"):
         monkeypatch.delenv(f"DEXORDER_CATALOG_{name}", raising=False)
-    monkeypatch.setattr(aio, "is_here", lambda properties: False)
+    monkeypatch.setattr(aio_rows, "is_here", lambda properties: False)
     folder = s.folder
     place = "dexorder", {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     async with AsyncClient(s.running.address, place) as direct, AsyncClient(s.running.address) as relayed:

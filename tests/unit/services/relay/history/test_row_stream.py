@@ -11,7 +11,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from dexorder import AsyncClient, aio
+from dexorder import AsyncClient, aio_rows
 from dexorder.errors import CatalogError, HistoryMismatch, RequestRefused
 from dexorder.relayed import RelaySource
 from dexorder.rows import Rows
@@ -75,7 +75,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this machine one that can't open the catalog."""
     for name in ("NAME", "URI", "WAREHOUSE"):
         monkeypatch.delenv(f"DEXORDER_CATALOG_{name}", raising=False)
-    monkeypatch.setattr(aio, "is_here", lambda properties: False)
+    monkeypatch.setattr(aio_rows, "is_here", lambda properties: False)
     monkeypatch.setattr("dexorder.reading.load_table", None)
 
 
