@@ -32,7 +32,7 @@ $(STAMP): $(LOCKS) pyproject.toml
 	@touch $@
 
 classes: setup  ## Keep Spark's and Kafka's classes beside .venv: a minute once, then each starts in two thirds of the CPU time.
-	@$(PY) -m dexorder.spark.runtime.class_archive
+	@$(PY) -m dexorder_spark.runtime.class_archive
 	@$(PY) -m dexorder.supervisor.kafka_archive
 
 demo: setup  ## The whole suite on loopback: one request, its rows, a chart, the notification.
@@ -67,7 +67,7 @@ soak: classes  ## Long campaigns; results under bench/results.
 bench: setup  ## Measure; see bench/README.md for the single scripts.
 	@ls bench/*.py
 
-proto: setup  ## Write services/gen from the protos.
+proto: setup  ## Write services/common/dexorder_protos from the protos.
 	$(PY) protos/generate.py
 
 docs: setup  ## Write docs/settings.md from the settings classes.

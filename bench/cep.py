@@ -13,8 +13,8 @@ import argparse
 import random
 import time
 
-from dexorder.services.common.cep import CompiledTrigger, Engine, compile_trigger
 from dexorder.testing import report
+from dexorder_cep import CompiledTrigger, Engine, compile_trigger
 
 MINUTE_NS = 60_000_000_000
 WARM_CANDLES = 25

@@ -24,15 +24,15 @@ from typing import Any
 import grpc
 import zmq.asyncio
 
-from dexorder.services.common.kafka.page_record import page_value
-from dexorder.services.common.model.page import Candle, Kind, PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
 from dexorder.testing import report
 from dexorder.testing.processes import free_block
+from dexorder_common.kafka.page_record import page_value
+from dexorder_common.model.page import Candle, Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import catalog_settings, environment, make_tables
@@ -65,13 +65,13 @@ class Rig:
             "DEXORDER_SPARK_RELAY": self.relay_address,
             "DEXORDER_SPARK_TRIGGER_FOLDER": str(folder / "triggers"),
         }
-        self._processes = [subprocess.Popen([sys.executable, "-m", "dexorder.services.relay"], cwd=ROOT, env=env)]
+        self._processes = [subprocess.Popen([sys.executable, "-m", "dexorder_relay"], cwd=ROOT, env=env)]
         self._jobs: dict[str, str] = {}
         self._pages = 0
 
     def start_triggers(self) -> subprocess.Popen[bytes]:
         """Start the triggers' process."""
-        command = [sys.executable, "-m", "dexorder.spark.cep"]
+        command = [sys.executable, "-m", "dexorder_spark.cep"]
         process = subprocess.Popen(command, cwd=ROOT, env=self._env, stdin=subprocess.PIPE)
         self._processes.append(process)
         return process

@@ -22,11 +22,11 @@ import grpc
 import numpy as np
 
 from bench.parts.latency import one_request
-from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder.supervisor.plan import PARTS
 from dexorder.testing import report
 from dexorder.testing.oracle import minutes
 from dexorder.testing.suite import Suite, running_suite
+from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 
 REQUEST_SECONDS = 2.0
 CANDLES = 60

@@ -34,12 +34,12 @@ from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.ended import Ended
 from dexorder.request import make_request
-from dexorder.services.common.model.periods import count_periods, floor_to_grid
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
 from dexorder.testing import report
 from dexorder.testing.oracle import VALUES
 from dexorder.testing.suite import Suite, running_suite
+from dexorder_common.model.periods import count_periods, floor_to_grid
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
 
 DAY_SECONDS = 86_400
 STAGES = (
@@ -123,7 +123,7 @@ def run(suite: Suite, symbol: str, expected: pa.Table) -> tuple[list[tuple[str, 
         ("candles a second, submit to notification", f"{len(expected) / first.wait_seconds:,.0f}"),
         ("reading the rows from Iceberg, s", f"{first.read_seconds:.1f}"),
         ("the same request again, submit to notification, s", f"{again.wait_seconds:.2f}"),
-        ("slots", "4 (exchanges/sim.yaml)"),
+        ("slots", "4 (the shipped file `sim`)"),
         ("throttle", "ccxt's own for binance, 20 ms a klines call"),
         *((title, f"{value:,.1f}") for title, value in stages),
         *((f"CPU of {part} during the request, s", f"{value:.1f}") for part, value in cpu.items()),

@@ -25,22 +25,22 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import claim_rows, collect_claims, join_claims, write_claims
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.commit_state import CommitState
-from dexorder.services.common.lake.merge import merge_small_files
-from dexorder.services.common.lake.tables import COVERAGE, TICKS, trades_in, writable
-from dexorder.services.common.model.dispatch_id import new_dispatch_id
-from dexorder.services.common.model.history import PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import TRADES_PERIOD
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.spark.config import MaintenanceSettings
-from dexorder.spark.tables.table import ensure_tables
 from dexorder.testing import report
 from dexorder.testing.report import Row, table
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import claim_rows, collect_claims, join_claims, write_claims
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.commit_state import CommitState
+from dexorder_common.lake.merge import merge_small_files
+from dexorder_common.lake.tables import COVERAGE, TICKS, trades_in, writable
+from dexorder_common.model.dispatch_id import new_dispatch_id
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.tables.table import ensure_tables
 
 INSTRUMENTS, TRADES_A_SECOND = 100, 5
 SYMBOLS = 600

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dexorder.errors import DexorderError, HistoryError
     from dexorder.request import make_request
     from dexorder.rows import Rows
-    from dexorder.services.common.model.history import HistoryRequest, Notification, Progress
+    from dexorder_common.model.history import HistoryRequest, Notification, Progress
 
     __version__: str
 
@@ -32,17 +32,17 @@ __all__ = [
     "Rows",
     "make_request",
 ]
-_VALUES = "services.common.model.history"
+_VALUES = "dexorder_common.model.history"
 _HOMES = {
-    "AsyncClient": "aio",
-    "Client": "client",
-    "DexorderError": "errors",
-    "HistoryError": "errors",
+    "AsyncClient": "dexorder.aio",
+    "Client": "dexorder.client",
+    "DexorderError": "dexorder.errors",
+    "HistoryError": "dexorder.errors",
     "HistoryRequest": _VALUES,
     "Notification": _VALUES,
     "Progress": _VALUES,
-    "Rows": "rows",
-    "make_request": "request",
+    "Rows": "dexorder.rows",
+    "make_request": "dexorder.request",
 }
 
 
@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"dexorder.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def _version() -> str:

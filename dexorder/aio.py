@@ -26,26 +26,26 @@ from dexorder.many import fetch_many
 from dexorder.moments import Moment
 from dexorder.notebook import ProgressView, is_notebook
 from dexorder.request import make_request
-from dexorder.services.common import tracing
-from dexorder.services.common.model.history import (
+from dexorder.traces import fetch_span, history_span
+from dexorder.triggers import AsyncTriggers
+from dexorder_common import tracing
+from dexorder_common.model.history import (
     HistoryRequest,
     Notification,
     Progress,
     RequestRecord,
     RequestState,
 )
-from dexorder.services.common.model.instrument import InstrumentList
-from dexorder.services.common.rpc.history_messages import (
+from dexorder_common.model.instrument import InstrumentList
+from dexorder_common.rpc.history_messages import (
     decode_instruments,
     decode_notification,
     decode_progress,
     decode_record,
     encode_request,
 )
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.traces import fetch_span, history_span
-from dexorder.triggers import AsyncTriggers
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder.rows import Rows

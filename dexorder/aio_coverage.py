@@ -9,21 +9,21 @@ from dexorder import errors
 from dexorder.connection import Connection
 from dexorder.moments import Moment
 from dexorder.request import read_part
-from dexorder.services.common.model.coverage import (
+from dexorder_common.model.coverage import (
     Coverage,
     CoveragePage,
     CoverageRange,
     VerificationProgress,
     VerificationResult,
 )
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.rpc.history_messages import (
+from dexorder_common.model.instrument import Series
+from dexorder_common.rpc.history_messages import (
     decode_coverage_page,
     decode_coverage_range,
     decode_verification,
     decode_verification_progress,
 )
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 
 class CoverageCalls:

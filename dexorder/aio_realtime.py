@@ -18,14 +18,14 @@ from dexorder.live import LiveUpdate, Realtime
 from dexorder.live_messages import decode_update
 from dexorder.moments import Moment, moment_ns
 from dexorder.request import check_ticker, parse_period
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.history import Progress, RequestStatus
-from dexorder.services.common.model.realtime import RealtimeJobRecord, RealtimeParams, StartedSubscription, Subscription
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder.services.common.rpc.realtime_messages import decode_job, decode_started, encode_subscription
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import Progress, RequestStatus
+from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeParams, StartedSubscription, Subscription
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder_common.rpc.realtime_messages import decode_job, decode_started, encode_subscription
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder.rows import Rows

@@ -13,12 +13,12 @@ from dexorder.connection import Connection
 from dexorder.ended import Ended, history_error
 from dexorder.moments import Moment
 from dexorder.request import check_ticker, read_part
-from dexorder.services.common.model.history import RequestStatus
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder.traces import read_span
+from dexorder_common.model.history import RequestStatus
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder.rows import Rows

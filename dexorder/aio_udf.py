@@ -7,10 +7,10 @@ from typing import Any
 
 from dexorder.connection import Connection
 from dexorder.errors import RequestRefused
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.udf import UdfDefinition, UdfStatus
-from dexorder.services.common.rpc.udf_messages import decode_definition, decode_status, encode_definition, names_only
-from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.udf import UdfDefinition, UdfStatus
+from dexorder_common.rpc.udf_messages import decode_definition, decode_status, encode_definition, names_only
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dexorder.errors import HistoryMismatch
-from dexorder.services.common.model.history import RequestRecord
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
 
 if TYPE_CHECKING:
     from dexorder.rows import Rows

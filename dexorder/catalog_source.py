@@ -9,9 +9,9 @@ from dexorder.answers import OnNote, without_bookkeeping
 from dexorder.reading import StoredRows, find_stored, read_batches, read_rows
 from dexorder.reading_market import read_snapshots, read_trades
 from dexorder.rows import Rows
-from dexorder.services.common.model.history import RequestRecord
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
 
 
 @dataclass(frozen=True)

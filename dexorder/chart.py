@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from dexorder.rows import Rows, times_ns
-from dexorder.services.common.model.times import iso
+from dexorder_common.model.times import iso
 
 UP, DOWN, DIM, MARK = "green", "red", "bright_black", "yellow"
 _VOLUME = " ▁▂▃▄▅▆▇█"

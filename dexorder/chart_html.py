@@ -12,8 +12,8 @@ from typing import Any
 
 from dexorder.chart import Bar, bars, combined, marked_columns
 from dexorder.rows import Rows
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.times import to_datetime
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import to_datetime
 
 MAX_BARS = 600
 """Bars of a chart: two pixels each on a screen of 1,280. A longer table combines neighbours."""

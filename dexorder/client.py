@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from dexorder.aio import AsyncClient
 from dexorder.ended import Ended
 from dexorder.live import LiveUpdate
-from dexorder.services.common.model.history import Notification
 from dexorder.triggers import Triggers
+from dexorder_common.model.history import Notification
 
 if TYPE_CHECKING:
     from dexorder.rows import Rows

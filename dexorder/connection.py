@@ -14,14 +14,14 @@ import tenacity
 
 from dexorder import errors
 from dexorder.context import RELAY, address_of
-from dexorder.services.common import tracing
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.rpc.channel import open_channel
-from dexorder.services.common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
-from dexorder.services.common.rpc.client_tracing import tracing_interceptors
-from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
-from dexorder.services.gen.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 from dexorder.unreachable import cause_of
+from dexorder_common import tracing
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
+from dexorder_common.rpc.client_tracing import tracing_interceptors
+from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 
 PATIENCE_SECONDS = 30.0
 """Longest time without an answer of a relay that has answered before."""

@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from dexorder.errors import SuiteFailed
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange
 
 Values = tuple[float, ...]
 """Open, high, low, close, volume."""

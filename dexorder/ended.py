@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dexorder import errors
-from dexorder.services.common.model.history import Notification, RequestRecord, RequestStatus
+from dexorder_common.model.history import Notification, RequestRecord, RequestStatus
 
 _RAISES = {
     RequestStatus.NOT_FOUND: errors.HistoryNotFound,

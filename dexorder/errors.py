@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dexorder.rows import Rows
-    from dexorder.services.common.model.history import RequestRecord
+    from dexorder_common.model.history import RequestRecord
 
 
 class DexorderError(Exception):

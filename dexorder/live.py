@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dexorder.services.common.model.periods import PERIODS, TRADES_PERIOD
-from dexorder.services.common.model.realtime import (
+from dexorder_common.model.periods import PERIODS, TRADES_PERIOD
+from dexorder_common.model.realtime import (
     RealtimeJobRecord,
     RealtimeState,
     SeriesProgress,
     StartedSubscription,
 )
-from dexorder.services.common.model.times import iso
+from dexorder_common.model.times import iso
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dexorder.live import LiveCandle, LiveTrade, LiveUpdate, Missed
-from dexorder.services.common.rpc.realtime_messages import decode_state
-from dexorder.services.gen.dexorder.market.v1 import market_pb2
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_common.rpc.realtime_messages import decode_state
+from dexorder_protos.dexorder.market.v1 import market_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 
 _SIDES = {market_pb2.Trade.SIDE_BUY: "buy", market_pb2.Trade.SIDE_SELL: "sell"}
 

@@ -10,11 +10,11 @@ import grpc
 
 from dexorder.context import SPARK, address_of
 from dexorder.errors import DexorderError, MaintenanceFailed
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.rpc.channel import open_channel
-from dexorder.services.common.rpc.client_retry import code_of, details_of, error_text
-from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
-from dexorder.services.gen.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.client_retry import code_of, details_of, error_text
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
+from dexorder_protos.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
 
 
 @dataclass(frozen=True, slots=True)

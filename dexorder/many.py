@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from dexorder import errors
 from dexorder.ended import Ended
-from dexorder.services.common.model.history import HistoryRequest, Progress
 from dexorder.traces import history_span
+from dexorder_common.model.history import HistoryRequest, Progress
 
 if TYPE_CHECKING:
     from dexorder.rows import Rows

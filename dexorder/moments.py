@@ -6,8 +6,8 @@ import datetime as dt
 import re
 from math import isfinite
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.times import SECOND_NS, iso, parse_time
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.times import SECOND_NS, iso, parse_time
 
 Moment = str | int | float | dt.date | dt.datetime
 """``now``, ``today``, ``-30d``, ``2 days ago``, ``2024-01``, ISO text, a date or datetime (UTC without a zone), or

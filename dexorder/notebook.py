@@ -9,7 +9,7 @@ from html import escape
 from importlib import import_module
 from typing import Any
 
-from dexorder.services.common.model.history import Progress, RequestState
+from dexorder_common.model.history import Progress, RequestState
 
 REFRESH_SECONDS = 0.2
 """Shortest time between two updates of the page."""

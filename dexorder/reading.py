@@ -19,13 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from dexorder.answers import SQLITE, answered_span, check_rows, note_expired
 from dexorder.errors import CatalogError
 from dexorder.rows import Rows
-from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.common.lake import catalog as lake
-from dexorder.services.common.lake.tables import OHLC, IcebergTable, opens_in
-from dexorder.services.common.model.history import RequestRecord
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import next_open, split_by_periods
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.config import BadSettings, read_settings
+from dexorder_common.lake import catalog as lake
+from dexorder_common.lake.tables import OHLC, IcebergTable, opens_in
+from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import next_open, split_by_periods
+from dexorder_common.model.time_range import TimeRange
 
 PIECE_PERIODS = 200_000
 """Periods read at a time when rows are streamed: about 20 MB of candles, and few scans."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from dexorder.reading import load_table, readable
-from dexorder.services.common.lake.market_rows import last_snapshots, sort_trades
-from dexorder.services.common.lake.tables import TICKERS, TICKS, received_in, trades_in
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.lake.market_rows import last_snapshots, sort_trades
+from dexorder_common.lake.tables import TICKERS, TICKS, received_in, trades_in
+from dexorder_common.model.time_range import TimeRange
 
 
 def read_trades(name: str, properties: Mapping[str, str], ticker: str, span: TimeRange) -> pa.Table:

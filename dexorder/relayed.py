@@ -16,16 +16,16 @@ from dexorder.answers import OnNote, answered_span, check_rows, note_expired, wi
 from dexorder.columns import int64_values
 from dexorder.connection import translated
 from dexorder.rows import Rows
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.model.history import RequestRecord
-from dexorder.services.common.model.instrument import ALL_SYMBOLS, Series
-from dexorder.services.common.model.periods import TRADES_PERIOD
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS
-from dexorder.services.common.rpc.channel import open_sync_channel
-from dexorder.services.common.rpc.client_retry import Failure, answered, code_of, is_failure
-from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
-from dexorder.services.gen.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
+from dexorder_common.model.errors import Code
+from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.instrument import ALL_SYMBOLS, Series
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.client_retry import Failure, answered, code_of, is_failure
+from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
 
 _ONLY_CANDLES = ("period_seconds 0 is not one of", "names all markets of an exchange; name one")
 """What a relay of an earlier release says of trades and of snapshots."""

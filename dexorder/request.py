@@ -6,10 +6,10 @@ import time
 
 from dexorder.errors import RequestRefused
 from dexorder.moments import Moment, moment_ns
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.history import HistoryRequest
-from dexorder.services.common.model.instrument import Instrument
-from dexorder.services.common.model.periods import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.periods import (
     PERIOD_SECONDS,
     PERIODS,
     TRADES_PERIOD,
@@ -17,7 +17,7 @@ from dexorder.services.common.model.periods import (
     check_span,
     floor_to_grid,
 )
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange
 
 TRADES = "trades"
 """Stands for the period of trades in coverage."""

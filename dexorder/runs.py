@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from dexorder.errors import RunUnknown
 from dexorder.request import check_ticker
-from dexorder.services.common.config import state_folder
-from dexorder.services.common.model.history import HistoryRequest
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.config import state_folder
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.time_range import TimeRange
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
 """Formats of ``--out``, which are also the extensions of its files."""

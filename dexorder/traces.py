@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dexorder.services.common import tracing
-from dexorder.services.common.model.history import HistoryRequest
-from dexorder.services.common.tracing import NO_SPAN, Attributes, Kind, Span
+from dexorder_common import tracing
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.tracing import NO_SPAN, Attributes, Kind, Span
 
 HISTORY = "dexorder.history"
 READ = "read trading.ohlc"

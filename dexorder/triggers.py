@@ -18,17 +18,17 @@ from dexorder.connection import Connection
 from dexorder.errors import RequestRefused
 from dexorder.moments import Moment, moment_ns
 from dexorder.request import check_ticker
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerEvent
-from dexorder.services.common.model.user_events import Channel, Preference, Priority
-from dexorder.services.common.rpc.trigger_messages import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerEvent
+from dexorder_common.model.user_events import Channel, Preference, Priority
+from dexorder_common.rpc.trigger_messages import (
     decode_event,
     decode_registered,
     encode_registration,
     encode_request,
 )
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
 
 ChannelChoice = Channel | Preference | str
 _PAGE = 1_000

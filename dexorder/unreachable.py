@@ -6,7 +6,7 @@ is treated as a relay that is away for a moment.
 
 from __future__ import annotations
 
-from dexorder.services.common.model.errors import Code
+from dexorder_common.model.errors import Code
 
 _TLS = "DEXORDER_CHANNEL_TLS_CA"
 _WHERE = "--relay or DEXORDER_RELAY says where it is"

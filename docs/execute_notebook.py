@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dexorder.services.common.model.times import parse_time
+from dexorder_common.model.times import parse_time
 from tests.peers.environment import peer_python
 from tests.unit.services.ingestor.whole import whole
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from dexorder.chart_html import write_html
 from dexorder.rows import Rows
-from dexorder.services.exchange_sim.candles import CandleQuery
-from dexorder.services.exchange_sim.instruments import INSTRUMENTS
-from dexorder.services.exchange_sim.market import SyntheticMarket
-from dexorder.services.exchange_sim.periods import PERIODS
+from dexorder_exchange_sim.candles import CandleQuery
+from dexorder_exchange_sim.instruments import INSTRUMENTS
+from dexorder_exchange_sim.market import SyntheticMarket
+from dexorder_exchange_sim.periods import PERIODS
 from tests.browser import Browser, browser
 
 PICTURES = Path(__file__).with_name("images")

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.user_events import Channel, Status
-from dexorder.services.gateway.events.channels.rendering import render
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.delivery.changes import AttemptRow
-from dexorder.services.gateway.events.sessions import user_tokens
-from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from dexorder.services.gateway.events.sessions.web_server import web_server
-from dexorder.services.gateway.events.sessions.websocket import SessionBackend
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.model.user_events import Channel, Status
+from dexorder_gateway.events.channels.rendering import render
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.changes import AttemptRow
+from dexorder_gateway.events.sessions import user_tokens
+from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder_gateway.events.sessions.web_server import web_server
+from dexorder_gateway.events.sessions.websocket import SessionBackend
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.browser import browser
 from tests.fakes.events.dispatcher import FakeDispatcher
 

@@ -15,16 +15,16 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder.events.config import PublisherSettings
-from dexorder.services.common.config import ServiceSettings
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.rpc.channel import ChannelSettings
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.relay.config import RelaySettings
-from dexorder.services.udsource.config import UdsourceSettings
-from dexorder.spark.config import MaintenanceSettings, SparkSettings
+from dexorder_common.config import ServiceSettings
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.rpc.channel import ChannelSettings
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_relay.config import RelaySettings
+from dexorder_spark.config import MaintenanceSettings, SparkSettings
+from dexorder_udsource.config import UdsourceSettings
 
 PAGE = Path(__file__).with_name("settings.md")
 SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (

@@ -1,4 +1,4 @@
-"""Generation of services/gen from the protos; ``--check`` fails if it is stale.
+"""Generation of services/common/dexorder_protos from the protos; ``--check`` fails if it is stale.
 
 protoc writes to a temporary folder first, so a failed run keeps the old code.
 """
@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "services" / "gen"
-PREFIX = "dexorder.services.gen"
+TARGET = ROOT / "services" / "common" / "dexorder_protos"
+PREFIX = "dexorder_protos"
 MODULES = (ROOT / "protos", ROOT / "protos" / "vendor")
 DOCSTRING = '"""Generated from protos/ by protos/generate.py; never edited."""\n'
 
@@ -50,11 +50,10 @@ def run_protoc(out: Path) -> None:
 
 
 def prefix_imports(text: str, packages: list[str]) -> str:
-    """Change absolute imports of our generated packages to imports below ``dexorder.services.gen``."""
+    """Change absolute imports of our generated packages to imports below ``dexorder_protos``."""
     for package in packages:
-        name = rf"{package}(?!\.services\.gen\b)"  # our own proto package is `dexorder`, too
-        text = re.sub(rf"^(from|import) {name}(?=[. ])", rf"\1 {PREFIX}.{package}", text, flags=re.M)
-        text = re.sub(rf"(?<![\w.])_?{name}\.(?=[\w.]+_pb2)", rf"{PREFIX}.{package}.", text)
+        text = re.sub(rf"^(from|import) {package}(?=[. ])", rf"\1 {PREFIX}.{package}", text, flags=re.M)
+        text = re.sub(rf"(?<![\w.])_?{package}\.(?=[\w.]+_pb2)", rf"{PREFIX}.{package}.", text)
     return text
 
 
@@ -79,7 +78,7 @@ def differences(left: Path, right: Path) -> list[str]:
 
 
 def main() -> int:
-    """Generate, then compare with or replace services/gen; return the exit status."""
+    """Generate, then compare with or replace services/common/dexorder_protos; return the exit status."""
     with tempfile.TemporaryDirectory() as name:
         out = Path(name)
         run_protoc(out)
@@ -87,7 +86,7 @@ def main() -> int:
         if "--check" in sys.argv[1:]:
             stale = differences(out, TARGET)
             if stale:
-                print("services/gen is stale, run `make proto`:", *stale, sep="\n  ")
+                print("services/common/dexorder_protos is stale, run `make proto`:", *stale, sep="\n  ")
             return 1 if stale else 0
         if TARGET.exists():
             shutil.rmtree(TARGET)

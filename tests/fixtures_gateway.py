@@ -16,11 +16,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.services.common.config import split_address
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gateway.server import gateway
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from dexorder_common.config import split_address
+from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.server import gateway
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 StartGateway = Callable[..., "GatewayThread"]
 MakeTopic = Callable[[int], str]

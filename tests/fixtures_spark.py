@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import java_env
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.runtime.session import build_session, catalog_conf
-from dexorder.spark.tables.table import ensure_tables
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.runtime.session import build_session, catalog_conf
+from dexorder_spark.tables.table import ensure_tables
 
 _numbers = itertools.count()
 

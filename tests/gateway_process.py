@@ -13,7 +13,7 @@ StartProcess = Callable[..., "GatewayProcess"]
 
 
 class GatewayProcess(ServiceProcess, GatewayUser):
-    """Process ``python -m dexorder.services.gateway`` that dies with this one.
+    """Process ``python -m dexorder_gateway`` that dies with this one.
 
     Args:
         folder: Gets its log; nobody else's.
@@ -30,7 +30,7 @@ class GatewayProcess(ServiceProcess, GatewayUser):
             **settings,
         }
         environment = {f"DEXORDER_GATEWAY_{name.upper()}": str(value) for name, value in values.items()}
-        super().__init__("dexorder.services.gateway", folder, environment)
+        super().__init__("dexorder_gateway", folder, environment)
         self.connect(self.listens_at)
 
     def ended(self) -> int:

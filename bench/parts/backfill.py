@@ -11,16 +11,16 @@ import ccxt.async_support as ccxt
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.request import make_request
-from dexorder.services.common.exchanges import Exchange, override_urls
-from dexorder.services.common.model.history import RequestStatus
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, table
 from dexorder.testing.suite import Suite
+from dexorder_common.exchanges import Exchange, override_urls
+from dexorder_common.model.history import RequestStatus
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
 
 SLOTS = 4
-"""As exchanges/sim.yaml has it."""
+"""As in the shipped file ``sim``."""
 PAGE = 1_000
 ROUNDS = (("BTC/USDT", "LTC/USDT"), ("BNB/USDT", "XRP/USDT"))
 """For each round the symbol of the chain and that of ccxt alone: nothing is served from what the other fetched."""

@@ -18,13 +18,13 @@ import uvloop
 import zmq
 import zmq.asyncio
 
-from dexorder.services.common.messaging.frames import decode_work, encode_work
-from dexorder.services.common.rpc.channel import open_channel
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder.testing.oracle import minutes
 from dexorder.testing.processes import free_ports
 from dexorder.testing.report import Row, table
+from dexorder_common.messaging.frames import decode_work, encode_work
+from dexorder_common.rpc.channel import open_channel
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from tests.paths import ROOT
 
 CALLERS = 64
@@ -72,14 +72,12 @@ async def relay_process(folder: Path) -> AsyncIterator[RelayProcess]:
         "DEXORDER_RELAY_BROKER_LISTEN": at.broker,
         "DEXORDER_RELAY_METRICS_LISTEN": "",
         "DEXORDER_RELAY_DB": str(folder / "relay.db"),
-        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+        "DEXORDER_EXCHANGES": "sim",
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
         "DEXORDER_CATALOG_WAREHOUSE": (folder / "warehouse").as_uri(),
         "DEXORDER_LOG_LEVEL": "warning",
     }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dexorder.services.relay", cwd=ROOT, env=environment
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder_relay", cwd=ROOT, env=environment)
     try:
         yield at
     finally:

@@ -19,8 +19,8 @@ import grpc
 import uvloop
 import zmq
 
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as session_pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as session_pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 VERSION, USER_EVENT = b"\x01", b"\x20"
 SUBSCRIBE = "/dexorder.events.v1.EventService/Subscribe"

@@ -23,8 +23,8 @@ import zmq
 from aiohttp import web
 
 from bench.parts.events_load import SUBSCRIBE, USER_EVENT, VERSION, made
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as session_pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as session_pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 MOST = 512
 _ACK = b"\x21"

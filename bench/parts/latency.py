@@ -13,21 +13,21 @@ from typing import Any
 
 import grpc
 
-from dexorder.services.common.kafka.page_record import page_value
-from dexorder.services.common.model.dispatch_id import number_of
-from dexorder.services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
-from dexorder.services.common.model.periods import count_periods
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy
-from dexorder.services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from dexorder.testing.dispatches import dispatch_id
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, spread, table
 from dexorder.testing.suite import Suite
+from dexorder_common.kafka.page_record import page_value
+from dexorder_common.model.dispatch_id import number_of
+from dexorder_common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
+from dexorder_common.model.periods import count_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
+from dexorder_protos.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 
 WARM_RUNS = 3
 FIRST_MINUTE = -2_000_000

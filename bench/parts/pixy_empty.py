@@ -16,10 +16,10 @@ from typing import Any
 import grpc
 import uvloop
 
-from dexorder.services.common.config import ServiceSettings
-from dexorder.services.common.rpc.lifecycle import grpc_server, stop_signal
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from dexorder_common.config import ServiceSettings
+from dexorder_common.rpc.lifecycle import grpc_server, stop_signal
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
 
 class EmptyPixy(rpc.KafkaPixyServicer):

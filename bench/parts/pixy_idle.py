@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.parts.pixy_processes import Server, gateway
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy
-from dexorder.services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
+from dexorder_protos.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 
 PAIRS = 200
 GROUPS = (1, 8, 40)

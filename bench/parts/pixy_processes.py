@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy
-from dexorder.services.gen.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from dexorder.testing.processes import free_ports
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
+from dexorder_protos.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.paths import ROOT
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def gateway(bootstrap: str) -> Iterator[Server]:
         f"DEXORDER_GATEWAY_{name}": value for name, value in ours.items()
     }
     with (
-        running("-m", "dexorder.services.gateway", **environment) as process,
+        running("-m", "dexorder_gateway", **environment) as process,
         grpc.insecure_channel(address) as channel,
     ):
         health: Any = health_pb2_grpc.HealthStub(channel)

@@ -11,9 +11,9 @@ from pathlib import Path
 from bench.parts.completeness.tables import markdown
 from bench.parts.completeness.timed_outcome import Table, judge
 from bench.parts.completeness.virtual import VirtualWorld, virtual_world
-from dexorder.services.common.model.checksum import aggregate, cell_ladder, tallies
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import (
+from dexorder_common.model.checksum import aggregate, cell_ladder, tallies
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import (
     PERIOD_SECONDS,
     WEEK_SECONDS,
     ceil_to_grid,
@@ -21,12 +21,12 @@ from dexorder.services.common.model.periods import (
     floor_to_grid,
     next_open,
 )
-from dexorder.services.common.model.proof import ProofKind
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.exchange_sim.candles import Candles
-from dexorder.services.exchange_sim.recorded import read_file
-from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder_common.model.proof import ProofKind
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_exchange_sim.candles import Candles
+from dexorder_exchange_sim.recorded import read_file
+from dexorder_ingestor.history.agreement import Agreement
 
 SYMBOL = "REC/USDT"
 TOLERANCE = 1e-12

@@ -14,7 +14,7 @@ from typing import Any
 
 import ccxt.pro as ccxt_pro
 
-from dexorder.services.common.exchanges import Exchange, override_urls
+from dexorder_common.exchanges import Exchange, override_urls
 
 _LINE_SECONDS = 0.5
 

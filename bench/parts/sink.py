@@ -11,21 +11,21 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
-from dexorder.services.common.kafka.page_record import page_value
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.model.history import IssuedDispatch, PageResult
-from dexorder.services.common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.pipeline.batch import Pipeline
-from dexorder.spark.pipeline.decode import DECODED_DDL, decode_batches
-from dexorder.spark.pipeline.reporter import FinalReport
-from dexorder.spark.runtime.session import build_session, catalog_conf
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import ensure_tables
 from dexorder.testing.dispatches import dispatch_id, issued
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, table
 from dexorder.testing.suite import Suite
+from dexorder_common.kafka.page_record import page_value
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.history import IssuedDispatch, PageResult
+from dexorder_common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.pipeline.batch import Pipeline
+from dexorder_spark.pipeline.decode import DECODED_DDL, decode_batches
+from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.runtime.session import build_session, catalog_conf
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import ensure_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,8 +17,8 @@ import uvloop
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from dexorder.services.common.rpc.lifecycle import stop_signal
-from dexorder.services.gen.source.v1 import source_pb2 as pb
+from dexorder_common.rpc.lifecycle import stop_signal
+from dexorder_protos.source.v1 import source_pb2 as pb
 
 _SUCCESS = pb.AckResponse.Result(success=Empty())
 _ACKED = pb.AckResponse(result=_SUCCESS).SerializeToString()

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.parts.http2 import Connection, Stream
-from dexorder.services.gen.source.v1 import source_pb2 as pb
+from dexorder_protos.source.v1 import source_pb2 as pb
 
 _SERVICE = "/source.v1.Source"
 _RESULT = 0x0A

@@ -14,8 +14,8 @@ from google.protobuf.empty_pb2 import Empty
 
 from bench.parts.pixy_processes import Client, Server, running
 from bench.parts.source_load import Job, Measured
-from dexorder.services.gen.source.v1.source_pb2_grpc import SourceStub
 from dexorder.testing.processes import free_ports
+from dexorder_protos.source.v1.source_pb2_grpc import SourceStub
 from tests.paths import ROOT
 from tests.peers.environment import peer_python
 
@@ -39,7 +39,7 @@ def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
     environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
         f"DEXORDER_UDSOURCE_{name}": value for name, value in ours.items()
     }
-    with running("-m", "dexorder.services.udsource", **environment) as process:
+    with running("-m", "dexorder_udsource", **environment) as process:
         wait_ready(f"unix:{socket}", process)
         yield Server(address, process.pid)
 

@@ -11,16 +11,16 @@ from bench.parts import spark_append
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage
 from bench.parts.spark_upsert import open_catalog
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.page import MAX_PAGE_CANDLES
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.pipeline.batch import DecodedBatch, Pipeline
-from dexorder.spark.pipeline.commit_thread import CommitThread
-from dexorder.spark.pipeline.page_source import page_source
-from dexorder.spark.pipeline.table_driver import QueryRules, start_query
-from dexorder.spark.source.client import SourceClient
-from dexorder.spark.tables.ohlc import CANDLES
 from dexorder.testing.report import Row, table
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.page import MAX_PAGE_CANDLES
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.pipeline.batch import DecodedBatch, Pipeline
+from dexorder_spark.pipeline.commit_thread import CommitThread
+from dexorder_spark.pipeline.page_source import page_source
+from dexorder_spark.pipeline.table_driver import QueryRules, start_query
+from dexorder_spark.source.client import SourceClient
+from dexorder_spark.tables.ohlc import CANDLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

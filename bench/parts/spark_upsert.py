@@ -16,25 +16,25 @@ from confluent_kafka import Producer
 from bench.parts.latency import candles
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
-from dexorder.services.common.kafka.page_record import page_value
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.pipeline.batch import Pipeline
-from dexorder.spark.pipeline.page_source import page_source
-from dexorder.spark.pipeline.table_driver import QueryRules, start_query
-from dexorder.spark.runtime.session import catalog_conf
-from dexorder.spark.source.client import SourceClient
-from dexorder.spark.source.records import RAW, RAW_DDL
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import ensure_tables
 from dexorder.testing.dispatches import dispatch_id
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, spread, table
+from dexorder_common.kafka.page_record import page_value
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.pipeline.batch import Pipeline
+from dexorder_spark.pipeline.page_source import page_source
+from dexorder_spark.pipeline.table_driver import QueryRules, start_query
+from dexorder_spark.runtime.session import catalog_conf
+from dexorder_spark.source.client import SourceClient
+from dexorder_spark.source.records import RAW, RAW_DDL
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import ensure_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,7 +24,7 @@ def choices(*names: str) -> Callable[[str], list[str]]:
 
 
 def _complete_period(incomplete: str) -> list[str]:
-    from dexorder.services.common.model.periods import PERIOD_SECONDS
+    from dexorder_common.model.periods import PERIOD_SECONDS
 
     return [name for name in PERIOD_SECONDS if name.startswith(incomplete)]
 

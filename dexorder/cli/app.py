@@ -73,7 +73,7 @@ def _options(
 BasePort = Annotated[int | None, typer.Option(help="First port of the suite, instead of the default ports")]
 
 
-@app.command(epilog=example("dexorder up", "dexorder up --base-port 51000 --exchanges exchanges/binance.yaml"))
+@app.command(epilog=example("dexorder up", "dexorder up --base-port 51000 --exchanges binance"))
 def up(
     directory: Dir = None,
     base_port: BasePort = None,
@@ -424,7 +424,7 @@ def list_requests(
 ) -> None:
     """List the newest requests."""
     from dexorder.cli import queries as command
-    from dexorder.services.common.model.history import RequestState
+    from dexorder_common.model.history import RequestState
 
     try:
         wanted = RequestState(state.upper()) if state else None

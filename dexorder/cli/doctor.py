@@ -16,21 +16,21 @@ from pydantic_settings import BaseSettings
 
 from dexorder.cli import output
 from dexorder.connection import relay_address
-from dexorder.services.common.config import BadSettings, read_settings, state_folder
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.rpc.channel import ChannelSettings, open_sync_channel
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.relay.config import RelaySettings
-from dexorder.services.udsource.config import UdsourceSettings
 from dexorder.setup import jars, java
 from dexorder.setup.config import SetupError
 from dexorder.setup.manifest import check_folder, parse_lock
-from dexorder.spark.config import SparkSettings
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import default_directory, process_alive, read_state
+from dexorder_common.config import BadSettings, read_settings, state_folder
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.rpc.channel import ChannelSettings, open_sync_channel
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_gateway.config import GatewaySettings
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_relay.config import RelaySettings
+from dexorder_spark.config import SparkSettings
+from dexorder_udsource.config import UdsourceSettings
 
 MIN_FREE_GIB = 2.0
 MIN_OPEN_FILES = 1_024

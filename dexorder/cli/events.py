@@ -23,11 +23,11 @@ from dexorder.events import gateway_client
 from dexorder.events.event_builder import build_event
 from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
-from dexorder.services.common.model.user_events import Channel, Preference
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.sessions import user_tokens
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_common.model.user_events import Channel, Preference
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.sessions import user_tokens
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 
 _SUBSCRIBER_WAIT_SECONDS = 1.0
 _MAX_PAYLOAD_BYTES = int(EventsSettings.model_fields["max_payload_bytes"].default)

@@ -101,9 +101,7 @@ def token(
     user: str,
     key: Annotated[
         Path,
-        typer.Option(
-            help="Private key; `python -m dexorder.services.gateway.events.sessions.user_tokens key` makes one"
-        ),
+        typer.Option(help="Private key; `python -m dexorder_gateway.events.sessions.user_tokens key` makes one"),
     ],
     seconds: Annotated[int, typer.Option(min=1, help="Lifetime of the token")] = 900,
     audience: Annotated[str, typer.Option(help="DEXORDER_EVENTS_JWT_AUDIENCE of the gateway")] = "dexorder",

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dexorder.services.common.model.times import iso
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_common.model.times import iso
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 
 STATUSES = {"QUEUED": given.QUEUED, "DELIVERED": given.DELIVERED, "ERROR": given.ACK_ERROR}
 _STATUS_NAMES = {int(number): name for name, number in STATUSES.items()}

@@ -18,9 +18,9 @@ from dexorder.ended import Ended, history_error
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder.request import check_limit, read_range
 from dexorder.runs import STDOUT, OutputOptions, Run, RunStore, parse_tickers
-from dexorder.services.common import tracing
-from dexorder.services.common.model.history import RequestStatus, id_json, range_json
 from dexorder.traces import history_span, read_span
+from dexorder_common import tracing
+from dexorder_common.model.history import RequestStatus, id_json, range_json
 
 
 def new_run(

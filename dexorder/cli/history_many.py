@@ -18,8 +18,8 @@ from dexorder.cli.sinks import FileRows, file_rows
 from dexorder.ended import Ended
 from dexorder.many import SharedQuota
 from dexorder.runs import STDOUT, Run
-from dexorder.services.common.model.history import HistoryRequest, RequestStatus
 from dexorder.traces import history_span, read_span
+from dexorder_common.model.history import HistoryRequest, RequestStatus
 
 
 class FileIncomplete(errors.DexorderError):

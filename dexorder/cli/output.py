@@ -14,9 +14,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from dexorder.services.common.model.periods import count_periods
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import iso
+from dexorder_common.model.periods import count_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso
 
 if TYPE_CHECKING:
     from dexorder.cli.sinks import Ends

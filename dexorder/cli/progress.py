@@ -13,9 +13,9 @@ from rich.text import Text
 
 from dexorder.aio import OnProgress
 from dexorder.cli.output import safe
-from dexorder.services.common.model.history import HistoryRequest, Progress, RequestState
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.history import HistoryRequest, Progress, RequestState
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import SECOND_NS
 
 Write = Callable[[str], None]
 

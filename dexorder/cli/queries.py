@@ -11,12 +11,12 @@ from dexorder.cli.progress import phase
 from dexorder.cli.unknown import refuse_unknown
 from dexorder.client import Client
 from dexorder.request import TRADES, read_part
-from dexorder.services.common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
-from dexorder.services.common.model.history import RequestRecord, RequestState
-from dexorder.services.common.model.periods import PERIODS, TRADES_PERIOD, total_periods
-from dexorder.services.common.model.proof import describe_evidence
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import iso
+from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
+from dexorder_common.model.history import RequestRecord, RequestState
+from dexorder_common.model.periods import PERIODS, TRADES_PERIOD, total_periods
+from dexorder_common.model.proof import describe_evidence
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso
 
 _MAX_MISSING_LINES = 20
 _KINDS = {

@@ -13,9 +13,9 @@ from dexorder.cli.rows import print_rows
 from dexorder.cli.unknown import refuse_unknown
 from dexorder.request import read_part
 from dexorder.runs import OutputOptions
-from dexorder.services.common.model.coverage import CoverageKind, CoverageRange
-from dexorder.services.common.model.history import id_json, range_json
-from dexorder.services.common.model.periods import PERIODS
+from dexorder_common.model.coverage import CoverageKind, CoverageRange
+from dexorder_common.model.history import id_json, range_json
+from dexorder_common.model.periods import PERIODS
 
 
 async def read(

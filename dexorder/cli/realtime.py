@@ -10,8 +10,8 @@ from dexorder.cli import output
 from dexorder.cli.unknown import refuse_misspelt, refuse_unlisted
 from dexorder.client import Client
 from dexorder.live import iso_or_none, series_name
-from dexorder.services.common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
-from dexorder.services.common.model.times import iso
+from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
+from dexorder_common.model.times import iso
 
 
 def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | None) -> None:

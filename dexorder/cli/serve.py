@@ -11,12 +11,12 @@ from dexorder.cli.extras import missing_package
 from dexorder.errors import DexorderError
 
 PARTS = {
-    "relay": ("dexorder.services.relay", "relay"),
-    "ingestor": ("dexorder.services.ingestor", "ingestor"),
-    "gateway": ("dexorder.services.gateway", "gateway"),
-    "udsource": ("dexorder.services.udsource", "udsource"),
-    "spark": ("dexorder.spark", "driver"),
-    "sim": ("dexorder.services.exchange_sim", "ingestor"),
+    "relay": ("dexorder_relay", "relay"),
+    "ingestor": ("dexorder_ingestor", "ingestor"),
+    "gateway": ("dexorder_gateway", "gateway"),
+    "udsource": ("dexorder_udsource", "udsource"),
+    "spark": ("dexorder_spark", "driver"),
+    "sim": ("dexorder_exchange_sim", "ingestor"),
 }
 """Module of each part, which ``python -m`` runs as well, and the extra of the package that brings what it imports."""
 

@@ -16,7 +16,6 @@ from dexorder.cli import output
 from dexorder.cli.up_report import ConsoleReporter
 from dexorder.connection import Connection
 from dexorder.errors import DexorderError, SuiteFailed
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder.supervisor import backup as archives
 from dexorder.supervisor import health
 from dexorder.supervisor.plan import Ports, SuiteOptions, parse_only
@@ -30,6 +29,7 @@ from dexorder.supervisor.state import (
     read_state,
 )
 from dexorder.supervisor.suite import Reporter, run_suite
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 STATUS_SECONDS = 2.0
 
@@ -66,10 +66,10 @@ def up(
 
 def gateway(pixy_config: Path | None) -> None:
     """Run the gateway alone until SIGTERM or Ctrl-C. Invalid settings end the process, with one line for each."""
-    from dexorder.services.common.config import load_settings
-    from dexorder.services.common.rpc import lifecycle
-    from dexorder.services.gateway.config import GatewaySettings
-    from dexorder.services.gateway.server import main
+    from dexorder_common.config import load_settings
+    from dexorder_common.rpc import lifecycle
+    from dexorder_gateway.config import GatewaySettings
+    from dexorder_gateway.server import main
 
     given: dict[str, Any] = {} if pixy_config is None else {"pixy_config": pixy_config}
     settings = load_settings(GatewaySettings, **given)

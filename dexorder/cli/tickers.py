@@ -9,7 +9,7 @@ from dexorder.cli.sinks import file_rows
 from dexorder.cli.watch_view import price_text
 from dexorder.client import Client
 from dexorder.runs import STDOUT, OutputOptions
-from dexorder.services.common.model.times import from_datetime, iso
+from dexorder_common.model.times import from_datetime, iso
 
 _COLUMNS = ("ticker", "last", "bid", "ask", "high", "low", "base volume", "quote volume", "time")
 

@@ -15,10 +15,10 @@ from dexorder.aio import AsyncClient
 from dexorder.cli import output
 from dexorder.cli.unknown import refuse_misspelt, refuse_unlisted
 from dexorder.client import Client
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.times import iso
-from dexorder.services.common.model.triggers import EventKind, RegisteredTrigger, TriggerEvent, Value
 from dexorder.triggers import BacktestResult
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import iso
+from dexorder_common.model.triggers import EventKind, RegisteredTrigger, TriggerEvent, Value
 
 _HIDDEN = ("kind", "match_start", "match_end", "emitted_by", "period")
 _SQL_SHOWN = 60

@@ -9,14 +9,14 @@ from typing import Any
 
 from dexorder.cli import output
 from dexorder.errors import DexorderError, RequestRefused
-from dexorder.services.common.udf.errors import UdfError
-from dexorder.services.common.udf.host import UdfHost
-from dexorder.services.common.udf.options import parse_duration, split_assignments
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import Edge
-from dexorder.services.common.udf.spec import UdfSpec
 from dexorder.udf.functions import FUNCTIONS
 from dexorder.udf.tables import PointMaker, Windows, json_row, read_rows
+from dexorder_udf.errors import UdfError
+from dexorder_udf.host import UdfHost
+from dexorder_udf.options import parse_duration, split_assignments
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge
+from dexorder_udf.spec import UdfSpec
 
 
 class UdfFailed(DexorderError):

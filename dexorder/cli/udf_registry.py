@@ -17,11 +17,11 @@ from dexorder.cli.unknown import refuse_unlisted
 from dexorder.client import Client
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder.moments import moment_ns
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.history import id_json
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.times import iso
-from dexorder.services.common.model.udf import UdfDefinition, UdfState, definition_from
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import id_json
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import iso
+from dexorder_common.model.udf import UdfDefinition, UdfState, definition_from
 
 _POLL_SECONDS = 0.3
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from dexorder.aio import AsyncClient, without_repeats
 from dexorder.cli import output, progress
 from dexorder.cli.unknown import refuse_unknown
-from dexorder.services.common.model.coverage import VerificationProgress, VerificationResult
-from dexorder.services.common.model.history import Progress, RequestRecord
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.times import iso
+from dexorder_common.model.coverage import VerificationProgress, VerificationResult
+from dexorder_common.model.history import Progress, RequestRecord
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import iso
 
 _MAX_RANGES = 20
 

@@ -17,7 +17,7 @@ from dexorder.cli.watch_view import WatchView
 from dexorder.errors import DexorderError
 from dexorder.live import LiveCandle, LiveUpdate
 from dexorder.request import check_ticker
-from dexorder.services.common.model.times import SECOND_NS, from_datetime
+from dexorder_common.model.times import SECOND_NS, from_datetime
 
 REFRESHES_PER_SECOND = 8
 CLIENT_ID = "dexorder-watch"

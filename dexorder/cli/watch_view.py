@@ -13,9 +13,9 @@ from rich.text import Text
 from dexorder.chart import DIM, DOWN, UP, Bar, lines, volume_line
 from dexorder.cli.output import safe
 from dexorder.live import LiveCandle, LiveTrade, LiveUpdate
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.realtime import RealtimeState
-from dexorder.services.common.model.times import SECOND_NS, to_datetime
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.realtime import RealtimeState
+from dexorder_common.model.times import SECOND_NS, to_datetime
 
 _KEPT_CANDLES = 500
 _KEPT_TRADES = 50

@@ -8,11 +8,11 @@ from typing import Any
 from dexorder.cli import output
 from dexorder.cli.queries import find_coverage
 from dexorder.request import read_part
-from dexorder.services.common.model.coverage import Coverage, CoverageKind, CoveragePage
-from dexorder.services.common.model.periods import PERIODS, next_open
-from dexorder.services.common.model.proof import Proof, ProofKind, proofs_of
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import iso
+from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage
+from dexorder_common.model.periods import PERIODS, next_open
+from dexorder_common.model.proof import Proof, ProofKind, proofs_of
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso
 
 _KINDS = {
     CoverageKind.ROWS: "the table has this candle",

@@ -4,8 +4,8 @@ from dexorder.events.config import PublisherSettings
 from dexorder.events.errors import EventRefused, EventUnknown, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import AsyncPublisher, Publisher
-from dexorder.services.common.model.user_events import Channel, Preference, Priority
-from dexorder.services.gen.dexorder.events.v1.user_events_pb2 import EventType
+from dexorder_common.model.user_events import Channel, Preference, Priority
+from dexorder_protos.dexorder.events.v1.user_events_pb2 import EventType
 
 __all__ = [
     "AsyncPublisher",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dexorder.events.errors import PublisherClosed
 from dexorder.events.outcomes import Outcome, fail
-from dexorder.services.common.model.user_events import Priority
+from dexorder_common.model.user_events import Priority
 
 MAX_INFORMATIONAL = 10_000
 """Number of queued commands at which INFORMATIONAL events are dropped."""

@@ -8,8 +8,8 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from dexorder.services.common.config import is_loopback, state_folder
-from dexorder.services.common.messaging.curve import PublicKeyFile, SecretKeyFile
+from dexorder_common.config import is_loopback, state_folder
+from dexorder_common.messaging.curve import PublicKeyFile, SecretKeyFile
 
 
 class PublisherSettings(BaseSettings):

@@ -9,7 +9,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from dexorder.events.config import PublisherSettings
-from dexorder.services.common.messaging.curve import curve_client
+from dexorder_common.messaging.curve import curve_client
 
 log = structlog.get_logger(__name__)
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dexorder.errors import DexorderError, Refused
-from dexorder.services.common.model.errors import Code
+from dexorder_common.model.errors import Code
 
 
 class EventRefused(Refused):

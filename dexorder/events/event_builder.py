@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
 from dexorder.events.errors import EventRefused
-from dexorder.services.common.model.user_events import (
+from dexorder_common.model.user_events import (
     MAX_PAYLOAD_DEPTH,
     Channel,
     Preference,
@@ -18,7 +18,7 @@ from dexorder.services.common.model.user_events import (
     id_problem,
     payload_problem,
 )
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 Payload = Mapping[str, Any] | Message
 ChannelChoice = Channel | Preference | str

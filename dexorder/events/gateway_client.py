@@ -13,13 +13,13 @@ from pydantic import SecretStr
 from dexorder.context import GATEWAY, address_of
 from dexorder.errors import DexorderError
 from dexorder.events.errors import GatewayRefused, GatewayUnreachable
-from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.rpc.channel import ChannelSettings, open_channel
-from dexorder.services.common.rpc.client_retry import Failure, code_of, details_of, error_text, failure_of
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_common.config import BadSettings, read_settings
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
+from dexorder_common.rpc.client_retry import Failure, code_of, details_of, error_text, failure_of
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 
 CALL_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2

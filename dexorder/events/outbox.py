@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dexorder.events.errors import OutboxFailed
-from dexorder.services.common.storage.durable_sqlite import open_durable
+from dexorder_common.storage.durable_sqlite import open_durable
 
 _STEPS = (
     "CREATE TABLE events("

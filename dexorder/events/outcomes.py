@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from dexorder.events.errors import EventUnknown, PublisherClosed
-from dexorder.services.common.model.user_events import Channel
+from dexorder_common.model.user_events import Channel
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

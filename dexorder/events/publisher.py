@@ -23,10 +23,10 @@ from dexorder.events.errors import EventRefused
 from dexorder.events.event_builder import ChannelChoice, Payload, build_event
 from dexorder.events.outcomes import Outcome, complete
 from dexorder.events.sender import Sender
-from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.common.messaging.frames import encode_event
-from dexorder.services.common.model.user_events import Priority
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.config import BadSettings, read_settings
+from dexorder_common.messaging.frames import encode_event
+from dexorder_common.model.user_events import Priority
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 T = TypeVar("T")
 OnOutcome = Callable[[Outcome], None]

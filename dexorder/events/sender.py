@@ -23,9 +23,9 @@ from dexorder.events.errors import EventRefused, OutboxFailed, OutboxFull, Publi
 from dexorder.events.outbox import Outbox
 from dexorder.events.outcomes import FinalStatus, Outcome, OutcomeTracker, complete, fail
 from dexorder.events.retransmit import RetransmitQueue
-from dexorder.services.common.messaging.frames import VERSION, BadFrame, decode_ack, topic
-from dexorder.services.common.model.user_events import Channel, Priority
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.messaging.frames import VERSION, BadFrame, decode_ack, topic
+from dexorder_common.model.user_events import Channel, Priority
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 log = structlog.get_logger(__name__)
 _SECOND_NS = 1_000_000_000

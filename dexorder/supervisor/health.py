@@ -14,13 +14,13 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.services.common.config import split_address
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.rpc.channel import open_channel
-from dexorder.services.common.rpc.client_retry import code_of
-from dexorder.services.common.rpc.error_details import STATUS_DETAILS
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2, kafkapixy_pb2_grpc
 from dexorder.supervisor.plan import KAFKA_PIXY
+from dexorder_common.config import split_address
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.client_retry import code_of
+from dexorder_common.rpc.error_details import STATUS_DETAILS
+from dexorder_protos.kafkapixy import kafkapixy_pb2, kafkapixy_pb2_grpc
 
 
 @dataclass(frozen=True)

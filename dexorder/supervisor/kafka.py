@@ -24,11 +24,11 @@ from typing import NoReturn
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from dexorder.services.common.storage.process_lock import Locked, take_lock
 from dexorder.setup.class_archive import archive_path, kafka_program, options_with
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import jar_folder
 from dexorder.setup.java import Java, find_java
+from dexorder_common.storage.process_lock import Locked, take_lock
 
 HOST = "127.0.0.1"
 HEAP_MB = 384

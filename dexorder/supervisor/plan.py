@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dexorder.services.common.config import file_uri
+from dexorder_common.config import file_uri
 
 if TYPE_CHECKING:
-    from dexorder.services.common.lake.catalog import CatalogSettings
+    from dexorder_common.lake.catalog import CatalogSettings
 
 HOST = "127.0.0.1"
 STOP_ORDER = ("spark", "ingestor", "udsource", "gateway", "relay", "sim", "kafka")
@@ -244,12 +244,12 @@ def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
             ports = ("--port", str(options.ports.kafka), "--controller-port", str(options.ports.kafka_controller))
             return (*python, "dexorder.supervisor.kafka", "--dir", str(options.directory), *ports)
         case "sim":
-            return (*python, "dexorder.services.exchange_sim")
+            return (*python, "dexorder_exchange_sim")
         case "spark":
             # Its batches use every processor; parts that answer calls or restart have priority.
-            return ("nice", "-n", "5", *python, "dexorder.spark")
+            return ("nice", "-n", "5", *python, "dexorder_spark")
         case _:
-            return (*python, f"dexorder.services.{name}")
+            return (*python, f"dexorder_{name}")
 
 
 def summary_rows(options: SuiteOptions) -> list[tuple[str, str, str]]:

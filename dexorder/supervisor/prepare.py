@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING
 import yaml
 
 from dexorder.errors import SuiteFailed
-from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.common.exchanges import exchanges_file, load_exchanges
-from dexorder.services.common.storage.process_lock import Locked, take_lock
 from dexorder.setup.class_archive import archive_path, ensure_once, kafka_program, spark_program
 from dexorder.setup.config import SetupError
 from dexorder.setup.jars import fetch, jar_folder
 from dexorder.setup.java import Java, ensure_java, java_env
 from dexorder.supervisor.plan import HOST, NEEDS_JAVA, OWNED, SuiteOptions
+from dexorder_common.config import BadSettings, read_settings
+from dexorder_common.exchanges import exchanges_file, load_exchanges
+from dexorder_common.storage.process_lock import Locked, take_lock
 
 if TYPE_CHECKING:
-    from dexorder.services.common.lake.catalog import CatalogSettings
+    from dexorder_common.lake.catalog import CatalogSettings
 
 SIM_VENUES = "SIM"
 """Prefix of the simulated exchange's venues, one for each of its dialects."""
 
-_ARCHIVERS = {"kafka": "dexorder.supervisor.kafka_archive", "spark": "dexorder.spark.runtime.class_archive"}
+_ARCHIVERS = {"kafka": "dexorder.supervisor.kafka_archive", "spark": "dexorder_spark.runtime.class_archive"}
 _NOT_IN_A_FOLDER = frozenset("#?%")
 
 
@@ -73,7 +73,7 @@ def external_catalog() -> CatalogSettings | None:
     """Return the catalog that the environment names, or None; SuiteFailed if one of its variables is invalid."""
     if "DEXORDER_CATALOG_URI" not in os.environ:
         return None
-    from dexorder.services.common.lake.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
+    from dexorder_common.lake.catalog import CatalogSettings  # deferred: pyiceberg is slow to import
 
     try:
         return read_settings(CatalogSettings)
@@ -170,7 +170,7 @@ def make_jwt_keys(options: SuiteOptions) -> None:
 
     ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs a token.
     """
-    from dexorder.services.gateway.events.sessions.user_tokens import (
+    from dexorder_gateway.events.sessions.user_tokens import (
         make_keys,  # deferred: cryptography is slow to import
     )
 

@@ -16,13 +16,13 @@ from dexorder.supervisor import health
 from dexorder.supervisor.orphan_guard import COMMAND, guarded, kill_session, session_members
 from dexorder.supervisor.plan import Part
 from dexorder.supervisor.state import PartState
+from dexorder_common.packages import import_roots
 
 QUICK_SECONDS = 10.0
 """A part that dies sooner than this after its start has died quickly."""
 FAILING_AFTER = 5
 """Quick deaths in a row after which a part counts as failing; it is still started again."""
 POLL_SECONDS = 0.2
-_PROJECT_ROOT = Path(__file__).parents[2]
 _MAX_LOG_BYTES = 20 * 1024 * 1024
 
 
@@ -197,7 +197,7 @@ class PartProcess:
 
 def child_environment(own: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     """Return a child's variables: the supervisor's own, the part's, and a path to our packages if not installed."""
-    path = os.pathsep.join(filter(None, (str(_PROJECT_ROOT), own.get("PYTHONPATH", ""))))
+    path = os.pathsep.join(filter(None, (*import_roots(), own.get("PYTHONPATH", ""))))
     return {**own, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **added}
 
 

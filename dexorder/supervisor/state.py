@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dexorder.errors import SuiteFailed
-from dexorder.services.common.config import state_folder
+from dexorder_common.config import state_folder
 
 SUITE_FILE = "suite.json"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dexorder.services.common.model.dispatch_id import new_dispatch_id
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.history import IssuedDispatch
-from dexorder.services.common.model.instrument import Instrument, Series
-from dexorder.services.common.model.periods import TRADES_PERIOD
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS
+from dexorder_common.model.dispatch_id import new_dispatch_id
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.model.instrument import Instrument, Series
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
 
 PERIOD_SECONDS = 60
 ALL_MARKETS = "*"

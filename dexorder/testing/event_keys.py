@@ -13,7 +13,7 @@ import zmq
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dexorder.services.common.messaging.curve import make_keys, read_public_key
+from dexorder_common.messaging.curve import make_keys, read_public_key
 
 KID = "test"
 

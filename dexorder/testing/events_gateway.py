@@ -11,7 +11,7 @@ from dexorder.testing.processes import ForkedGateway, ServiceProcess, free_ports
 
 
 class EventsGateway:
-    """``python -m dexorder.services.gateway`` as a context manager that kills it.
+    """``python -m dexorder_gateway`` as a context manager that kills it.
 
     Args:
         folder: Gets its file and the logs of its lives; nobody else's.
@@ -75,7 +75,7 @@ class EventsGateway:
         if self._forked:
             self.process = ForkedGateway(folder, self.environment, self.address)
         else:
-            self.process = ServiceProcess("dexorder.services.gateway", folder, self.environment)
+            self.process = ServiceProcess("dexorder_gateway", folder, self.environment)
         return self
 
     def kill(self) -> None:

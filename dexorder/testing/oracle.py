@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dexorder.rows import Rows
-from dexorder.services.common.model.periods import PERIOD_SECONDS
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.exchange_sim.candles import CandleQuery
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.instruments import INSTRUMENTS
-from dexorder.services.exchange_sim.market import SyntheticMarket
-from dexorder.services.exchange_sim.periods import PERIODS
+from dexorder_common.model.periods import PERIOD_SECONDS
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_exchange_sim.candles import CandleQuery
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.instruments import INSTRUMENTS
+from dexorder_exchange_sim.market import SyntheticMarket
+from dexorder_exchange_sim.periods import PERIODS
 
 VALUES = ["open", "high", "low", "close", "volume"]
 

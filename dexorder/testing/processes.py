@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from dexorder.services.common.config import split_address
 from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.orphan_guard import guarded
+from dexorder_common.config import split_address
 
 START_SECONDS = STOP_SECONDS = 120.0
 WAIT_SECONDS = 60.0
@@ -28,10 +28,8 @@ _SHARE = 4_000
 _FIRST = 20_000 + _SHARE * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 3)
 _next_port = [os.getpid() * 31 % (_SHARE - 100)]
 _FORK = multiprocessing.get_context("forkserver")
-_CHANNELS = [f"dexorder.services.gateway.events.channels.{name}" for name in ("email", "mobile_push", "web_push")]
-_FORK.set_forkserver_preload(
-    ["dexorder.services.gateway.server", "dexorder.services.gateway.events.server", *_CHANNELS, __name__]
-)
+_CHANNELS = [f"dexorder_gateway.events.channels.{name}" for name in ("email", "mobile_push", "web_push")]
+_FORK.set_forkserver_preload(["dexorder_gateway.server", "dexorder_gateway.events.server", *_CHANNELS, __name__])
 
 
 def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS, explain: Callable[[], str] = str) -> None:
@@ -197,4 +195,4 @@ def _live(environment: dict[str, str], log: str) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.environ.update(environment)
-    runpy.run_module("dexorder.services.gateway", run_name="__main__")
+    runpy.run_module("dexorder_gateway", run_name="__main__")

@@ -19,18 +19,18 @@ import grpc
 import pyarrow as pa
 
 from dexorder.demo import MARKER, processes_marked
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.model.history import RequestRecord
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import iso_microseconds
-from dexorder.services.common.rpc.channel import open_sync_channel
-from dexorder.services.common.rpc.history_messages import decode_record
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.plan import Ports
 from dexorder.testing.processes import free_block, metric_at, until
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso_microseconds
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.history_messages import decode_record
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 
 READY_SECONDS = 180
 _READY = re.compile(r"\] (all parts are ready|ready: )")

@@ -19,9 +19,9 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import Edge
 from dexorder.udf.function import SAME, Duration, Function, option
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge
 
 __all__ = [
     "SAME",

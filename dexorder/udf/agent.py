@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dexorder.services.common.udf import messages
-from dexorder.services.common.udf.errors import ProtocolError
-from dexorder.services.common.udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, frame
-from dexorder.services.common.udf.options import OptionValue, ValueType
-from dexorder.services.common.udf.point_layouts import PointLayouts
-from dexorder.services.common.udf.point_writer import PointWriter
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import AgentSession, Edge, Kind
-from dexorder.services.gen.udf import udf_pb2 as pb
 from dexorder.udf.function import Function, Output, Same, values_of
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf import messages
+from dexorder_udf.errors import ProtocolError
+from dexorder_udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, frame
+from dexorder_udf.options import OptionValue, ValueType
+from dexorder_udf.point_layouts import PointLayouts
+from dexorder_udf.point_writer import PointWriter
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import AgentSession, Edge, Kind
 
 
 class Agent:

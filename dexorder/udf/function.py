@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from dexorder.services.common.udf.options import OptionValue, ValueType
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import Edge
+from dexorder_udf.options import OptionValue, ValueType
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge
 
 T = TypeVar("T")
 S = TypeVar("S")

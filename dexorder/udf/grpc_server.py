@@ -9,10 +9,10 @@ from typing import Any
 import grpc
 
 from dexorder.errors import UdfServeError
-from dexorder.services.common.rpc.lifecycle import KEEPALIVE
-from dexorder.services.common.udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, unwrap, wrap
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Function
+from dexorder_common.rpc.lifecycle import KEEPALIVE
+from dexorder_udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, unwrap, wrap
 
 SERVICE = "dexorder.udf.v1.UdfService"
 _SESSIONS = 64

@@ -16,10 +16,10 @@ from arro3.core import DataType, RecordBatch
 from arro3.io import infer_csv_schema, read_csv, read_parquet
 
 from dexorder.errors import DexorderError
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.periods import PERIODS
-from dexorder.services.common.model.times import iso, parse_time
-from dexorder.services.common.udf.points import Batch, Point, Value
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import iso, parse_time
+from dexorder_udf.points import Batch, Point, Value
 
 TIME_COLUMNS = ("open_time", "time", "time_ns", "timestamp", "date")
 GROUP_COLUMNS = ("ticker", "symbol", "exchange", "period", "period_seconds")

@@ -42,10 +42,10 @@ HISTORY = "dexorder history BTC/USDT.SIM 1h --since 2024-01-01 --until 2024-01-1
 SPARK = """
 import os
 from pathlib import Path
-from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder_common.lake.catalog import CatalogSettings
 from dexorder.setup.java import java_env
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.runtime.session import build_session
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.runtime.session import build_session
 os.environ.update(java_env())
 lake = CatalogSettings.local(Path("lake").absolute(), "dexorder")
 Path("lake").mkdir()
@@ -190,7 +190,7 @@ END
             ),
             Run("from dexorder.events import Publisher", prints="DELIVERED"),
             Read("containers:", readers.containers),
-            Run("python -m dexorder.services.common.messaging.curve"),
+            Run("python -m dexorder_common.messaging.curve"),
             Run(
                 "client   {",
                 by="export TOKEN=$(dexorder events token alice --key dexorder-data/jwt-keys/suite.key)\n"
@@ -238,11 +238,11 @@ END
             NotRun("kubectl apply", CLUSTER),
             Read("DEXORDER_GATEWAY_KAFKA=", readers.kafka_options),
             NotRun("python -m dexorder.setup fetch", "run by tests/integration/production/test_cluster.py"),
-            NotRun("python -m dexorder.spark.runtime.package", "run by tests/integration/production/test_cluster.py"),
+            NotRun("python -m dexorder_spark.runtime.package", "run by tests/integration/production/test_cluster.py"),
             Run("from dexorder import Client", then="assert rows.num_rows == 31 * 24 * 60"),
         )
     ),
-    "docs/protocol.md": Page((Run("python -m dexorder.services.common.messaging.curve"),)),
+    "docs/protocol.md": Page((Run("python -m dexorder_common.messaging.curve"),)),
     "docs/reading-the-data.md": Page(
         (
             Run("from dexorder import Client", then="assert rows.num_rows == 30"),
@@ -280,7 +280,7 @@ END
     "docs/spark-source.md": Page(
         (
             NotRun("pip install", INSTALLS),
-            Run("from dexorder.spark.source.udsource import UdSource"),
+            Run("from dexorder_spark.source.udsource import UdSource"),
             Run(
                 "records = (",
                 then="query.processAllAvailable()\nquery.stop()\n"
@@ -292,7 +292,7 @@ END
                 then="query.processAllAvailable()\nquery.stop()\nassert sum(written) == 100, written",
             ),
             Run(
-                "from dexorder.spark.source.udsource import decoding_source",
+                "from dexorder_spark.source.udsource import decoding_source",
                 then='query = rows.writeStream.format("memory").queryName("decoded").start()\n'
                 'query.processAllAvailable()\nquery.stop()\nassert spark.table("decoded").count() > 0',
             ),

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.exchanges import load_exchanges
-from dexorder.services.common.messaging.curve import make_keys, read_public_key
-from dexorder.services.common.rpc.identity import read_callers
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gateway.events.ingress.containers import read_containers
-from dexorder.services.gateway.kafkapixy.yaml_settings import read_pixy_file
-from dexorder.spark.udf.programs import read_declared
 from dexorder.udf.functions import FUNCTIONS
+from dexorder_common.exchanges import load_exchanges
+from dexorder_common.messaging.curve import make_keys, read_public_key
+from dexorder_common.rpc.identity import read_callers
+from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.events.ingress.containers import read_containers
+from dexorder_gateway.kafkapixy.yaml_settings import read_pixy_file
+from dexorder_spark.udf.programs import read_declared
 from tests.fixtures_tls import Authority
 from tests.smoke.test_tracing import TREE
 

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import parse_time
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import parse_time
 
 TICKER, OTHER = "BTC/USDT.SIM", "ETH/USDT.SIM"
 START = parse_time("2024-01-01")

@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import read_coverage
-from dexorder.services.common.lake.coverage import decode_coverage
-from dexorder.services.common.lake.tables import COVERAGE, OHLC
-from dexorder.services.common.model.history import IssuedDispatch, PageResult
-from dexorder.services.common.model.page import PageHeaders
-from dexorder.services.common.model.periods import count_periods, total_periods
-from dexorder.services.common.model.time_range import TimeRange, merge
-from dexorder.spark.pipeline.reporter import FinalReport
-from dexorder.spark.source.records import RAW, RAW_DDL
 from dexorder.testing.dispatches import issued
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import read_coverage
+from dexorder_common.lake.coverage import decode_coverage
+from dexorder_common.lake.tables import COVERAGE, OHLC
+from dexorder_common.model.history import IssuedDispatch, PageResult
+from dexorder_common.model.page import PageHeaders
+from dexorder_common.model.periods import count_periods, total_periods
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
 from tests.fakes.source_server import FakeSource
 

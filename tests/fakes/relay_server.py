@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2, triggers_pb2
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2, triggers_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.fakes.candle_table import HOURS, START
 
 Notify = ingest_pb2.HistoryReadyNotification

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.services.gen.source.v1 import source_pb2_grpc as rpc
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_protos.source.v1 import source_pb2_grpc as rpc
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dexorder.services.common import tracing
-from dexorder.services.common.opentelemetry_tracer import sdk_tracer
+from dexorder_common import tracing
+from dexorder_common.opentelemetry_tracer import sdk_tracer
 
 
 @dataclass

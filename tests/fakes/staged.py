@@ -8,11 +8,11 @@ from pathlib import Path
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.model.page import PageHeaders
-from dexorder.spark.pipeline.files import Layout, Writer
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import PageTable
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.model.page import PageHeaders
+from dexorder_spark.pipeline.files import Layout, Writer
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import PageTable
 from tests.fakes.pages import page
 
 

@@ -1,6 +1,6 @@
 """Rig of the triggers' process without Kafka and without a relay: records in memory, and every report kept.
 
-``python -m dexorder.spark.cep`` runs as a child, is killed and started again at will; ``events`` says what a subscriber
+``python -m dexorder_spark.cep`` runs as a child, is killed and started again at will; ``events`` says what a subscriber
 would have seen, and ``deliveries`` how often each event came.
 """
 
@@ -18,13 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dexorder.services.common.kafka.page_record import page_value
-from dexorder.services.common.model.page import Candle, Kind, PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS, parse_time
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder.testing.dispatches import realtime_dispatch_id
+from dexorder_common.kafka.page_record import page_value
+from dexorder_common.model.page import Candle, Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS, parse_time
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT
@@ -124,12 +124,12 @@ class Rig:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, fault: str = "", *, processes: int = 1) -> subprocess.Popen[bytes]:
-        """Start the process; ``fault`` as in ``spark/pipeline/fault.py``. ``processes`` evaluate, if more than one."""
+        """Start the process; ``fault`` as in `pipeline.fault`. ``processes`` evaluate, if more than one."""
         self.kill()
         env = self._env | {"DEXORDER_SPARK_FAULT": fault, "DEXORDER_SPARK_TRIGGER_PROCESSES": str(processes)}
         with (self.folder / "triggers.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dexorder.spark.cep"], cwd=ROOT, env=env, stdin=subprocess.PIPE, stderr=log
+                [sys.executable, "-m", "dexorder_spark.cep"], cwd=ROOT, env=env, stdin=subprocess.PIPE, stderr=log
             )
         return self.process
 

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dexorder.services.gen.udf import udf_pb2 as pb
+from dexorder_protos.udf import udf_pb2 as pb
 
 
 def read_message() -> pb.Request | None:

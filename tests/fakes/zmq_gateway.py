@@ -9,8 +9,8 @@ from typing import Any
 import zmq
 
 from dexorder.events import Outcome, Publisher
-from dexorder.services.common.messaging.frames import encode_ack, event_body, published_body, topic
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.messaging.frames import encode_ack, event_body, published_body, topic
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 PATIENCE_MS = 5_000
 

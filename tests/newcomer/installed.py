@@ -24,7 +24,8 @@ def build_wheel(folder: Path) -> Path:
     """Write the project's wheel into a folder."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     copy = folder / "source"  # setuptools writes beside its sources
-    shutil.copytree(ROOT / "dexorder", copy / "dexorder", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("dexorder", "services", "spark"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, copy / name)
     subprocess.run([*command, "--wheel-dir", str(folder), str(copy)], check=True)

@@ -16,7 +16,7 @@ from typing import Any
 from dexorder.testing.processes import free_ports, scrape, until
 from tests.nightly import relay_life
 from tests.nightly.honest_workers import JOB_PERIODS, JOBS
-from tests.paths import ROOT
+from tests.paths import EXCHANGES, ROOT
 from tests.unit.services.relay.harness import catalog_settings, make_tables
 
 SLOTS, PAUSE_SECONDS = 8, 0.05
@@ -84,7 +84,7 @@ def running_relay(folder: Path, **variables: str) -> Iterator[Relay]:
         "DEXORDER_RELAY_METRICS_LISTEN": f"127.0.0.1:{metrics_port}",
         "DEXORDER_RELAY_DB": str(folder / "relay.db"),
         "DEXORDER_RELAY_JOB_PERIODS": str(JOB_PERIODS),
-        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+        "DEXORDER_EXCHANGES": str(EXCHANGES / "sim.yaml"),
         "DEXORDER_CATALOG_URI": catalog.uri,
         "DEXORDER_CATALOG_WAREHOUSE": catalog.warehouse,
         **variables,

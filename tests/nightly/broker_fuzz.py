@@ -20,8 +20,8 @@ from typing import Any
 
 import zmq
 
-from dexorder.services.common.messaging.frames import VERSION, WorkFrame, decode_work, encode_work
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_common.messaging.frames import VERSION, WorkFrame, decode_work, encode_work
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.nightly.mutations import mutated
 
 BATCH_SECONDS = 0.01

@@ -18,16 +18,16 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from dexorder.services.common.model.history import RequestState, RequestStatus
-from dexorder.services.common.model.periods import PERIOD_SECONDS, count_periods, next_open
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.exchange_sim.candles import Candles, aggregate
-from dexorder.services.exchange_sim.faults import SILENCES, STATUSES, Kind
-from dexorder.services.exchange_sim.periods import PERIODS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
 from dexorder.testing.oracle import VALUES, assert_equal, minutes
 from dexorder.testing.processes import until
 from dexorder.testing.suite import Suite
+from dexorder_common.model.history import RequestState, RequestStatus
+from dexorder_common.model.periods import PERIOD_SECONDS, count_periods, next_open
+from dexorder_common.model.time_range import TimeRange
+from dexorder_exchange_sim.candles import Candles, aggregate
+from dexorder_exchange_sim.faults import SILENCES, STATUSES, Kind
+from dexorder_exchange_sim.periods import PERIODS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from tests.nightly.backfills import Backfills, submit
 from tests.nightly.watching import Listener, RelayFile
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import INFORMATIONAL, USER_EVENT, VERSION, event, topic
 from tests.nightly.broker_fuzz import BATCH_SECONDS, FLOOD, PEERS, ZMTP_GREETING, Fuzzer
 from tests.nightly.mutations import mutated

@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
 from dexorder.testing.event_keys import Keys
 from dexorder.testing.events_gateway import EventsGateway
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, Container, event
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as session_pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as session_pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import CRITICAL, Container, event
 from tests.integration.events.provider_servers import Answer
 from tests.integration.events.rig import Rig

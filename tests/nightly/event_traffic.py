@@ -21,8 +21,8 @@ from typing import Any
 import grpc
 import uvloop
 
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as session_pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as session_pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events import sessions
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, NORMAL, Container, event, topic, until
 

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
-from dexorder.services.common.kafka.commits import committed_ranges
 from dexorder.testing.kafka import create_topic
 from dexorder.testing.processes import until
+from dexorder_common.kafka.commits import committed_ranges
 from tests.fixtures_gateway import WAIT_SECONDS
 from tests.gateway_process import GatewayProcess
 from tests.nightly.numbered import COMMIT_MS, KafkaWriter, Ledger, NoCommits, Place, Reader

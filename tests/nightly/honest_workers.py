@@ -19,16 +19,16 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from dexorder.services.common.messaging.frames import decode_work, encode_work
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.common.rpc.channel import open_channel
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_common.messaging.frames import decode_work, encode_work
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.channel import open_channel
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 
 JOBS, JOB_PERIODS = 100, 10
 AT_ONCE = 3

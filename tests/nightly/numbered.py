@@ -16,7 +16,7 @@ from typing import Any, Self
 import grpc
 from confluent_kafka import KafkaError, Producer
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayUser
 
 COMMIT_MS = 200

@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from dexorder.services.gen.source.v1 import source_pb2 as pb
 from dexorder.testing.processes import ServiceProcess
+from dexorder_protos.source.v1 import source_pb2 as pb
 from tests.integration.services.udsource.client import Acker, Reader, SourceClient, offset_of
 from tests.nightly.topic_log import TopicLog
 
@@ -90,7 +90,7 @@ class PlainReads:
         }
         environment = {f"DEXORDER_UDSOURCE_{name}": value for name, value in settings.items()}
         folder = self._folder / f"plain-{next(self._lives)}"
-        with ServiceProcess("dexorder.services.udsource", folder, environment) as process:
+        with ServiceProcess("dexorder_udsource", folder, environment) as process:
             client = SourceClient(process.listens_at)
             async with client.channel, asyncio.timeout(PATIENCE_SECONDS):
                 yield process, await client.read(), await client.ack()

@@ -17,15 +17,15 @@ from typing import Any
 
 import grpc
 
-from dexorder.services.common.rpc.channel import open_channel
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from dexorder.testing.oracle import minutes
 from dexorder.testing.processes import free_ports
+from dexorder_common.rpc.channel import open_channel
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly import relay_life
 from tests.nightly.backfills import historical
-from tests.paths import ROOT
+from tests.paths import EXCHANGES
 
 CLIENTS = 8
 MOST_DELAY_SECONDS = 0.05
@@ -58,7 +58,7 @@ class Campaign:
             "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{self._broker_port}",
             "DEXORDER_RELAY_METRICS_LISTEN": "",
             "DEXORDER_RELAY_DB": str(self.folder / "relay.db"),
-            "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+            "DEXORDER_EXCHANGES": str(EXCHANGES / "sim.yaml"),
             "DEXORDER_CATALOG_URI": f"sqlite:///{self.folder / 'catalog.db'}",
             "DEXORDER_CATALOG_WAREHOUSE": f"file://{self.folder / 'warehouse'}",
         }

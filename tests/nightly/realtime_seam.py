@@ -15,15 +15,15 @@ from pathlib import Path
 
 from bench.parts.realtime_memory import exchanges_file
 from dexorder import AsyncClient
-from dexorder.services.common.model.history import HistoryRequest
-from dexorder.services.common.model.periods import PERIOD_SECONDS
-from dexorder.services.common.model.time_range import TimeRange, subtract
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.instruments import extra_instruments
-from dexorder.services.exchange_sim.market import SyntheticMarket
 from dexorder.testing.oracle import assert_equal, candles_of
 from dexorder.testing.suite import Suite, running_suite
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.periods import PERIOD_SECONDS
+from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_common.model.times import SECOND_NS
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.instruments import extra_instruments
+from dexorder_exchange_sim.market import SyntheticMarket
 
 PERIODS = ("1m", "5m", "1h")
 BUSY_SECONDS = 1

@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["dexorder.services.relay.__main__", "pyiceberg.catalog.sql", "tests.nightly.relay_life"]
-)
+_CONTEXT.set_forkserver_preload(["dexorder_relay.__main__", "pyiceberg.catalog.sql", "tests.nightly.relay_life"])
 
 
 def start(environment: Mapping[str, str], log: Path) -> multiprocessing.process.BaseProcess:
@@ -28,6 +26,6 @@ def _live(environment: dict[str, str], log: str) -> None:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.environ.update(environment)
-    from dexorder.services.relay.__main__ import main
+    from dexorder_relay.__main__ import main
 
     main()

@@ -16,13 +16,13 @@ from typing import Any
 
 import grpc
 
-from dexorder.services.common.model.history import RequestStatus
-from dexorder.services.common.rpc.channel import open_sync_channel
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from dexorder.testing.oracle import assert_equal, minutes, oracle
 from dexorder.testing.processes import until
 from dexorder.testing.suite import Suite
+from dexorder_common.model.history import RequestStatus
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly.backfills import historical
 from tests.nightly.stopped_ingestor import ended
 

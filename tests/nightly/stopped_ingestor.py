@@ -15,20 +15,20 @@ from pathlib import Path
 
 import zmq
 
-from dexorder.services.common.kafka.page_record import final_value, page_value
-from dexorder.services.common.messaging.frames import encode_work
-from dexorder.services.common.model.history import RequestRecord, RequestState, RequestStatus
-from dexorder.services.common.model.page import Candle, Kind, PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.rpc.channel import open_sync_channel
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as ingestor_rpc
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from dexorder.testing.oracle import assert_equal, minutes, oracle
 from dexorder.testing.processes import free_ports, metric_at, until
 from dexorder.testing.suite import Suite
+from dexorder_common.kafka.page_record import final_value, page_value
+from dexorder_common.messaging.frames import encode_work
+from dexorder_common.model.history import RequestRecord, RequestState, RequestStatus
+from dexorder_common.model.page import Candle, Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as ingestor_rpc
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.nightly.backfills import historical, submit
 from tests.nightly.watching import RelayFile, Unacked
 from tests.paths import ROOT
@@ -143,7 +143,7 @@ def second_ingestor(suite: Suite) -> Iterator[Second]:
     environment["DEXORDER_EXCHANGES"] = str(suite.directory / "exchanges.yaml")
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dexorder.services.ingestor"], cwd=ROOT, env=environment, stdout=out, stderr=out
+            [sys.executable, "-m", "dexorder_ingestor"], cwd=ROOT, env=environment, stdout=out, stderr=out
         )
     try:
         until(lambda: "connected to the broker" in log.read_text(), 60, log.read_text)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.exchange_sim.instruments import INSTRUMENTS
-from dexorder.services.exchange_sim.market import SyntheticMarket
+from dexorder_common.model.times import SECOND_NS
+from dexorder_exchange_sim.instruments import INSTRUMENTS
+from dexorder_exchange_sim.market import SyntheticMarket
 
 FIRST_S = 1_704_067_200
 """2024-01-01."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.gateway.config import GatewaySettings
 from dexorder.testing.processes import free_block
 from dexorder.testing.suite import Suite, running_suite
+from dexorder_gateway.config import GatewaySettings
 from tests.documentation.blocks import BLOCKS, blocks_of
 from tests.documentation.pages import PAGES
 from tests.documentation.running import HTTP, SIMULATED, ports, read

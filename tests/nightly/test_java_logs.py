@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 PROGRAM = """
 import sys
 from pathlib import Path
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.runtime.session import build_session
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.runtime.session import build_session
 session = build_session(SparkSettings(), CatalogSettings.local(Path(sys.argv[1])))
 jvm = session.sparkContext._jvm
 logger = jvm.org.slf4j.LoggerFactory.getLogger("mine")

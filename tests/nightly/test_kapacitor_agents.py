@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.udf.errors import UdfError
-from dexorder.services.common.udf.host import UdfHost
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.spec import UdfSpec
+from dexorder_udf.errors import UdfError
+from dexorder_udf.host import UdfHost
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.spec import UdfSpec
 
 CHECKOUT = Path(os.environ.get("DEXORDER_KAPACITOR", "/nonexistent"))
 EXAMPLES = CHECKOUT / "udf" / "agent" / "examples"

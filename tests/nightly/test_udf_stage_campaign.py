@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.lake.catalog import CatalogSettings
+from dexorder_common.lake.catalog import CatalogSettings
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.tables import udf_table
-from dexorder.services.common.model.times import from_datetime
 from dexorder.testing.kafka import create_topic
 from dexorder.testing.processes import until
 from dexorder.testing.report import print_campaign
 from dexorder.testing.suite import Suite
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.tables import udf_table
+from dexorder_common.model.times import from_datetime
 from tests.fixtures_gateway import records
 from tests.nightly import trade_replay
 from tests.nightly.synthetic_trades import write_trades

@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from dexorder.services.common.lake.trigger_rows import Row
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder.spark.cep.evaluator import Change, Changes, Evaluator
+from dexorder_common.lake.trigger_rows import Row
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import Candle
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_spark.cep.evaluator import Change, Changes, Evaluator
 from tests.fakes.trigger_rig import MINUTE_NS, Rig, TriggerRelay, candles_of, rig
 
 TICKERS = ("BTC/USDT.SIM", "ETH/USDT.SIM", "SOL/USDT.SIM")

@@ -8,14 +8,14 @@ import threading
 from dataclasses import dataclass
 from typing import TypeVar
 
-from dexorder.services.common.udf.errors import UdfError
-from dexorder.services.common.udf.framing import FrameSplitter, frame
-from dexorder.services.common.udf.link import Link
-from dexorder.services.common.udf.session import Kind
-from dexorder.services.common.udf.spec import MIB, UdfSpec
-from dexorder.services.gen.udf import udf_pb2 as pb
 from dexorder.udf import Batch, Edge, Function, Point
 from dexorder.udf.agent import Agent
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf.errors import UdfError
+from dexorder_udf.framing import FrameSplitter, frame
+from dexorder_udf.link import Link
+from dexorder_udf.session import Kind
+from dexorder_udf.spec import MIB, UdfSpec
 
 LIMIT_BYTES = MIB
 M = TypeVar("M")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dexorder.services.common.udf.host import UdfHost
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.spec import UdfSpec
+from dexorder_udf.host import UdfHost
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.spec import UdfSpec
 from tests.paths import ROOT
 
 AGENT = str(ROOT / "tests" / "peers" / "udf_agent.py")

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import BinaryIO
 
-from dexorder.services.gen.udf import udf_pb2 as pb
+from dexorder_protos.udf import udf_pb2 as pb
 
 
 class Wire:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from dexorder.services.gen.udf import udf_pb2 as pb
+from dexorder_protos.udf import udf_pb2 as pb
 from tests.peers.udf_agent import Average, BatchMirror, Mirror, Wire, answer
 
 OUT = sys.stdout.buffer

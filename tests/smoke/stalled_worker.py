@@ -8,13 +8,13 @@ import time
 
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.ingestor.broker.connection import BrokerConnection
-from dexorder.services.ingestor.broker.requests import AnyDispatch
-from dexorder.services.ingestor.broker.slots import Completion
-from dexorder.services.ingestor.broker.stop import Stop
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.clock import SystemClock
+from dexorder_ingestor.broker.connection import BrokerConnection
+from dexorder_ingestor.broker.requests import AnyDispatch
+from dexorder_ingestor.broker.slots import Completion
+from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.fakes import history_slots
 
 

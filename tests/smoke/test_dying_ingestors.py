@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from dexorder.services.common.messaging.frames import encode_work
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder.testing.processes import until
+from dexorder_common.messaging.frames import encode_work
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests import zmtp
 from tests.nightly.broker_campaign import Relay, running_relay
 from tests.paths import ROOT

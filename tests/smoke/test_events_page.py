@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from dexorder.services.common.model.user_events import Channel, Status
-from dexorder.services.gateway.events.delivery.changes import AttemptRow
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
 from dexorder.testing.processes import free_ports
+from dexorder_common.model.user_events import Channel, Status
+from dexorder_gateway.events.delivery.changes import AttemptRow
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.browser import Browser
 from tests.fakes.events.sessions_gateway import Served, served
 from tests.fakes.tcp_proxy import TcpProxy
@@ -102,7 +102,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 def test_page_has_no_unsafe_source() -> None:
     """The sources never turn text into markup or code, and use nothing that the Content-Security-Policy refuses."""
-    folder = Path("services/gateway/events/page")
+    folder = Path("services/gateway/dexorder_gateway/events/page")
     for file in folder.iterdir():
         text = file.read_text()
         for unsafe in (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.browser import Browser
 from tests.integration.events.container import CRITICAL, event, until
 from tests.integration.events.provider_servers import ProviderServers

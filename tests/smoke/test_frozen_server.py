@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.rpc.channel import open_channel
+from dexorder_common.rpc.channel import open_channel
 
 pytestmark = pytest.mark.smoke
 WAIT_SECONDS = 45.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.kafka import create_topic
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import GatewayProcess
 from tests.nightly import gateway_life
 from tests.nightly.controlled_kafka import ControlledKafka

@@ -17,10 +17,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import iso
 from dexorder.testing.oracle import assert_equal, minutes, oracle
 from dexorder.testing.suite import Suite
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso
 from tests.smoke.recorded import recorded
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(900)]

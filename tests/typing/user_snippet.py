@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import assert_type
 
 from dexorder import AsyncClient, Client, HistoryError, HistoryRequest, Notification, Progress, Rows, make_request
-from dexorder.services.common.model.coverage import Coverage
-from dexorder.services.common.model.history import RequestRecord
+from dexorder_common.model.coverage import Coverage
+from dexorder_common.model.history import RequestRecord
 
 
 def blocking() -> None:

@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+from dexorder_common.packages import PACKAGES, package_folders
 from tests.paths import ROOT
 
-LAYERS = ("services/common/model", "services/common/lake")
+LAYERS = ("dexorder_common.model", "dexorder_common.lake")
 BARRED = ("grpc", "zmq", "confluent_kafka", "google.protobuf", "pyspark")
 
 NOT_YET: frozenset[str] = frozenset(
@@ -36,8 +38,8 @@ sys.meta_path.insert(0, Bar())
 failures = {}
 for module in json.load(sys.stdin):
     # Our own modules are imported again for each module, so that each has to resolve its own imports.
-    pyspark_allowed = module.startswith("dexorder.spark.")
-    for name in [n for n in sys.modules if n.partition(".")[0] == "dexorder"]:
+    pyspark_allowed = module.startswith("dexorder_spark.")
+    for name in [n for n in sys.modules if n.startswith("dexorder")]:
         del sys.modules[name]
     if not pyspark_allowed:
         for name in [n for n in sys.modules if n.partition(".")[0] == "pyspark"]:
@@ -50,18 +52,23 @@ json.dump(failures, sys.stdout)
 """
 
 
+def modules() -> dict[str, Path]:
+    """Return the files of all modules of our packages but the generated ones."""
+    found = {}
+    for folder in package_folders():
+        for path in sorted(folder.rglob("*.py")) if folder.name != "dexorder_protos" else ():
+            name = path.relative_to(folder.parent).as_posix().removesuffix(".py").removesuffix("/__init__")
+            found[name.replace("/", ".")] = path
+    return found
+
+
 def pure_modules() -> list[str]:
     """Return every module of the pure layers, and every module whose docstring says that it is pure."""
     found = []
-    for top in ("dexorder", "services", "spark"):
-        for path in sorted((ROOT / top).rglob("*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            if name.startswith("services/gen/"):
-                continue
-            docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-            if name.startswith(LAYERS) or re.search(r"\bPure\b", docstring):
-                module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-                found.append(module if top == "dexorder" else f"dexorder.{module}")
+    for name, path in modules().items():
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        if name.startswith(LAYERS) or re.search(r"\bPure\b", docstring):
+            found.append(name)
     return found
 
 
@@ -82,9 +89,11 @@ def test_pure_modules_import_no_transport() -> None:
     assert set(failures) >= NOT_YET, "these pass now: remove them from NOT_YET"
 
 
-def test_one_import_root() -> None:
-    """The folders services and spark are imported as ``dexorder.services`` and ``dexorder.spark`` only."""
-    wrong = re.compile(r"^\s*(from|import) (services|spark)\b", re.MULTILINE)
-    folders = ("dexorder", "services", "spark", "bench", "docs", "protos", "tests")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py*") if path.suffix in (".py", ".pyi")]
-    assert [path for path in files if wrong.search(path.read_text())] == []
+def test_the_tree_has_no_links_and_names_each_package_once() -> None:
+    """A checkout works where links are plain files; a wheel owns only names that begin with ``dexorder``."""
+    tops = [ROOT / "dexorder", ROOT / "services", ROOT / "spark"]
+    assert [path for top in tops for path in (top, *top.rglob("*")) if path.is_symlink()] == []
+    inits = [path.parent for top in tops for path in top.rglob("__init__.py")]
+    outermost = {folder.name: folder for folder in inits if not (folder.parent / "__init__.py").exists()}
+    assert sorted(outermost) == sorted(PACKAGES)
+    assert {*outermost.values()} == {*package_folders()}

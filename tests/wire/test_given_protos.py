@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.gen.source.v1 import source_pb2
-from dexorder.services.gen.udf import udf_pb2
+from dexorder_protos.source.v1 import source_pb2
+from dexorder_protos.udf import udf_pb2
 from tests.paths import ROOT
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import Message
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 
 PARTITION = pb.PartitionMetadata(partition=3, leader=-1, replicas=[1, 300], isr=[2])
 PARTITION_HEX = (

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.kafka.page_record import encode_candle, encode_candles, final_value, page_value
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.page import OHLC_TOPIC, Candle, Kind, PageHeaders
-from dexorder.services.common.model.proof import Proof, ProofKind
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.gen.dexorder.market.v1 import ohlcv_pb2
+from dexorder_common.kafka.page_record import encode_candle, encode_candles, final_value, page_value
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.page import OHLC_TOPIC, Candle, Kind, PageHeaders
+from dexorder_common.model.proof import Proof, ProofKind
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 
 CANDLES = [
     Candle(1_700_000_040_000_000_000, 42000.5, 42010.25, 41990.0, 42001.0, 1.5),

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.exchange_sim.faults import FaultRule
-from dexorder.services.exchange_sim.instruments import INSTRUMENTS
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_exchange_sim.faults import FaultRule
+from dexorder_exchange_sim.instruments import INSTRUMENTS
 
 MINUTE_NS = 60 * SECOND_NS
 EPOCH_MINUTE_NS = 1_704_067_200 * SECOND_NS

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dexorder.services.common.model.time_range import TimeRange, merge
+from dexorder_common.model.time_range import TimeRange, merge
 
 Values = tuple[float | None, ...]
 """Open, high, low, close, volume."""

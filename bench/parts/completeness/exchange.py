@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.parts.completeness.cells import MINUTE_NS, Cell
 from bench.parts.completeness.compare import Values
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange
 
 PAGE = 1_000
 """Most candles of one answer."""

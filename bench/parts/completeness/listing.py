@@ -13,11 +13,11 @@ from pathlib import Path
 
 from bench.parts.completeness.tables import markdown
 from bench.parts.completeness.virtual import VirtualWorld, copied, experienced, virtual_world
-from dexorder.services.common.model.periods import split_by_periods
-from dexorder.services.common.model.time_range import TimeRange, merge
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.relay.config import RelaySettings
+from dexorder_common.model.periods import split_by_periods
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_relay.config import RelaySettings
 
 ROW = "before_listing"
 YEAR = 525_600

@@ -15,9 +15,9 @@ from dexorder.aio import new_request_id
 from dexorder.errors import WaitEnded
 from dexorder.reading import find_answer
 from dexorder.request import make_request
-from dexorder.services.common.model.history import RequestRecord, RequestStatus
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.history import RequestRecord, RequestStatus
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
 
 VALUES = ("open", "high", "low", "close", "volume")
 

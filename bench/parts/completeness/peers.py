@@ -10,7 +10,7 @@ from bench.parts.backfill import make_client
 from bench.parts.completeness.cells import MINUTE_NS, Cell
 from bench.parts.completeness.compare import HANG, QUIET, Row
 from bench.parts.completeness.exchange import PAGE
-from dexorder.services.common.model.periods import count_periods
+from dexorder_common.model.periods import count_periods
 
 MOST_CALLS_A_PAGE = 20
 """A loop that has made so many is running in circles."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bench.parts.completeness.tables import percent
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.history import agreement
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.history import agreement
 
 SHORTER = {"backoff_seconds": 0.02, "longest_backoff_seconds": 0.2, "hole_spacing_seconds": 0.02}
 """Pauses without effect here, as the simulated exchange spoils each answer independently of the time."""

@@ -10,9 +10,9 @@ from typing import Any
 from bench.parts.completeness.timed_cells import TimedCell
 from bench.parts.completeness.timed_outcome import Table, TimedOutcome, judge
 from bench.parts.completeness.virtual import VirtualWorld, copied, experienced, virtual_world
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.history.agreement import Agreement
 
 SYMBOL = "BTC/USDT"
 MINUTES = 6_000

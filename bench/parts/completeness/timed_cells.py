@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
 
 MINUTE_NS = 60 * SECOND_NS
 SECONDS = (0.2, 1.0, 5.0, 30.0, 120.0, 600.0)

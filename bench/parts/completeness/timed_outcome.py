@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dexorder.services.common.model.periods import open_times
-from dexorder.services.common.model.time_range import TimeRange, intersect, merge, subtract
-from dexorder.services.ingestor.history.job import Missing
-from dexorder.services.ingestor.history.paging import Page
+from dexorder_common.model.periods import open_times
+from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder_ingestor.history.job import Missing
+from dexorder_ingestor.history.paging import Page
 
 Truth = Mapping[int, tuple[float, ...]]
 _PERIOD = 60

@@ -18,27 +18,27 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 
-from dexorder.services.common.exchanges import Exchange, override_urls
-from dexorder.services.common.model.instrument import Instrument
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.time_range import TimeRange, subtract
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.exchange_sim.candles import CandleQuery
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.faults import FaultPlan, FaultRule
-from dexorder.services.exchange_sim.periods import DAY, PERIODS
-from dexorder.services.exchange_sim.server import Simulator
-from dexorder.services.exchange_sim.stats import Stats
-from dexorder.services.exchange_sim.venue import Clock
-from dexorder.services.ingestor.broker.slots import Dispatch
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.exchange.venue import Venue
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.history.answer_shape import AnswerShapes
-from dexorder.services.ingestor.history.fetch import Fetcher
-from dexorder.services.ingestor.history.job import Missing
-from dexorder.services.ingestor.history.paging import Page
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.exchanges import Exchange, override_urls
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.page import Candle
+from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_common.model.times import SECOND_NS
+from dexorder_exchange_sim.candles import CandleQuery
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.faults import FaultPlan, FaultRule
+from dexorder_exchange_sim.periods import DAY, PERIODS
+from dexorder_exchange_sim.server import Simulator
+from dexorder_exchange_sim.stats import Stats
+from dexorder_exchange_sim.venue import Clock
+from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.answer_shape import AnswerShapes
+from dexorder_ingestor.history.fetch import Fetcher
+from dexorder_ingestor.history.job import Missing
+from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.metrics import IngestorMetrics
 
 CALL_NS = SECOND_NS // 10
 _RULES = TypeAdapter(tuple[FaultRule, ...])

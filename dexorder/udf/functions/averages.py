@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dexorder.services.common.udf.points import Point
 from dexorder.udf.function import Function, option
 from dexorder.udf.functions.fields import at_least, number
 from dexorder.udf.functions.rolling import ExponentialMean, Mean
+from dexorder_udf.points import Point
 
 
 class MovingAverage(Function[Mean]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dexorder.services.common.udf.points import Point
+from dexorder_udf.points import Point
 
 
 def number(point: Point, field: str) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import Edge
 from dexorder.udf.function import Function, option
 from dexorder.udf.functions.fields import at_least, number
 from dexorder.udf.functions.oscillators import Window
 from dexorder.udf.functions.rolling import mean_and_deviation
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge
 
 
 class Outliers(Function[Window]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from dexorder.services.common.udf.points import Point, Value
 from dexorder.udf.function import Duration, Function, option
 from dexorder.udf.functions.fields import number
+from dexorder_udf.points import Point, Value
 
 _HOUR_NS = 3600 * 10**9
 

@@ -14,7 +14,7 @@ import runpy
 import threading
 from typing import Any
 
-from dexorder.services.udsource.topic_reader import TopicReader
+from dexorder_udsource.topic_reader import TopicReader
 
 
 def bug(*_: Any, **__: Any) -> Any:
@@ -53,4 +53,4 @@ def break_monitor() -> None:
 
 if __name__ == "__main__":
     break_it(os.environ["DEXORDER_TEST_BROKEN"])
-    runpy.run_module("dexorder.services.udsource", run_name="__main__")
+    runpy.run_module("dexorder_udsource", run_name="__main__")

@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
 
-from dexorder.services.gen.source.v1 import source_pb2_grpc as rpc
+from dexorder_protos.source.v1 import source_pb2_grpc as rpc
 from tests.conformance.numaflow.vertex import StartUdsource
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]

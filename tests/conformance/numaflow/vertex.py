@@ -16,7 +16,7 @@ StartUdsource = Callable[..., "Udsource"]
 
 
 class Udsource(ServiceProcess):
-    """``python -m dexorder.services.udsource`` with a folder of its own where Numaflow mounts its volume; it and its
+    """``python -m dexorder_udsource`` with a folder of its own where Numaflow mounts its volume; it and its
     readers die with us. The consumer group has the topic's name.
 
     Args:
@@ -33,7 +33,7 @@ class Udsource(ServiceProcess):
         *,
         kafka: str,
         topic: str,
-        module: str = "dexorder.services.udsource",
+        module: str = "dexorder_udsource",
         **settings: Any,
     ) -> None:
         run.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.processes import until
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, refusal
 
 pytestmark = pytest.mark.kafka

@@ -8,8 +8,8 @@ import grpc
 import pytest
 from confluent_kafka import Producer
 
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_gateway.config import GatewaySettings
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, numbers, refusal
 
 pytestmark = pytest.mark.kafka

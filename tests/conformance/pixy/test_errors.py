@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, MakeTopic, Write, numbers, refusal
 
 pytestmark = pytest.mark.kafka

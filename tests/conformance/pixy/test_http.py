@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dexorder.services.common.config import split_address
-from dexorder.services.common.rpc.identity import token_hash
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gateway.server import gateway
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.processes import free_ports, until
+from dexorder_common.config import split_address
+from dexorder_common.rpc.identity import token_hash
+from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.server import gateway
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.conformance.pixy.http_client import HttpClient
 from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, records
 from tests.fixtures_kafka import needs_missing_topics

@@ -8,8 +8,8 @@ from functools import partial
 import grpc
 import pytest
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.processes import until
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal
 from tests.gateway_process import StartProcess
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.kafka import RunningKafka
 from dexorder.testing.processes import until
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, StartGateway, numbers, records
 from tests.fixtures_kafka import needs_missing_topics
 

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.processes import free_ports
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import MakeTopic, Write, committed, numbers, refusal
 from tests.gateway_process import StartProcess
 

@@ -7,8 +7,8 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.processes import until
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, numbers
 
 pytestmark = pytest.mark.kafka

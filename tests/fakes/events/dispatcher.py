@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.user_events import Channel, Priority, Status
-from dexorder.services.gateway.events.delivery.changes import SessionEvent
-from dexorder.services.gateway.events.dispatcher.port import Place
-from dexorder.services.gateway.events.ingress.acks import Ack, AckCallback
-from dexorder.services.gateway.events.ingress.containers import LOCAL, Container
-from dexorder.services.gateway.events.model import NO_CONTACTS, Contacts, Event, EventKey
-from dexorder.services.gateway.events.sessions.registry import SessionRegistry
-from dexorder.services.gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.user_events import Channel, Priority, Status
+from dexorder_gateway.events.delivery.changes import SessionEvent
+from dexorder_gateway.events.dispatcher.port import Place
+from dexorder_gateway.events.ingress.acks import Ack, AckCallback
+from dexorder_gateway.events.ingress.containers import LOCAL, Container
+from dexorder_gateway.events.model import NO_CONTACTS, Contacts, Event, EventKey
+from dexorder_gateway.events.sessions.registry import SessionRegistry
+from dexorder_gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 
 @dataclass

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dexorder.services.gateway.events.model import WebPushSubscription
+from dexorder_gateway.events.model import WebPushSubscription
 from tests.fakes.events.scripted import Call, Reply, ScriptedServer
 
 _MAX_BODY = 4096

@@ -19,14 +19,14 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.config import ServiceSettings
-from dexorder.services.common.rpc.lifecycle import grpc_server
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.contacts import host_check
-from dexorder.services.gateway.events.ingress.containers import ContainersFile
-from dexorder.services.gateway.events.ingress.publisher_service import EventPublisherService
-from dexorder.services.gateway.events.model import Event, Message
-from dexorder.services.gateway.events.service import (
+from dexorder_common.config import ServiceSettings
+from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.contacts import host_check
+from dexorder_gateway.events.ingress.containers import ContainersFile
+from dexorder_gateway.events.ingress.publisher_service import EventPublisherService
+from dexorder_gateway.events.model import Event, Message
+from dexorder_gateway.events.service import (
     NAMES,
     OPTIONS,
     OWN_IDENTITY,
@@ -35,12 +35,12 @@ from dexorder.services.gateway.events.service import (
     EventLogService,
     EventService,
 )
-from dexorder.services.gateway.events.sessions import user_tokens
-from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from dexorder.services.gateway.events.sessions.web_server import PAGE, web_server
-from dexorder.services.gateway.events.sessions.websocket import SessionBackend
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_gateway.events.sessions import user_tokens
+from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder_gateway.events.sessions.web_server import PAGE, web_server
+from dexorder_gateway.events.sessions.websocket import SessionBackend
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.fakes.events.dispatcher import FakeDispatcher
 
 

@@ -9,13 +9,13 @@ import pytest
 from dexorder import demo
 from dexorder.demo_exchange import FAULTS, Comparison, DemoExchange, FaultCounts, Values, compare
 from dexorder.errors import SuiteFailed
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import parse_time
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.server import serve
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import PartState, SuiteState, write_state
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import parse_time
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.server import serve
 
 
 def test_marked_processes_are_found_until_they_end() -> None:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.tables import COVERAGE, OHLC, RETRACTIONS
-from dexorder.services.common.model.history import PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.spark.tables.table import TABLES
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.tables import COVERAGE, OHLC, RETRACTIONS
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_spark.tables.table import TABLES
 from tests.fakes.candle_table import HOUR_NS, HOURS, OTHER, SPAN, START, TICKER
 from tests.fakes.pages import append_coverage, dispatch_id
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving

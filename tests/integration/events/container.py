@@ -10,7 +10,7 @@ from typing import Any, Self
 import zmq
 import zmq.asyncio
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 VERSION = b"\x01"
 USER_EVENT, EVENT_ACK = b"\x20", b"\x21"

@@ -12,7 +12,7 @@ from collections import Counter
 
 import zmq
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import CRITICAL, NORMAL, USER_EVENT, VERSION, event
 
 BATCH_S = 0.005

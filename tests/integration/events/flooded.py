@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import CRITICAL, Container, event
 from tests.integration.events.rig import Rig
 from tests.paths import ROOT

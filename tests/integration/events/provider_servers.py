@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from dexorder.services.gateway.events.model import WebPushSubscription
+from dexorder_gateway.events.model import WebPushSubscription
 from tests.fakes.events import chat, fcm
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Call, Reply, ScriptedServer

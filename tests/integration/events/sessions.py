@@ -12,8 +12,8 @@ import aiohttp
 import grpc
 from google.protobuf import json_format
 
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from tests.integration.events.container import PATIENCE_S, QUIET_S
 
 CLOSED_AUTH, CLOSED_FORBIDDEN, CLOSED_TIMEOUT, CLOSED_TOO_MANY = 4401, 4403, 4408, 4429

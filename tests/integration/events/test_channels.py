@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.conftest import SESSION_ACK_S
 from tests.integration.events.container import CRITICAL, NORMAL, event
 from tests.integration.events.provider_servers import Answer

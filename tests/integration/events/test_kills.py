@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.container import CRITICAL, event, until
 from tests.integration.events.provider_servers import HANG
 from tests.integration.events.rig import Rig

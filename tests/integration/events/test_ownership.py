@@ -14,9 +14,9 @@ import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from zmq.utils.monitor import recv_monitor_message
 
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events import sessions
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, NORMAL, PATIENCE_S, Container, event, until
 from tests.integration.events.rig import KINDS, Rig

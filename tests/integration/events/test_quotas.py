@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events import flooded
 from tests.integration.events.container import CRITICAL, NORMAL, event
 from tests.integration.events.rig import Rig

@@ -9,7 +9,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.container import CRITICAL, NORMAL, PATIENCE_S, USER_EVENT, VERSION, event
 from tests.integration.events.rig import Rig
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.container import CRITICAL, event
 from tests.integration.events.provider_servers import Answer
 from tests.integration.events.rig import Rig

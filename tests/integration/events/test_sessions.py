@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.conftest import TTL_S
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, NORMAL, event
 from tests.integration.events.rig import KINDS, Rig

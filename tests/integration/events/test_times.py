@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.events import Channel, FinalStatus, Outcome
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events.container import CRITICAL, HEARTBEAT_MS, event, until
 from tests.integration.events.provider_servers import Answer, ProviderServers
 from tests.integration.events.rig import Rig, make_rig

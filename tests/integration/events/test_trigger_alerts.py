@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
-from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
-from dexorder.services.relay.store.triggers import ALERT_PENDING
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_relay.store.triggers import ALERT_PENDING
 from tests.integration.events.container import until
 from tests.integration.events.rig import Rig
 from tests.integration.events.test_kills import locked

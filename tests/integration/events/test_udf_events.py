@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.udf import UdfOutput
-from dexorder.services.common.udf.points import Point
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
-from dexorder.spark.udf.rows import rows_of
-from dexorder.spark.udf.sinks import Sinks
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.udf import UdfOutput
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_spark.udf.rows import rows_of
+from dexorder_spark.udf.sinks import Sinks
+from dexorder_udf.points import Point
 from tests.integration.events.rig import Rig
 
 NOW_NS = 1_700_000_000 * 10**9

@@ -123,6 +123,6 @@ def started(
     """Start our driver as a process that requests executors of the cluster."""
     own = {"DEXORDER_SPARK_MASTER": cluster.master, "DEXORDER_SPARK_SOURCE": source, "DEXORDER_SPARK_RELAY": relay}
     own |= {"SPARK_LOCAL_IP": HOST, "DEXORDER_SPARK_LISTEN": f"{HOST}:{health_port}"}
-    command = [sys.executable, "-m", "dexorder.spark"]
+    command = [sys.executable, "-m", "dexorder_spark"]
     with process(command, folder / "driver.log", health_port, environment=own | settings):
         yield

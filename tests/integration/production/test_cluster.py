@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dexorder import Client
-from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.setup import jars, java
 from dexorder.testing.suite import Suite, running_suite
+from dexorder_common.lake.catalog import CatalogSettings
 from tests.integration.production.chain import check_history
 from tests.integration.production.cluster import (
     Cluster,

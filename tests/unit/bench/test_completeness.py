@@ -15,10 +15,10 @@ from bench.parts.completeness.cells import MINUTE_NS, NONE, Cell, Fault
 from bench.parts.completeness.compare import HANG, QUIET, Outcome, Row, Values, Verdict, judge
 from bench.parts.completeness.exchange import SimulatedExchange
 from bench.parts.completeness.tables import Result
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.faults import FaultPlan, FaultRule
-from dexorder.services.exchange_sim.server import serve
+from dexorder_common.model.time_range import TimeRange
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.faults import FaultPlan, FaultRule
+from dexorder_exchange_sim.server import serve
 
 COUNT = 20
 SPAN = TimeRange(0, COUNT * MINUTE_NS)

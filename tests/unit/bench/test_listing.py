@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bench.parts.completeness.listing import YEAR, ListingResult, measure_one, table
 from bench.parts.completeness.virtual import virtual_world
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.history.agreement import Agreement
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.history.agreement import Agreement
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 

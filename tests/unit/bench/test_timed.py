@@ -12,14 +12,14 @@ from bench.parts.completeness.timed import MINUTES, Run, TimedBench, TimedResult
 from bench.parts.completeness.timed_cells import MINUTE_NS, TimedCell
 from bench.parts.completeness.timed_outcome import Table, TimedOutcome, judge
 from bench.parts.completeness.virtual import virtual_world
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.proof import Proof, ProofKind
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.exchange_sim.faults import FaultRule
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.history.job import Missing
-from dexorder.services.ingestor.history.paging import Page
+from dexorder_common.model.page import Candle
+from dexorder_common.model.proof import Proof, ProofKind
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_exchange_sim.faults import FaultRule
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.job import Missing
+from dexorder_ingestor.history.paging import Page
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_706_745_630 * SECOND_NS

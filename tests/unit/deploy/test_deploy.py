@@ -13,21 +13,21 @@ import yaml
 from prometheus_client import CollectorRegistry
 from pydantic_settings import BaseSettings
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.metrics import CallMetrics
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
-from dexorder.services.gateway.events.sessions.registry import SessionMetrics
-from dexorder.services.gateway.kafkapixy.metrics import KafkaMetrics
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.metrics import IngestorMetrics
-from dexorder.services.relay.config import RelaySettings
-from dexorder.services.relay.metrics import RelayMetrics
-from dexorder.services.udsource.config import UdsourceSettings
-from dexorder.services.udsource.topic_reader import UdsourceMetrics
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.metrics import Metrics as SparkMetrics
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.metrics import CallMetrics
+from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
+from dexorder_gateway.events.sessions.registry import SessionMetrics
+from dexorder_gateway.kafkapixy.metrics import KafkaMetrics
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_relay.config import RelaySettings
+from dexorder_relay.metrics import RelayMetrics
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.metrics import Metrics as SparkMetrics
+from dexorder_udsource.config import UdsourceSettings
+from dexorder_udsource.topic_reader import UdsourceMetrics
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"

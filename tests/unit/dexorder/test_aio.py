@@ -9,9 +9,9 @@ from pyiceberg.catalog import load_catalog
 from dexorder import AsyncClient, Client, aio, connection, errors, reading
 from dexorder.request import make_request
 from dexorder.rows import Rows
-from dexorder.services.common.model.history import Progress, RequestState
-from dexorder.services.common.model.instrument import InstrumentList, ListedInstrument
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_common.model.history import Progress, RequestState
+from dexorder_common.model.instrument import InstrumentList, ListedInstrument
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import HOURS, SPAN, START, TICKER, Warehouse, candles, make_warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 

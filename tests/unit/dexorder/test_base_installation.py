@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from packaging.requirements import Requirement
 
-from dexorder.services.common.lake.tables import OHLC
+from dexorder_common.lake.tables import OHLC
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import EARLIER, TICKER, at, page, suite
 

@@ -15,7 +15,7 @@ import pytest
 from dexorder.chart import Bar
 from dexorder.chart_html import GAP_SHARE, MAX_BARS, describe, gaps, labels, write_html
 from dexorder.rows import Rows
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.times import SECOND_NS
 from tests.fakes.candle_table import START
 
 HOUR_NS = 3_600 * SECOND_NS

@@ -9,11 +9,11 @@ import pytest
 from dexorder import AsyncClient, Client
 from dexorder.errors import RequestRefused, RequestUnknown
 from dexorder.live import LiveCandle, LiveTrade, LiveUpdate, Missed
-from dexorder.services.common.model.realtime import RealtimeParams, RealtimeState, SeriesProgress
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.market.v1 import market_pb2
-from dexorder.services.gen.dexorder.market.v1.ohlcv_pb2 import OHLCV
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_common.model.realtime import RealtimeParams, RealtimeState, SeriesProgress
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.market.v1 import market_pb2
+from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
 

@@ -12,7 +12,7 @@ import pytest
 
 from dexorder import AsyncClient, Client, errors, many
 from dexorder.notebook import ProgressView, is_notebook
-from dexorder.services.common.model.history import Progress, RequestState
+from dexorder_common.model.history import Progress, RequestState
 from tests.fakes.candle_table import HOURS, OTHER, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 

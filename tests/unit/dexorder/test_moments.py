@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder.moments import Moment, moment_ns
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.times import SECOND_NS, iso, parse_time
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.times import SECOND_NS, iso, parse_time
 
 NOW_NS = parse_time("2024-05-06T07:08:09Z")
 

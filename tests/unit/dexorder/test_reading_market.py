@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from dexorder import Client
 from dexorder.cli.app import app
 from dexorder.errors import CatalogError, HistoryFailed, RequestRefused
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.tables import TICKERS, TICKS
-from dexorder.services.common.model.times import SECOND_NS, to_datetime
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.tables import TICKERS, TICKS
+from dexorder_common.model.times import SECOND_NS, to_datetime
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 

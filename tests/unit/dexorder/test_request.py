@@ -5,9 +5,9 @@ import pytest
 from dexorder.errors import RequestRefused
 from dexorder.moments import Moment
 from dexorder.request import make_request, parse_period
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.times import iso, parse_time
-from dexorder.services.common.rpc.history_messages import encode_request
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.times import iso, parse_time
+from dexorder_common.rpc.history_messages import encode_request
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from dexorder import Rows
 from dexorder.columns import Column
 from dexorder.rows import times_ns
-from dexorder.services.common.lake.tables import OHLC, TICKERS, TICKS
+from dexorder_common.lake.tables import OHLC, TICKERS, TICKS
 
 MICROSECONDS = pa.timestamp("us", "UTC")
 TABLE: Any = pa.table(

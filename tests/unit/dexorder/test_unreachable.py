@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from dexorder import AsyncClient, errors
-from dexorder.services.common.model.errors import Code
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2
 from dexorder.unreachable import cause_of
+from dexorder_common.model.errors import Code
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
 from tests.fakes.relay_server import FakeRelay
 from tests.fixtures_tls import Authority
 

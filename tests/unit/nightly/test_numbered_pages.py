@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dexorder.services.common.lake.tables import MICROSECONDS, OHLC
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.spark.pipeline.decode import decode_record
-from dexorder.spark.tables import ohlc
+from dexorder_common.lake.tables import MICROSECONDS, OHLC
+from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.pipeline.decode import decode_record
+from dexorder_spark.tables import ohlc
 from tests.nightly.numbered_pages import CANDLES, PAGES, TICKERS, NumberedPages, Page
 
 TURNS = 6

@@ -9,11 +9,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.spark import server
-from dexorder.spark.config import MaintenanceSettings, SparkSettings
-from dexorder.spark.pipeline.table_driver import QueryFailed
 from dexorder.testing.processes import free_ports
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_spark import server
+from dexorder_spark.config import MaintenanceSettings, SparkSettings
+from dexorder_spark.pipeline.table_driver import QueryFailed
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.rpc.lifecycle import grpc_server
-from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
-from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.maintenance.runner import MaintenanceFailed, TableResult
-from dexorder.spark.service import MAINTENANCE, MaintenanceService
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.maintenance.runner import MaintenanceFailed, TableResult
+from dexorder_spark.service import MAINTENANCE, MaintenanceService
 
 
 class StubRunner:

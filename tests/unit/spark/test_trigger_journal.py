@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.cep import EngineState
-from dexorder.spark.cep.inputs import Expire, Feed, Register, Remove
-from dexorder.spark.cep.journal import Batch, Damaged, Journal, Snapshot, TopicPosition
+from dexorder_cep import EngineState
+from dexorder_spark.cep.inputs import Expire, Feed, Register, Remove
+from dexorder_spark.cep.journal import Batch, Damaged, Journal, Snapshot, TopicPosition
 
 NUMBERS = st.integers(0, 2**62)
 TEXTS = st.text(max_size=5)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.page import OHLC_TOPIC
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.source.v1 import source_pb2
-from dexorder.spark.cep.records import Record, rows_of, select, without_repeated
 from dexorder.testing.dispatches import dispatch_id, issued, realtime_dispatch_id
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import OHLC_TOPIC
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.source.v1 import source_pb2
+from dexorder_spark.cep.records import Record, rows_of, select, without_repeated
 from tests.fakes.pages import DAY, MINUTE_NS, TICKER, control, page
 
 NOW_NS = DAY + 10 * MINUTE_NS

@@ -22,7 +22,7 @@ from dexorder.events import (
     Publisher,
     PublisherClosed,
 )
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.fakes.zmq_gateway import Container, Gateway
 
 Until = Callable[[Callable[[], bool]], None]
@@ -357,7 +357,7 @@ def test_bad_settings_are_one_error(tmp_path: Path, settings: dict[str, Any], sa
 def test_a_publisher_binds_for_a_gateway_that_connects(tmp_path: Path) -> None:
     import zmq
 
-    from dexorder.services.common.messaging.frames import event_body
+    from dexorder_common.messaging.frames import event_body
 
     with Publisher(outbox=tmp_path / "o.db", fast="tcp://127.0.0.1:0", guaranteed="tcp://127.0.0.1:0", bind=True) as p:
         context: zmq.Context[Any] = zmq.Context()

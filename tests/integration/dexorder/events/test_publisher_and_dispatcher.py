@@ -9,14 +9,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dexorder.events import AsyncPublisher, Channel, FinalStatus, Outcome
-from dexorder.services.common.messaging.curve import make_keys, read_public_key
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.delivery.changes import SendRequest, SessionEvent
-from dexorder.services.gateway.events.dispatcher.dispatcher import Dispatcher
-from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics
-from dexorder.services.gateway.events.dispatcher.start import open_dispatcher
-from dexorder.services.gateway.events.model import Contacts, Event, Message, Sent
-from dexorder.services.gateway.events.store.records import TransientEvent
+from dexorder_common.messaging.curve import make_keys, read_public_key
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
+from dexorder_gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder_gateway.events.dispatcher.start import open_dispatcher
+from dexorder_gateway.events.model import Contacts, Event, Message, Sent
+from dexorder_gateway.events.store.records import TransientEvent
 
 PAYLOAD = {"order_id": "17"}
 

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dexorder.cli.app import app
-from dexorder.services.common.udf.host import UdfHost
-from dexorder.services.common.udf.points import Point
-from dexorder.services.common.udf.spec import UdfSpec
+from dexorder_udf.host import UdfHost
+from dexorder_udf.points import Point
+from dexorder_udf.spec import UdfSpec
 from tests.paths import ROOT
 
 ROWS = "".join(json.dumps({"time": n, "ticker": "A", "close": float(n), "value": float(n)}) + "\n" for n in range(8))

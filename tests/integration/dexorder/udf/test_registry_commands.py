@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from dexorder.cli.app import app
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.relay.server import relay
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.runtime.locks import WriterLocks
-from dexorder.spark.udf.programs import Declared
-from dexorder.spark.udf.stages import UdfStages
+from dexorder_common.clock import SystemClock
+from dexorder_relay.server import relay
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.runtime.locks import WriterLocks
+from dexorder_spark.udf.programs import Declared
+from dexorder_spark.udf.stages import UdfStages
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.unit.services.relay.harness import catalog_settings, make_tables, settings
 from tests.unit.spark.udf.rig import definition

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from dexorder.errors import UdfServeError
-from dexorder.services.common.udf.errors import UdfError
-from dexorder.services.common.udf.host import UdfHost
-from dexorder.services.common.udf.points import Batch, Point, Value
-from dexorder.services.common.udf.spec import UdfSpec
 from dexorder.udf.grpc_server import start_server
 from dexorder.udf.servers import serve_socket
+from dexorder_udf.errors import UdfError
+from dexorder_udf.host import UdfHost
+from dexorder_udf.points import Batch, Point, Value
+from dexorder_udf.spec import UdfSpec
 from tests.paths import ROOT
 from tests.peers.udf_functions import FUNCTIONS
 

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import logging, sys, structlog
-from dexorder.services.common import logs
+from dexorder_common import logs
 logs.configure("x", level="debug", style=sys.argv[1])
 log = structlog.get_logger("x")
 def fail(password):

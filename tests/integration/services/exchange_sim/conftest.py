@@ -14,10 +14,10 @@ import ccxt.async_support as ccxt
 import ccxt.pro as ccxt_pro
 import pytest
 
-from dexorder.services.common.exchanges import Exchange as Venue
-from dexorder.services.common.exchanges import override_urls
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.server import serve
+from dexorder_common.exchanges import Exchange as Venue
+from dexorder_common.exchanges import override_urls
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.server import serve
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_700_000_123 * 1_000_000_000

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dexorder.services.exchange_sim.dialects import binance, kraken, kraken_query
-from dexorder.services.exchange_sim.dialects.dialect import Refusal
-from dexorder.services.exchange_sim.faults import REPLICAS, Kind
-from dexorder.services.exchange_sim.venue import Venue
+from dexorder_exchange_sim.dialects import binance, kraken, kraken_query
+from dexorder_exchange_sim.dialects.dialect import Refusal
+from dexorder_exchange_sim.faults import REPLICAS, Kind
+from dexorder_exchange_sim.venue import Venue
 from tests.integration.services.exchange_sim.conftest import NOW_NS, Exchange
 
 NOW_S, NOW_MS = NOW_NS // 10**9, NOW_NS // 10**6

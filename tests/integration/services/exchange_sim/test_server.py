@@ -12,10 +12,10 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
-from dexorder.services.common.config import split_address
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.faults import FaultRule, Kind
-from dexorder.services.exchange_sim.server import Simulator
+from dexorder_common.config import split_address
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.faults import FaultRule, Kind
+from dexorder_exchange_sim.server import Simulator
 from tests.integration.services.exchange_sim.conftest import NOW_NS, Exchange, Start
 
 NOW_MS = NOW_NS // 1_000_000
@@ -375,7 +375,7 @@ async def test_sigterm_ends_the_process_at_once() -> None:
     """An open request that hangs does not delay the end."""
     environment = {**os.environ, "DEXORDER_SIM_FAULTS": orjson.dumps([{"kind": "hang", "path": "*"}]).decode()}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "dexorder.services.exchange_sim", "--listen", "127.0.0.1:0"),
+        *(sys.executable, "-m", "dexorder_exchange_sim", "--listen", "127.0.0.1:0"),
         env=environment,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import GatewayThread
 
 # pytest-grpc's fixtures serve a synchronous servicer; with these two replaced its channel and stub reach our server.

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dexorder.services.gateway.kafkapixy.options import CLIENT_ID
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from dexorder.testing.kafka import create_topic
 from dexorder.testing.processes import until
+from dexorder_gateway.kafkapixy.options import CLIENT_ID
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import (
     WAIT_SECONDS,
     GatewayThread,

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from dexorder.testing.processes import until
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import (
     WAIT_SECONDS,
     GatewayThread,

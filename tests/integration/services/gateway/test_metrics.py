@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from dexorder.services.gateway.kafkapixy.metrics import KafkaMetrics
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.processes import free_ports, until
+from dexorder_gateway.kafkapixy.metrics import KafkaMetrics
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal
 from tests.paths import ROOT
 

@@ -16,8 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
     ResourceType,
 )
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import WAIT_SECONDS, StartGateway, refusal
 
 pytestmark = pytest.mark.kafka

@@ -8,9 +8,9 @@ import grpc
 import pytest
 import yaml
 
-from dexorder.services.common.rpc.identity import Role, token_hash
-from dexorder.services.gateway.kafkapixy.access import PIPELINE_TOPICS
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_common.rpc.identity import Role, token_hash
+from dexorder_gateway.kafkapixy.access import PIPELINE_TOPICS
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway
 
 pytestmark = pytest.mark.kafka
@@ -30,7 +30,7 @@ def test_only_ingestors_and_admins_produce_to_the_pipelines_topics(
     start_gateway: StartGateway, kafka_topic: MakeTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # no topic of the pipeline will be made here, so no call need wait for one
-    monkeypatch.setattr("dexorder.services.gateway.kafkapixy.service.CREATION_SECONDS", 0.05)
+    monkeypatch.setattr("dexorder_gateway.kafkapixy.service.CREATION_SECONDS", 0.05)
     tokens = tmp_path / "callers.yaml"
     callers = [{"client_id": f"a-{role}", "sha256": token_hash(f"{role}-token"), "role": str(role)} for role in Role]
     tokens.write_text(yaml.safe_dump({"callers": callers}))

@@ -11,11 +11,11 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from structlog.testing import capture_logs
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from dexorder.supervisor.kafka import HOST
 from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports, until
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import GatewayThread, refusal
 from tests.fixtures_tls import Authority, Pair
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from dexorder.services.gateway.kafkapixy.options import CLIENT_ID
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
 from dexorder.testing.processes import until
+from dexorder_gateway.kafkapixy.options import CLIENT_ID
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures_gateway import (
     WAIT_SECONDS,
     GatewayThread,

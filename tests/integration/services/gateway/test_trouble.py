@@ -11,10 +11,10 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, records, refusal
 
 

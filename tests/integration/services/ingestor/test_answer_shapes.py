@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.history import RequestStatus
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor import instrument_reports
+from dexorder_common.model.history import RequestStatus
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor import instrument_reports
 from tests.unit.services.ingestor.whole import whole
 from tests.unit.services.relay.harness import at
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from dexorder.errors import RequestRefused
-from dexorder.services.common.model.history import HistoryRequest, RequestStatus
-from dexorder.services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS, iso, parse_time
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_common.model.history import HistoryRequest, RequestStatus
+from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso, parse_time
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.whole import Whole, truth, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.server import work
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.server import work
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import (
     Sim,
     StartWorld,

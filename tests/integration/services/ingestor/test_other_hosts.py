@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from bench.parts.completeness.timed_outcome import Table, TimedOutcome, judge
 from bench.parts.completeness.virtual import VirtualWorld, virtual_world
-from dexorder.services.common.exchanges import Exchange
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.exchange.hosts import Hosts
-from dexorder.services.ingestor.exchange.venue import Venue
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.exchanges import Exchange
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.hosts import Hosts
+from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.metrics import IngestorMetrics
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_706_745_600 * SECOND_NS

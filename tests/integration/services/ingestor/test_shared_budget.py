@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import (
     exchanges_file,
     ingestor_process,

@@ -16,9 +16,9 @@ from aiohttp import web
 from dexorder.cli import history
 from dexorder.errors import VenueUnknown
 from dexorder.runs import OutputOptions, RunStore, file_name
-from dexorder.services.common.model.history import RequestStatus
-from dexorder.services.common.model.instrument import InstrumentList
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.history import RequestStatus
+from dexorder_common.model.instrument import InstrumentList
+from dexorder_common.model.time_range import TimeRange
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
 from tests.unit.services.relay.harness import MINUTE_NS, at
 

@@ -9,8 +9,8 @@ import grpc
 from confluent_kafka import Producer
 from google.protobuf.empty_pb2 import Empty
 
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.services.gen.source.v1 import source_pb2_grpc as rpc
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_protos.source.v1 import source_pb2_grpc as rpc
 
 Metadata = Sequence[tuple[str, str]]
 REPLAY: Metadata = (("x-replay", "1"),)

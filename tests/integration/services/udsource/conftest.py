@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.udsource.config import UdsourceSettings
-from dexorder.services.udsource.server import serve
+from dexorder_udsource.config import UdsourceSettings
+from dexorder_udsource.server import serve
 from tests.integration.services.udsource.client import SourceClient
 
 MakeSettings = Callable[..., UdsourceSettings]

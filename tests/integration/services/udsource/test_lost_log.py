@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.udsource.config import UdsourceSettings
-from dexorder.services.udsource.server import serve
-from dexorder.spark.source.client import SourceBroken, SourceClient
-from dexorder.spark.source.options import SourceOptions
 from dexorder.testing.processes import until
+from dexorder_common.model.errors import Unavailable
+from dexorder_spark.source.client import SourceBroken, SourceClient
+from dexorder_spark.source.options import SourceOptions
+from dexorder_udsource.config import UdsourceSettings
+from dexorder_udsource.server import serve
 from tests.fixtures_kafka import TwoBrokers
 from tests.integration.services.common.kafka.group_reader import create_placed, write
 from tests.unit.spark.source.engine import Checkpoint, Engine, Row

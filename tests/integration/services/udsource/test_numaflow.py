@@ -12,11 +12,11 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.errors import NotAllowed, SuiteError, Unavailable
-from dexorder.services.udsource.config import UdsourceSettings
-from dexorder.services.udsource.numaflow import FatalFailure, remove_server_info, write_server_info
-from dexorder.services.udsource.server import serve
-from dexorder.services.udsource.topic_reader import TopicReader, UdsourceMetrics
+from dexorder_common.model.errors import NotAllowed, SuiteError, Unavailable
+from dexorder_udsource.config import UdsourceSettings
+from dexorder_udsource.numaflow import FatalFailure, remove_server_info, write_server_info
+from dexorder_udsource.server import serve
+from dexorder_udsource.topic_reader import TopicReader, UdsourceMetrics
 from tests.integration.services.udsource.client import SourceClient
 from tests.integration.services.udsource.conftest import MakeSettings
 

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from google.protobuf.empty_pb2 import Empty
 from structlog.testing import capture_logs
 
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.services.udsource.server import serve
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_udsource.server import serve
 from tests.integration.services.udsource.client import SourceClient, offset_of, produce
 from tests.integration.services.udsource.conftest import MakeSettings, StartSource
 from tests.raw_headers import produce_raw

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.services.udsource import topic_monitor
-from dexorder.services.udsource.server import serve
-from dexorder.spark.source.client import SourceBroken
-from dexorder.spark.source.options import SourceOptions
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_spark.source.client import SourceBroken
+from dexorder_spark.source.options import SourceOptions
+from dexorder_udsource import topic_monitor
+from dexorder_udsource.server import serve
 from tests.integration.services.common.kafka.group_reader import create_again
 from tests.integration.services.udsource.client import REPLAY, Metadata, offset_of, produce, range_of
 from tests.integration.services.udsource.conftest import MakeSettings, StartSource

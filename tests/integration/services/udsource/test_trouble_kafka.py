@@ -17,14 +17,14 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.empty_pb2 import Empty
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.rpc import lifecycle
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.services.udsource.config import UdsourceSettings
-from dexorder.services.udsource.server import serve
-from dexorder.services.udsource.topic_monitor import TopicMonitor
 from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.rpc import lifecycle
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_udsource.config import UdsourceSettings
+from dexorder_udsource.server import serve
+from dexorder_udsource.topic_monitor import TopicMonitor
 from tests.integration.services.udsource.client import REPLAY, SourceClient, offset_of, produce, range_of
 from tests.integration.services.udsource.conftest import MakeSettings, StartSource
 
@@ -232,7 +232,7 @@ async def test_process_starts_by_environment_and_stops_by_sigterm(
     produce(kafka, topic, [(0, b"x")] * 10)
     address = f"127.0.0.1:{free_ports(1)[0]}"
     env = environment(make_settings(topic), DEXORDER_UDSOURCE_LISTEN=address, DEXORDER_UDSOURCE_SOCKET=str(socket))
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder.services.udsource", env=env)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder_udsource", env=env)
     try:
         while not socket.with_name("sourcer-server-info").exists():
             assert process.returncode is None

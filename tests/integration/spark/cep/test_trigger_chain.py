@@ -13,18 +13,18 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.common.kafka.page_record import page_value
-from dexorder.services.common.model.page import Candle, Kind, PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.common.rpc.trigger_messages import decode_event
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as epb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as user
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
-from dexorder.spark.cep.host import TriggerHost
+from dexorder_common.clock import SystemClock
+from dexorder_common.kafka.page_record import page_value
+from dexorder_common.model.page import Candle, Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.trigger_messages import decode_event
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as epb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as erpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_spark.cep.host import TriggerHost
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.unit.services.relay.harness import TICKER, Suite, suite
 from tests.unit.services.relay.realtime.worker import RawWorker

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.rpc.trigger_messages import decode_event
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_common.rpc.trigger_messages import decode_event
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from tests.fakes.trigger_rig import Rig, candles_of, rig
 
 TICKERS = ("BTC/USDT.SIM", "ETH/USDT.SIM", "SOL/USDT.SIM")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder.spark.cep.evaluation import Evaluation, Output
-from dexorder.spark.cep.inputs import Expire, Feed, Input, Register, Remove
-from dexorder.spark.cep.shards import ShardDied, Shards, merged, shard_of
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_spark.cep.evaluation import Evaluation, Output
+from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
+from dexorder_spark.cep.shards import ShardDied, Shards, merged, shard_of
 
 TICKERS = tuple(f"M{n}/USDT.SIM" for n in range(7))
 MINUTE_NS = 60 * SECOND_NS

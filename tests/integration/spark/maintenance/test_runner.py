@@ -19,29 +19,29 @@ from pyiceberg.catalog import Catalog
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import claim_rows, write_claims
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.commit_state import CommitState
-from dexorder.services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
-from dexorder.services.common.model.errors import Conflict, InvalidRequest, Unavailable
-from dexorder.services.common.model.history import PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.relay.history.table_reader import TableReader
-from dexorder.spark.config import MaintenanceSettings, SparkSettings
-from dexorder.spark.maintenance import procedures
-from dexorder.spark.maintenance.policy import PartitionState, TableState
-from dexorder.spark.maintenance.procedures import StepResult
-from dexorder.spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
-from dexorder.spark.metrics import MaintenanceMetrics
-from dexorder.spark.pipeline import presence
-from dexorder.spark.pipeline.batch import Pipeline
-from dexorder.spark.pipeline.decode import decode_record
-from dexorder.spark.pipeline.page_source import page_source
-from dexorder.spark.pipeline.table_driver import QueryRules, start_query
-from dexorder.spark.runtime.locks import WriterLocks
-from dexorder.spark.tables.ohlc import CANDLES
+from dexorder_common.clock import ManualClock
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import claim_rows, write_claims
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.commit_state import CommitState
+from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
+from dexorder_common.model.errors import Conflict, InvalidRequest, Unavailable
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_relay.history.table_reader import TableReader
+from dexorder_spark.config import MaintenanceSettings, SparkSettings
+from dexorder_spark.maintenance import procedures
+from dexorder_spark.maintenance.policy import PartitionState, TableState
+from dexorder_spark.maintenance.procedures import StepResult
+from dexorder_spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
+from dexorder_spark.metrics import MaintenanceMetrics
+from dexorder_spark.pipeline import presence
+from dexorder_spark.pipeline.batch import Pipeline
+from dexorder_spark.pipeline.decode import decode_record
+from dexorder_spark.pipeline.page_source import page_source
+from dexorder_spark.pipeline.table_driver import QueryRules, start_query
+from dexorder_spark.runtime.locks import WriterLocks
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import append_coverage, control, page
 from tests.fakes.pipeline import Oracle, Recorder, frame
 from tests.fakes.source_server import FakeSource, RunningSource

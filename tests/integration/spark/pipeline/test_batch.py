@@ -18,23 +18,23 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import read_coverage
-from dexorder.services.common.lake.commit_state import state_of
-from dexorder.services.common.lake.tables import DEAD_LETTERS, OHLC
-from dexorder.services.common.model.history import IssuedDispatch
-from dexorder.services.common.model.page import PageHeaders
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.metrics import Metrics
-from dexorder.spark.pipeline import presence
-from dexorder.spark.pipeline.batch import Pipeline
-from dexorder.spark.pipeline.page_source import page_source
-from dexorder.spark.pipeline.reporter import FinalReport
-from dexorder.spark.pipeline.table_driver import QueryFailed, QueryRules, TableDriver, start_query
-from dexorder.spark.source.client import SourceClient
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import PageTable
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import read_coverage
+from dexorder_common.lake.commit_state import state_of
+from dexorder_common.lake.tables import DEAD_LETTERS, OHLC
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.model.page import PageHeaders
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.metrics import Metrics
+from dexorder_spark.pipeline import presence
+from dexorder_spark.pipeline.batch import Pipeline
+from dexorder_spark.pipeline.page_source import page_source
+from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.pipeline.table_driver import QueryFailed, QueryRules, TableDriver, start_query
+from dexorder_spark.source.client import SourceClient
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import PageTable
 from tests.fakes.pages import DAY, MINUTE_NS, control, dispatch_id, final, page, span
 from tests.fakes.pipeline import Oracle, Recorder, frame, ns, wait_until
 from tests.fakes.source_server import FakeSource, RunningSource

@@ -13,20 +13,20 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.kafka.page_record import final_value, page_value
-from dexorder.services.common.lake.claims import read_coverage
-from dexorder.services.common.lake.tables import DEAD_LETTERS, OHLC
-from dexorder.services.common.model.dispatch_id import new_dispatch_id, number_of
-from dexorder.services.common.model.page import Candle, Kind, PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.spark.pipeline.batch import Pipeline
-from dexorder.spark.pipeline.reporter import RelayReporter
-from dexorder.spark.source.records import RAW, RAW_DDL
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import ensure_tables
+from dexorder_common.kafka.page_record import final_value, page_value
+from dexorder_common.lake.claims import read_coverage
+from dexorder_common.lake.tables import DEAD_LETTERS, OHLC
+from dexorder_common.model.dispatch_id import new_dispatch_id, number_of
+from dexorder_common.model.page import Candle, Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_spark.pipeline.batch import Pipeline
+from dexorder_spark.pipeline.reporter import RelayReporter
+from dexorder_spark.source.records import RAW, RAW_DDL
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import ensure_tables
 from tests.unit.services.relay.harness import TICKER, Suite, at, catalog_settings, minute, request, suite
 
 pytestmark = pytest.mark.spark

@@ -15,15 +15,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.metrics import Metrics
-from dexorder.spark.pipeline.reporter import RelayReporter
-from dexorder.spark.pipeline.table_driver import TableDriver
-from dexorder.spark.runtime.session import catalog_conf
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import ensure_tables
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.tables import OHLC
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.metrics import Metrics
+from dexorder_spark.pipeline.reporter import RelayReporter
+from dexorder_spark.pipeline.table_driver import TableDriver
+from dexorder_spark.runtime.session import catalog_conf
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import ensure_tables
 from tests.fakes.pages import control
 from tests.fakes.pipeline import Oracle, wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served

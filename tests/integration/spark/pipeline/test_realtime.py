@@ -12,25 +12,25 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import read_coverage
-from dexorder.services.common.lake.commit_state import state_of
-from dexorder.services.common.lake.coverage import decode_coverage
-from dexorder.services.common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.page import Kind
-from dexorder.services.common.model.time_range import merge
-from dexorder.spark.config import MaintenanceSettings, SparkSettings
-from dexorder.spark.maintenance.runner import MaintenanceRunner
-from dexorder.spark.metrics import MaintenanceMetrics
-from dexorder.spark.pipeline import presence, table_driver
-from dexorder.spark.pipeline.batch import Pipeline
-from dexorder.spark.pipeline.driver import Driver
-from dexorder.spark.runtime.locks import WriterLocks
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.tickers import SNAPSHOTS
-from dexorder.spark.tables.ticks import TRADES
 from dexorder.testing.dispatches import realtime_dispatch_id
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import read_coverage
+from dexorder_common.lake.commit_state import state_of
+from dexorder_common.lake.coverage import decode_coverage
+from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import Kind
+from dexorder_common.model.time_range import merge
+from dexorder_spark.config import MaintenanceSettings, SparkSettings
+from dexorder_spark.maintenance.runner import MaintenanceRunner
+from dexorder_spark.metrics import MaintenanceMetrics
+from dexorder_spark.pipeline import presence, table_driver
+from dexorder_spark.pipeline.batch import Pipeline
+from dexorder_spark.pipeline.driver import Driver
+from dexorder_spark.runtime.locks import WriterLocks
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.tickers import SNAPSHOTS
+from dexorder_spark.tables.ticks import TRADES
 from tests.fakes.pages import TICKER, Record, control, final, page
 from tests.fakes.pipeline import OTHER, Recorder, frame, wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.relay.history.mending import TableMender
-from dexorder.services.relay.history.table_reader import TableReader
-from dexorder.spark.pipeline.batch import Pipeline
-from dexorder.spark.tables.ohlc import CANDLES
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.instrument import Series
+from dexorder_relay.history.mending import TableMender
+from dexorder_relay.history.table_reader import TableReader
+from dexorder_spark.pipeline.batch import Pipeline
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import TICKER, control, page, span
 from tests.fakes.pipeline import Recorder, frame
 

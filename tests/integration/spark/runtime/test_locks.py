@@ -2,8 +2,8 @@ import threading
 
 import pytest
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.spark.runtime.locks import WriterLock
+from dexorder_common.clock import ManualClock
+from dexorder_spark.runtime.locks import WriterLock
 
 
 def test_a_waiting_batch_precedes_the_next_step_and_both_never_run_together() -> None:

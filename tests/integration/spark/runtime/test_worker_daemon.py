@@ -10,13 +10,13 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from dexorder.spark.runtime.worker_daemon import without_archives
+from dexorder_spark.runtime.worker_daemon import without_archives
 from tests.paths import ROOT
 
 LIB = Path(pyspark.__file__).parent / "python" / "lib"
 SCRIPT = """
 import sys
-from dexorder.spark.runtime.worker_daemon import remove_archives
+from dexorder_spark.runtime.worker_daemon import remove_archives
 remove_archives()
 import pyspark
 print(pyspark.__file__)

@@ -14,9 +14,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from dexorder.services.gen.source.v1 import source_pb2_grpc as rpc
-from dexorder.spark.source.in_flight import RecordId
-from dexorder.spark.source.offsets import from_json
+from dexorder_protos.source.v1 import source_pb2_grpc as rpc
+from dexorder_spark.source.in_flight import RecordId
+from dexorder_spark.source.offsets import from_json
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.peers.memory_source import memory_source

@@ -8,13 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import renew_marks
-from dexorder.services.common.lake.tables import udf_table
-from dexorder.spark.config import MaintenanceSettings
-from dexorder.spark.maintenance.runner import MaintenanceRunner
-from dexorder.spark.metrics import MaintenanceMetrics
-from dexorder.spark.runtime.locks import WriterLocks
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import renew_marks
+from dexorder_common.lake.tables import udf_table
+from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.runner import MaintenanceRunner
+from dexorder_spark.metrics import MaintenanceMetrics
+from dexorder_spark.runtime.locks import WriterLocks
 from tests.fakes.pages import TICKER
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.fakes.trades import trade, trades_head, trades_record

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.udf import UdfOutput
-from dexorder.services.common.udf.points import Point
-from dexorder.spark.udf.rows import rows_of
-from dexorder.spark.udf.sinks import Sinks
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.udf import UdfOutput
+from dexorder_spark.udf.rows import rows_of
+from dexorder_spark.udf.sinks import Sinks
+from dexorder_udf.points import Point
 from tests.fixtures_gateway import GatewayThread, records
 from tests.fixtures_kafka import needs_missing_topics
 

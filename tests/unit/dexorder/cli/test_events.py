@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
-from dexorder.services.gateway.events.sessions.user_tokens import TokenVerifier, make_keys
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as given
+from dexorder_gateway.events.sessions.user_tokens import TokenVerifier, make_keys
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.fakes.zmq_gateway import Gateway
 
 

@@ -17,7 +17,7 @@ from dexorder.cli import file_writers
 from dexorder.cli.sinks import file_rows
 from dexorder.rows import Rows
 from dexorder.runs import OutputOptions
-from dexorder.services.common.lake.tables import OHLC, TICKERS, TICKS
+from dexorder_common.lake.tables import OHLC, TICKERS, TICKS
 
 COUNT = 1_000
 DECLARED = (OHLC, TICKS, TICKERS)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dexorder.cli import output
 from dexorder.cli.app import app
 from dexorder.cli.reporting import wants_json
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import TICKER
 from tests.fakes.relay_server import FakeRelay
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
-from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
-from dexorder.services.gen.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 
 OHLC = pb.MaintainResponse(
     table="trading.ohlc",

@@ -6,7 +6,7 @@ from typer.testing import CliRunner, Result
 
 from dexorder import Client
 from dexorder.cli.app import app
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
 

@@ -12,9 +12,9 @@ from dexorder.cli.app import app
 from dexorder.cli.watch_view import WatchView
 from dexorder.live import LiveUpdate, Missed
 from dexorder.live_messages import decode_update
-from dexorder.services.common.model.realtime import RealtimeState
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_common.model.realtime import RealtimeState
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay
 from tests.unit.dexorder.test_live import TICKER, answer, candle, trade

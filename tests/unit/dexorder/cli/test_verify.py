@@ -4,9 +4,9 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.market.v1.ohlcv_pb2 import OHLCV
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.market.v1.ohlcv_pb2 import OHLCV
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 

@@ -5,9 +5,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
-from dexorder.services.common.model.proof import Proof, ProofKind, encode_proofs
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_common.model.proof import Proof, ProofKind, encode_proofs
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import HOUR_NS, START, TICKER
 from tests.fakes.relay_server import FakeRelay
 

@@ -6,7 +6,7 @@ from hypothesis import given, strategies
 
 from dexorder.events import Channel, EventRefused, Priority
 from dexorder.events.event_builder import build_event, payload_json
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 CYCLE: dict[str, Any] = {}
 CYCLE["cycle"] = CYCLE

@@ -7,8 +7,8 @@ import pytest
 from dexorder.errors import DexorderError
 from dexorder.events import gateway_client
 from dexorder.events.errors import GatewayRefused
-from dexorder.services.common.model.errors import Code
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_common.model.errors import Code
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from tests.fakes.events.sessions_gateway import served
 
 

@@ -13,7 +13,7 @@ import importlib, importlib.abc, pkgutil, sys
 
 class Barred(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] == "grpc" or (name + ".").startswith("dexorder.services.gateway."):
+        if name.partition(".")[0] == "grpc" or (name + ".").startswith("dexorder_gateway."):
             raise ImportError(f"{name} is barred")
         return None
 
@@ -24,7 +24,7 @@ for module in pkgutil.iter_modules(dexorder.events.__path__, "dexorder.events.")
     if module.name != "dexorder.events.gateway_client":  # calls of the gateway over gRPC, for the command line
         importlib.import_module(module.name)
         loaded.append(module.name)
-assert not [name for name in sys.modules if name == "grpc" or name.startswith("dexorder.services.gateway")]
+assert not [name for name in sys.modules if name == "grpc" or name.startswith("dexorder_gateway")]
 print(len(loaded))
 """
 
@@ -37,4 +37,4 @@ def test_the_publisher_loads_neither_the_gateway_nor_grpc() -> None:
 
 def test_no_module_of_the_library_names_the_gateways_code() -> None:
     files = sorted(Path(dexorder.events.__file__).parent.glob("*.py"))
-    assert files and not [file.name for file in files if "dexorder.services.gateway" in file.read_text()]
+    assert files and not [file.name for file in files if "dexorder_gateway" in file.read_text()]

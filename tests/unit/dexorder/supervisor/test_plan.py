@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from dexorder.services.common.lake.catalog import CatalogSettings
 from dexorder.supervisor.plan import OWNED, PARTS, STOP_ORDER, Part, Ports, SuiteOptions, parse_only, plan
+from dexorder_common.lake.catalog import CatalogSettings
 
 DIR = Path("/srv/suite")
 

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from dexorder.errors import SuiteFailed
-from dexorder.services.common.exchanges import load_exchanges
 from dexorder.setup.config import SetupError
 from dexorder.supervisor import prepare
 from dexorder.supervisor.plan import Ports, SuiteOptions
-from tests.paths import ROOT
+from dexorder_common.exchanges import load_exchanges
+from tests.paths import EXCHANGES
 
 
 def test_a_shipped_exchanges_file_has_a_name(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_sim_gets_the_address_of_the_running_exchange(tmp_path: Path) -> None:
 
 
 def test_every_dialect_of_sim_gets_the_address(tmp_path: Path) -> None:
-    prepare.write_exchanges(ROOT / "exchanges" / "sim-kraken.yaml", SuiteOptions(tmp_path, Ports.from_base(20_000)))
+    prepare.write_exchanges(EXCHANGES / "sim-kraken.yaml", SuiteOptions(tmp_path, Ports.from_base(20_000)))
     venues = load_exchanges(tmp_path / "exchanges.yaml")
     assert {name: venue.rest_url for name, venue in venues.items()} == {
         "SIM": "http://127.0.0.1:20008",
@@ -36,9 +36,9 @@ def test_every_dialect_of_sim_gets_the_address(tmp_path: Path) -> None:
 
 
 def test_other_venues_are_unchanged(tmp_path: Path) -> None:
-    prepare.write_exchanges(ROOT / "exchanges" / "binance.yaml", SuiteOptions(tmp_path))
+    prepare.write_exchanges(EXCHANGES / "binance.yaml", SuiteOptions(tmp_path))
     written: Any = yaml.safe_load((tmp_path / "exchanges.yaml").read_text())
-    assert written == yaml.safe_load((ROOT / "exchanges" / "binance.yaml").read_text())
+    assert written == yaml.safe_load((EXCHANGES / "binance.yaml").read_text())
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.udf import messages
-from dexorder.services.common.udf.framing import FrameSplitter, frame
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import Edge, Kind
-from dexorder.services.gen.udf import udf_pb2 as pb
 from dexorder.udf import SAME, Function
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Output
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf import messages
+from dexorder_udf.framing import FrameSplitter, frame
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge, Kind
 
 NOW_NS = 1_700_000_000 * 10**9
 

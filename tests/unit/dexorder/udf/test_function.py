@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dexorder.services.common.udf.framing import FrameSplitter, frame
-from dexorder.services.gen.udf import udf_pb2 as pb
 from dexorder.udf import Batch, Duration, Edge, Function, Point, option
 from dexorder.udf.agent import Agent
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf.framing import FrameSplitter, frame
 
 
 @dataclass

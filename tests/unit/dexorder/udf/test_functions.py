@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.udf.points import Batch, Point
 from dexorder.udf.function import Function
 from dexorder.udf.functions import FUNCTIONS
 from dexorder.udf.functions.outliers import BatchOutliers, Outliers
 from dexorder.udf.functions.resample import Resample
+from dexorder_udf.points import Batch, Point
 
 SECOND = 10**9
 

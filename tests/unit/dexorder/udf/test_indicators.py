@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import talib
 
-from dexorder.services.common.udf.points import Point, Value
 from dexorder.udf.function import Function
 from dexorder.udf.functions import FUNCTIONS
+from dexorder_udf.points import Point, Value
 
 Candles = dict[str, Any]
 

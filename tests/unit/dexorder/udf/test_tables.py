@@ -14,8 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from dexorder.services.common.udf.points import Batch, Point
 from dexorder.udf.tables import PointMaker, TableError, Windows, json_row, read_rows
+from dexorder_udf.points import Batch, Point
 
 TIME = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 TIME_NS = 1704067200 * 10**9

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.exchanges import Exchange, load_exchanges, override_urls
-from tests.paths import ROOT
+from dexorder_common.exchanges import Exchange, load_exchanges, override_urls
+from tests.paths import EXCHANGES
 
 
 @pytest.mark.parametrize("name", ["sim", "binance"])
 def test_shipped_files_are_valid(name: str) -> None:
-    (venue, exchange), *_ = load_exchanges(ROOT / "exchanges" / f"{name}.yaml").items()
+    (venue, exchange), *_ = load_exchanges(EXCHANGES / f"{name}.yaml").items()
     assert (venue, exchange.ccxt, exchange.slots.historical) == (name.upper(), "binance", 4)
 
 

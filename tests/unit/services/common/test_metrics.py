@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from dexorder.services.common.metrics import CallMetrics, metrics_endpoint
-from dexorder.services.common.model.errors import Code
+from dexorder_common.metrics import CallMetrics, metrics_endpoint
+from dexorder_common.model.errors import Code
 
 LABELS = {"grpc_type": "unary", "grpc_service": "s", "grpc_method": "m"}
 

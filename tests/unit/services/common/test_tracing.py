@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dexorder.services.common import tracing
-from dexorder.services.common.tracing import NO_SPAN, is_wanted
+from dexorder_common import tracing
+from dexorder_common.tracing import NO_SPAN, is_wanted
 from tests.fakes.otlp import collector
 from tests.paths import ROOT
 
@@ -23,16 +23,16 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SERVERS = [
     "dexorder.client",
     "dexorder.cli.app",
-    *(f"dexorder.services.{name}.server" for name in ("relay", "ingestor", "udsource", "exchange_sim")),
-    "dexorder.spark.server",
-    "dexorder.spark.pipeline.driver",
-    "dexorder.services.gateway.server",
-    "dexorder.services.gateway.events.server",
+    *(f"dexorder_{name}.server" for name in ("relay", "ingestor", "udsource", "exchange_sim")),
+    "dexorder_spark.server",
+    "dexorder_spark.pipeline.driver",
+    "dexorder_gateway.server",
+    "dexorder_gateway.events.server",
 ]
 START_EACH = """
 import asyncio, importlib, json, sys
-from dexorder.services.common.config import ServiceSettings
-from dexorder.services.common.rpc import lifecycle
+from dexorder_common.config import ServiceSettings
+from dexorder_common.rpc import lifecycle
 
 async def main():
     async with lifecycle.grpc_server(ServiceSettings(), lambda server: []):
@@ -96,7 +96,7 @@ def test_without_a_collector_no_server_and_no_client_imports_opentelemetry() -> 
 
 
 def test_with_a_collector_a_server_does() -> None:
-    name = "dexorder.services.udsource.server"
+    name = "dexorder_udsource.server"
     assert "opentelemetry.sdk" in started([name], **{ENDPOINT: "http://127.0.0.1:9"})[name]
 
 
@@ -132,7 +132,7 @@ def test_a_collector_that_is_away_keeps_nothing_from_ending(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")
-    monkeypatch.setattr("dexorder.services.common.opentelemetry_tracer.FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr("dexorder_common.opentelemetry_tracer.FLUSH_SECONDS", 0.1)
     tracing.configure("relay")
     with tracing.span("work", root=True) as span:
         assert span.context is not None

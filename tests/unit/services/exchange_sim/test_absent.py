@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dexorder.services.exchange_sim.absent import without
-from dexorder.services.exchange_sim.candles import CandleQuery, Candles
-from dexorder.services.exchange_sim.instruments import INSTRUMENTS
-from dexorder.services.exchange_sim.market import SyntheticMarket
-from dexorder.services.exchange_sim.periods import HOUR, MINUTE, PERIODS
-from dexorder.services.exchange_sim.trades import TradeSource
+from dexorder_exchange_sim.absent import without
+from dexorder_exchange_sim.candles import CandleQuery, Candles
+from dexorder_exchange_sim.instruments import INSTRUMENTS
+from dexorder_exchange_sim.market import SyntheticMarket
+from dexorder_exchange_sim.periods import HOUR, MINUTE, PERIODS
+from dexorder_exchange_sim.trades import TradeSource
 
 MARKET = SyntheticMarket(INSTRUMENTS[0], seed=9)
 START_S = 1_700_000_000 // HOUR * HOUR

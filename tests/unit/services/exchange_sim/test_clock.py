@@ -5,7 +5,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from dexorder.services.exchange_sim.venue import Clock, ClockChange
+from dexorder_exchange_sim.venue import Clock, ClockChange
 
 NOW_NS = 1_700_000_123 * 10**9
 

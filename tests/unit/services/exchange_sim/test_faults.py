@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dexorder.services.exchange_sim.faults import FaultPlan, FaultRule
+from dexorder_exchange_sim.faults import FaultPlan, FaultRule
 
 PATH = "/api/v3/klines"
 

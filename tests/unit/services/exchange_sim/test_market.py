@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dexorder.services.exchange_sim.candles import CandleQuery, Candles
-from dexorder.services.exchange_sim.instruments import INSTRUMENTS
-from dexorder.services.exchange_sim.market import TRADES_A_SECOND, SyntheticMarket
-from dexorder.services.exchange_sim.periods import DAY, PERIODS, Period
+from dexorder_exchange_sim.candles import CandleQuery, Candles
+from dexorder_exchange_sim.instruments import INSTRUMENTS
+from dexorder_exchange_sim.market import TRADES_A_SECOND, SyntheticMarket
+from dexorder_exchange_sim.periods import DAY, PERIODS, Period
 
 NOW_S = 1_700_000_123
 NOW_NS = NOW_S * 1_000_000_000

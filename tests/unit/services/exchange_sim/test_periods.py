@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.exchange_sim.periods import PERIODS, Period
+from dexorder_exchange_sim.periods import PERIODS, Period
 
 times = st.integers(min_value=0, max_value=4_000_000_000)
 periods = st.sampled_from(list(PERIODS.values()))

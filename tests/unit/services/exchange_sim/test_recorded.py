@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dexorder.services.exchange_sim.candles import CandleQuery, Candles, Source
-from dexorder.services.exchange_sim.periods import PERIODS
-from dexorder.services.exchange_sim.recorded import load
+from dexorder_exchange_sim.candles import CandleQuery, Candles, Source
+from dexorder_exchange_sim.periods import PERIODS
+from dexorder_exchange_sim.recorded import load
 
 START_MS = 1_546_300_800_000
 LATER_NS = 1_700_000_000 * 10**9

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dexorder.services.exchange_sim.faults import MESSAGE, FaultPlan, FaultRule, Strike
-from dexorder.services.exchange_sim.socket_faults import GARBAGE, Close, Outbox, Send, SendHalf, shuffled
+from dexorder_exchange_sim.faults import MESSAGE, FaultPlan, FaultRule, Strike
+from dexorder_exchange_sim.socket_faults import GARBAGE, Close, Outbox, Send, SendHalf, shuffled
 
 
 def outbox(*messages: str, struck: int, kind: Any, **fields: Any) -> Outbox:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.exchange_sim.dialects.dialect import History, Layout
-from dexorder.services.exchange_sim.faults import FaultRule, Strike
-from dexorder.services.exchange_sim.spoiling import spoil
+from dexorder_exchange_sim.dialects.dialect import History, Layout
+from dexorder_exchange_sim.faults import FaultRule, Strike
+from dexorder_exchange_sim.spoiling import spoil
 
 MINUTE_NS = 60_000_000_000
 KLINE = Layout(time=0, unit_ns=1_000_000, close=4, volume=5, high=2, low=3, off_grid=500)

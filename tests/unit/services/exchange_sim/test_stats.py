@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.exchange_sim.stats import Window
+from dexorder_exchange_sim.stats import Window
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.4, 1.0, 2.5]), st.integers(1, 5)), max_size=40))

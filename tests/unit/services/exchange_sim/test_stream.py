@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dexorder.services.exchange_sim.candles import CandleQuery, Candles
-from dexorder.services.exchange_sim.filled import Filled
-from dexorder.services.exchange_sim.instruments import INSTRUMENTS, Instrument
-from dexorder.services.exchange_sim.market import SyntheticMarket
-from dexorder.services.exchange_sim.periods import PERIODS, Period
-from dexorder.services.exchange_sim.stream import Kline, Merge, Sample, Tape, Trade, klines
-from dexorder.services.exchange_sim.trades import RecordedTrades, Trades, TradeSource
+from dexorder_exchange_sim.candles import CandleQuery, Candles
+from dexorder_exchange_sim.filled import Filled
+from dexorder_exchange_sim.instruments import INSTRUMENTS, Instrument
+from dexorder_exchange_sim.market import SyntheticMarket
+from dexorder_exchange_sim.periods import PERIODS, Period
+from dexorder_exchange_sim.stream import Kline, Merge, Sample, Tape, Trade, klines
+from dexorder_exchange_sim.trades import RecordedTrades, Trades, TradeSource
 
 NS = 1_000_000_000
 START_S = 1_700_000_123

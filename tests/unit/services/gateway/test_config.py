@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.config import BadSettings, load_settings, read_settings
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gateway.kafkapixy.cluster_config import TopicSpec, parse_topics
+from dexorder_common.config import BadSettings, load_settings, read_settings
+from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.kafkapixy.cluster_config import TopicSpec, parse_topics
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ import aiohttp
 import pytest
 import zmq.asyncio
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.exchange_sim.config import SimSettings
-from dexorder.services.exchange_sim.server import serve as serve_exchange
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.server import work
+from dexorder_common.model.time_range import TimeRange
+from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.server import serve as serve_exchange
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.server import work
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 from tests.paths import ROOT
 from tests.unit.services.ingestor.fakes import FakeBroker, FakeGateway, FakeRelay, grpc_peer
@@ -185,12 +185,12 @@ async def running_world(folder: Path, url: str, *, slots: int = 2, **settings: A
 
 @asynccontextmanager
 async def ingestor_process(settings: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run ``python -m dexorder.services.ingestor``; kill it at the end if it still runs."""
+    """Run ``python -m dexorder_ingestor``; kill it at the end if it still runs."""
     own = {k.upper(): str(v) for k, v in settings.items()}
     environment = {f"DEXORDER_INGESTOR_{k}": v for k, v in own.items() if k != "EXCHANGES"}
     environment["DEXORDER_EXCHANGES"] = own["EXCHANGES"]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dexorder.services.ingestor", cwd=ROOT, env=os.environ | environment
+        sys.executable, "-m", "dexorder_ingestor", cwd=ROOT, env=os.environ | environment
     )
     try:
         yield process

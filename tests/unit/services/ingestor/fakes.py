@@ -12,17 +12,17 @@ import grpc
 import zmq
 import zmq.asyncio
 
-from dexorder.services.common.messaging.frames import WorkFrame, decode_work, encode_work
-from dexorder.services.common.model.page import OHLC_TOPIC, Kind, PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
-from dexorder.services.gen.dexorder.relay.v1 import control_pb2
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pixy_pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from dexorder.services.ingestor.broker.slots import JobKind, Slots, SlotType
+from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
+from dexorder_common.model.page import OHLC_TOPIC, Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.broker.slots import JobKind, Slots, SlotType
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
+from dexorder_protos.dexorder.relay.v1 import control_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 
 M = TypeVar("M", bound=WorkFrame)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, open_times
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import parse_time
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS, open_times
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import parse_time
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import (
     MINUTE_NS,
     NOW_NS,

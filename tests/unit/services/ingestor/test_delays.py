@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.history import HistoryRequest, Progress, RequestStatus
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.history import HistoryRequest, Progress, RequestStatus
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
 from tests.unit.services.ingestor.whole import whole
 from tests.unit.services.relay.harness import at
 

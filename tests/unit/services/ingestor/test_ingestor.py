@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.model.page import Kind
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_common.model.page import Kind
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import MINUTE_NS, NOW_NS, Sim, StartWorld, World, minutes
 from tests.unit.services.ingestor.fakes import Record, dispatch
 

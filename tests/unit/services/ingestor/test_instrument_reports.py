@@ -9,15 +9,15 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.model.instrument import CandleOffer, ListedInstrument
-from dexorder.services.ingestor import instrument_reports
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.exchange.failures import ExchangeFailure
-from dexorder.services.ingestor.exchange.instruments import list_instruments
-from dexorder.services.ingestor.instrument_reports import InstrumentReporter
-from dexorder.services.ingestor.metrics import IngestorMetrics
-from dexorder.services.ingestor.publisher import Refused
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.instrument import CandleOffer, ListedInstrument
+from dexorder_ingestor import instrument_reports
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.failures import ExchangeFailure
+from dexorder_ingestor.exchange.instruments import list_instruments
+from dexorder_ingestor.instrument_reports import InstrumentReporter
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.publisher import Refused
 from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, StartWorld, minutes
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import run_job

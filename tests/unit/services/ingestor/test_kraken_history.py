@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import Sim, exchanges_file, minutes, running_world
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import check_dispatch, rows, run_job

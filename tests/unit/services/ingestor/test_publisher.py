@@ -7,14 +7,14 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.kafka.page_record import page_value
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.model.page import Kind, PageHeaders
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.metrics import IngestorMetrics
-from dexorder.services.ingestor.publisher import Publisher
+from dexorder_common.kafka.page_record import page_value
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.page import Kind, PageHeaders
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.publisher import Publisher
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.fakes import FakeGateway, FakeRelay, grpc_peer
 

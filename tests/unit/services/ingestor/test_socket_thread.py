@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dexorder.services.ingestor.exchange.socket_thread import Handover, Received, SocketThread
+from dexorder_ingestor.exchange.socket_thread import Handover, Received, SocketThread
 
 
 async def test_every_message_of_the_thread_arrives_once_in_order() -> None:

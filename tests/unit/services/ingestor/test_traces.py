@@ -9,8 +9,8 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dexorder.errors import HistoryError
-from dexorder.services.common.model.dispatch_id import trace_of
-from dexorder.services.ingestor import traces
+from dexorder_common.model.dispatch_id import trace_of
+from dexorder_ingestor import traces
 from tests.fakes.spans import exporting
 from tests.unit.services.ingestor.whole import whole
 from tests.unit.services.relay.harness import at

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.server import work
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.server import work
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, ingestor_process, running_sim, until
 from tests.unit.services.ingestor.fakes import FakeGateway, grpc_peer
 from tests.unit.services.relay.harness import Suite, at, suite

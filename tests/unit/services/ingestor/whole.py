@@ -18,18 +18,18 @@ from pyiceberg.expressions import AlwaysTrue
 
 from dexorder.aio import AsyncClient
 from dexorder.ended import Ended
-from dexorder.services.common.lake.rewrite import replace_rows
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.history import HistoryRequest, PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import split_by_periods
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.server import work
-from dexorder.spark.pipeline.decode import FINAL_KIND, PAGE_KIND, decode_record
-from dexorder.spark.pipeline.reporter import FinalReport, to_request
-from dexorder.spark.tables.ohlc import CANDLES
+from dexorder_common.lake.rewrite import replace_rows
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.history import HistoryRequest, PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import split_by_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.server import work
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from dexorder_spark.pipeline.decode import FINAL_KIND, PAGE_KIND, decode_record
+from dexorder_spark.pipeline.reporter import FinalReport, to_request
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
 from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
 from tests.unit.services.relay.harness import Suite, suite

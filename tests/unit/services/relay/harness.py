@@ -20,32 +20,32 @@ import zmq
 import zmq.asyncio
 from pyiceberg.catalog import Catalog
 
-from dexorder.services.common.clock import Clock, SystemClock
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.coverage import CoverageRow, encode_coverage
-from dexorder.services.common.lake.rewrite import replace_rows
-from dexorder.services.common.lake.tables import COVERAGE, MICROSECONDS, OHLC, opens_in
-from dexorder.services.common.messaging.frames import decode_work, encode_work
-from dexorder.services.common.model.history import Dispatch
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder.services.relay.broker.leases import Assignment, Leases
-from dexorder.services.relay.config import RelaySettings
-from dexorder.services.relay.history import dispatches
-from dexorder.services.relay.history.state import HistoryState
-from dexorder.services.relay.server import RunningRelay, relay
-from dexorder.services.relay.store.schema import Batch
 from dexorder.testing.processes import free_block
+from dexorder_common.clock import Clock, SystemClock
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.coverage import CoverageRow, encode_coverage
+from dexorder_common.lake.rewrite import replace_rows
+from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, opens_in
+from dexorder_common.messaging.frames import decode_work, encode_work
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_relay.broker.leases import Assignment, Leases
+from dexorder_relay.config import RelaySettings
+from dexorder_relay.history import dispatches
+from dexorder_relay.history.state import HistoryState
+from dexorder_relay.server import RunningRelay, relay
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
-from tests.paths import ROOT
+from tests.paths import EXCHANGES
 
 TICKER = "BTC/USDT.SIM"
 EARLIER = dispatch_id(1)
@@ -78,7 +78,7 @@ def settings(folder: Path, **overrides: Any) -> RelaySettings:
         "broker_listen": "tcp://127.0.0.1:0",
         "drain_seconds": 1,
         "db": folder / "relay.db",
-        "exchanges": ROOT / "exchanges" / "sim.yaml",
+        "exchanges": EXCHANGES / "sim.yaml",
         "count_attempts": 2,
         "retry_backoff_seconds": 0,
     }
@@ -86,14 +86,14 @@ def settings(folder: Path, **overrides: Any) -> RelaySettings:
 
 
 def environment(folder: Path, port: int = 0) -> dict[str, str]:
-    """Return the environment of ``python -m dexorder.services.relay`` on the same files."""
+    """Return the environment of ``python -m dexorder_relay`` on the same files."""
     return {
         **os.environ,
         "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}",
         "DEXORDER_RELAY_METRICS_LISTEN": "",
         "DEXORDER_RELAY_BROKER_LISTEN": "tcp://127.0.0.1:0",
         "DEXORDER_RELAY_DB": str(folder / "relay.db"),
-        "DEXORDER_EXCHANGES": str(ROOT / "exchanges" / "sim.yaml"),
+        "DEXORDER_EXCHANGES": str(EXCHANGES / "sim.yaml"),
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
         "DEXORDER_CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
     }

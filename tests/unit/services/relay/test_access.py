@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder.services.common.model.errors import Exhausted, InvalidRequest, NotFound
-from dexorder.services.common.model.history import HistoryRequest, Progress, RequestRecord, RequestState
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.common.rpc.identity import Caller, Quota, Role
-from dexorder.services.relay import access
-from dexorder.services.relay.access import Limits, Quotas
+from dexorder_common.model.errors import Exhausted, InvalidRequest, NotFound
+from dexorder_common.model.history import HistoryRequest, Progress, RequestRecord, RequestState
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.identity import Caller, Quota, Role
+from dexorder_relay import access
+from dexorder_relay.access import Limits, Quotas
 
 DESK, OTHER = Caller("desk", Role.CLIENT), Caller("other", Role.CLIENT)
 BOSS = Caller("boss", Role.ADMIN)

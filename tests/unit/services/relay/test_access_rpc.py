@@ -18,22 +18,22 @@ import zmq.asyncio
 
 from dexorder import Client
 from dexorder.errors import DexorderError, RelayUnreachable
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.common.rpc.channel import ChannelSettings, open_channel
-from dexorder.services.common.rpc.identity import token_hash
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as upb
-from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc as urpc
-from dexorder.services.relay.access import ROLES
-from dexorder.services.relay.history import rechecker
-from dexorder.services.relay.server import RunningRelay, relay
-from dexorder.spark.pipeline.reporter import RelayReporter
+from dexorder_common.clock import SystemClock
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
+from dexorder_common.rpc.identity import token_hash
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as upb
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as urpc
+from dexorder_relay.access import ROLES
+from dexorder_relay.history import rechecker
+from dexorder_relay.server import RunningRelay, relay
+from dexorder_spark.pipeline.reporter import RelayReporter
 from tests.fixtures_tls import Authority
 from tests.unit.services.relay.harness import (
     TICKER,

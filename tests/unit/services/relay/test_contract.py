@@ -15,11 +15,11 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder.services.relay.server import relay
+from dexorder_common.clock import SystemClock
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_relay.server import relay
 from tests.unit.services.relay.harness import catalog_settings, request, settings
 
 

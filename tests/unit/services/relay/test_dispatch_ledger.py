@@ -11,15 +11,15 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.clock import ManualClock, SystemClock
-from dexorder.services.common.model.dispatch_id import new_dispatch_id, number_of
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.history import engine
-from dexorder.services.relay.history.retraction_log import RetractionTable
-from dexorder.services.relay.store import database
+from dexorder_common.clock import ManualClock, SystemClock
+from dexorder_common.model.dispatch_id import new_dispatch_id, number_of
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.history import engine
+from dexorder_relay.history.retraction_log import RetractionTable
+from dexorder_relay.store import database
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import (
     TICKER,

@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.instrument import CandleOffer, InstrumentList, ListedInstrument
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.instruments import check
-from dexorder.services.relay.store.schema import read_instruments
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import CandleOffer, InstrumentList, ListedInstrument
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.instruments import check
+from dexorder_relay.store.schema import read_instruments
 from tests.unit.services.relay.harness import Suite, suite
 
 

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.model.dispatch_id import DispatchNumbers
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.broker.leases import Leases, Load, Slot, SlotKind
-from dexorder.services.relay.history import engine
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.state import HistoryState
-from dexorder.services.relay.metrics import RelayMetrics
-from dexorder.services.relay.realtime.registry import Registry
-from dexorder.services.relay.store.database import Store
+from dexorder_common.clock import ManualClock
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.broker.leases import Leases, Load, Slot, SlotKind
+from dexorder_relay.history import engine
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.state import HistoryState
+from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.realtime.registry import Registry
+from dexorder_relay.store.database import Store
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, at, suite, until
 
@@ -34,7 +34,7 @@ SIM = {"exchange": "SIM"}
 def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
     """Return the registry of the next relay, whose gauges are sampled at once."""
     made = CollectorRegistry()
-    monkeypatch.setattr("dexorder.services.relay.server.CollectorRegistry", lambda: made)
+    monkeypatch.setattr("dexorder_relay.server.CollectorRegistry", lambda: made)
     monkeypatch.setattr(engine, "MEASURE_SECONDS", 0.01)
     return made
 

@@ -10,16 +10,16 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.model.times import MAX_TIME_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder.services.relay import server
-from dexorder.services.relay.server import relay
-from dexorder.spark.pipeline.reporter import named_snapshots
+from dexorder_common.clock import SystemClock
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_relay import server
+from dexorder_relay.server import relay
+from dexorder_spark.pipeline.reporter import named_snapshots
 from tests.unit.services.relay.harness import (
     EARLIER,
     TICKER,

@@ -8,9 +8,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.services.udsource import codec
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_udsource import codec
 
 
 @dataclass

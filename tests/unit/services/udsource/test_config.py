@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.udsource.config import NUMAFLOW_FOLDER, UdsourceSettings
+from dexorder_udsource.config import NUMAFLOW_FOLDER, UdsourceSettings
 
 
 def test_socket_is_numaflows_if_its_folder_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dexorder.services.udsource.config import UdsourceSettings
+from dexorder_udsource.config import UdsourceSettings
 from tests.paths import ROOT
 
 DEPLOY = ROOT / "deploy"

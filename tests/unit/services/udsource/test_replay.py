@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.udsource.replay import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_udsource.replay import (
     OffsetRange,
     OffsetsGone,
     check_range,

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.udsource import topic_monitor
-from dexorder.services.udsource.config import UdsourceSettings
-from dexorder.services.udsource.topic_monitor import TopicMonitor, TopicState
+from dexorder_common.model.errors import Unavailable
+from dexorder_udsource import topic_monitor
+from dexorder_udsource.config import UdsourceSettings
+from dexorder_udsource.topic_monitor import TopicMonitor, TopicState
 
 
 async def test_health_does_not_wait_for_the_timeouts_of_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:

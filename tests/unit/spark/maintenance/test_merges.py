@@ -8,20 +8,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyiceberg.catalog import Catalog
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import claim_rows, collect_claims, read_coverage, write_claims
-from dexorder.services.common.lake.commit import CommitLost, commit_files
-from dexorder.services.common.lake.commit_state import CommitState
-from dexorder.services.common.lake.coverage import decode_coverage
-from dexorder.services.common.lake.tables import COVERAGE, TICKS
-from dexorder.services.common.model.history import PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import TRADES_PERIOD
-from dexorder.services.common.model.time_range import merge
-from dexorder.spark.config import MaintenanceSettings
-from dexorder.spark.maintenance.runner import MaintenanceRunner
-from dexorder.spark.metrics import MaintenanceMetrics
-from dexorder.spark.runtime.locks import WriterLocks
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import claim_rows, collect_claims, read_coverage, write_claims
+from dexorder_common.lake.commit import CommitLost, commit_files
+from dexorder_common.lake.commit_state import CommitState
+from dexorder_common.lake.coverage import decode_coverage
+from dexorder_common.lake.tables import COVERAGE, TICKS
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import merge
+from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.runner import MaintenanceRunner
+from dexorder_spark.metrics import MaintenanceMetrics
+from dexorder_spark.runtime.locks import WriterLocks
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 
@@ -75,7 +75,7 @@ def test_a_merge_that_fails_is_made_again(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("dexorder.services.common.lake.merge.commit_files", fail)
+        patch.setattr("dexorder_common.lake.merge.commit_files", fail)
         runner.merge()
     labels = {"table": COVERAGE.name, "step": "merge"}
     failures = registry.get_sample_value("dexorder_spark_maintenance_failures_total", labels)

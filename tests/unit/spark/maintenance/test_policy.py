@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.spark.config import MaintenanceSettings
-from dexorder.spark.maintenance.policy import (
+from dexorder_common.lake.tables import OHLC
+from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.policy import (
     Compact,
     MergeManifests,
     PartitionState,
@@ -15,7 +15,7 @@ from dexorder.spark.maintenance.policy import (
     plan,
     predicate,
 )
-from dexorder.spark.maintenance.snapshots import Expire, SnapshotState
+from dexorder_spark.maintenance.snapshots import Expire, SnapshotState
 
 MB = 1024 * 1024
 DAY = 24 * 3_600 * 1_000_000_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.spark.config import MaintenanceSettings
-from dexorder.spark.maintenance.snapshots import Expire, SnapshotState, Tag, plan_expiry
+from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.snapshots import Expire, SnapshotState, Tag, plan_expiry
 
 MINUTE = 60 * 1_000_000_000
 HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from dexorder.services.common.model.history import IssuedDispatch
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.spark.pipeline.admission import MAX_AHEAD_NS, refusal
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.pipeline.admission import MAX_AHEAD_NS, refusal
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 SERIES = Series(TICKER, 60)

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import commit_files, remove_files
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.spark.pipeline import files
-from dexorder.spark.pipeline.dead_letters import LetterLayout
-from dexorder.spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND, decode_batches
-from dexorder.spark.pipeline.files import Layout, Stage, Writer, read_columns, unpack
-from dexorder.spark.source.records import RAW
-from dexorder.spark.tables.ohlc import CANDLES
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import commit_files, remove_files
+from dexorder_common.lake.tables import OHLC
+from dexorder_spark.pipeline import files
+from dexorder_spark.pipeline.dead_letters import LetterLayout
+from dexorder_spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND, decode_batches
+from dexorder_spark.pipeline.files import Layout, Stage, Writer, read_columns, unpack
+from dexorder_spark.source.records import RAW
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page
 from tests.fakes.staged import stored
 

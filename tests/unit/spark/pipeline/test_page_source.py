@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
-from dexorder.spark.pipeline.files import unpack
-from dexorder.spark.pipeline.page_source import Pace, Spacing, page_source
-from dexorder.spark.source.offsets import from_json, to_json
-from dexorder.spark.source.udsource import UdSource
-from dexorder.spark.tables.ohlc import CANDLES
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.tables import OHLC
+from dexorder_spark.pipeline.decode import DECODED, DECODED_DDL, FILE_KIND
+from dexorder_spark.pipeline.files import unpack
+from dexorder_spark.pipeline.page_source import Pace, Spacing, page_source
+from dexorder_spark.source.offsets import from_json, to_json
+from dexorder_spark.source.udsource import UdSource
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
 from tests.fakes.source_server import FakeSource, RunningSource
 

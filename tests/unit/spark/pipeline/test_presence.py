@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.table import FileScanTask
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.spark.pipeline import presence
-from dexorder.spark.pipeline.presence import FoundFile, difference, find, latest
-from dexorder.spark.pipeline.upsert import ScanRange, row_filter
-from dexorder.spark.tables.ohlc import CANDLES
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.tables import OHLC
+from dexorder_spark.pipeline import presence
+from dexorder_spark.pipeline.presence import FoundFile, difference, find, latest
+from dexorder_spark.pipeline.upsert import ScanRange, row_filter
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import MINUTE_NS, TICKER, candle, control, span
 from tests.fakes.staged import files_of_pages
 

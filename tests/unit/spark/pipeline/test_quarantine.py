@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.spark.pipeline.quarantine import isolate
-from dexorder.spark.pipeline.reporter import Stopped
-from dexorder.spark.source.offsets import OffsetRange
+from dexorder_common.model.errors import Unavailable
+from dexorder_spark.pipeline.quarantine import isolate
+from dexorder_spark.pipeline.reporter import Stopped
+from dexorder_spark.source.offsets import OffsetRange
 
 Place = tuple[int, int]
 RANGES = [OffsetRange(0, 3, 303), OffsetRange(1, 0, 300)]

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.dispatch_id import number_of
-from dexorder.services.common.model.history import IssuedDispatch, PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.proof import Proof, ProofKind, encode_proofs
-from dexorder.services.common.rpc.history_messages import encode_issued_dispatch
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2
-from dexorder.spark.pipeline.reporter import (
+from dexorder_common.model.dispatch_id import number_of
+from dexorder_common.model.history import IssuedDispatch, PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.proof import Proof, ProofKind, encode_proofs
+from dexorder_common.rpc.history_messages import encode_issued_dispatch
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
+from dexorder_spark.pipeline.reporter import (
     MAX_REPORT_BYTES,
     FinalReport,
     RelayReporter,

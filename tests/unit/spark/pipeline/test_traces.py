@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from dexorder.services.common.model.dispatch_id import new_dispatch_id
-from dexorder.services.common.model.history import PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.trace import TraceContext
-from dexorder.spark.pipeline.reporter import FinalReport
-from dexorder.spark.pipeline.traces import MAX_TRACES, BatchTimes, record_batch
+from dexorder_common.model.dispatch_id import new_dispatch_id
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.trace import TraceContext
+from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.pipeline.traces import MAX_TRACES, BatchTimes, record_batch
 from tests.fakes.spans import Exported, exporting
 
 TIMES = BatchTimes(began_ns=1_000, decoded_ns=2_000, committed_ns=5_000, reported_ns=6_000)

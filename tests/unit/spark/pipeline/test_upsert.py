@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.spark.pipeline.upsert import KeyRange, ScanRange, merge_condition, overlap, scan_ranges
-from dexorder.spark.tables.ohlc import CANDLES
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_spark.pipeline.upsert import KeyRange, ScanRange, merge_condition, overlap, scan_ranges
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import TICKER, span
 
 spans = st.builds(lambda a, n: TimeRange(a, a + n), st.integers(0, 50), st.integers(1, 20))

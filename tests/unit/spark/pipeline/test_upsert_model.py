@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import CommitLost
-from dexorder.services.common.lake.commit_state import CommitState, state_of
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.page import PageHeaders
-from dexorder.spark.pipeline import upsert
-from dexorder.spark.pipeline.upsert import KeyRange
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import ensure_tables
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import CommitLost
+from dexorder_common.lake.commit_state import CommitState, state_of
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import PageHeaders
+from dexorder_spark.pipeline import upsert
+from dexorder_spark.pipeline.upsert import KeyRange
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import ensure_tables
 from tests.examples import few
 from tests.fakes.pages import DAY, MINUTE_NS, control
 from tests.fakes.pipeline import ns

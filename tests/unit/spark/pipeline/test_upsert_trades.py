@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import CommitLost
-from dexorder.services.common.lake.commit_state import state_of
-from dexorder.services.common.lake.tables import TICKERS, TICKS, trades_in
-from dexorder.services.common.model.page import PageHeaders
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.spark.pipeline import upsert
-from dexorder.spark.pipeline.upsert import KeyRange
-from dexorder.spark.tables.table import PageTable, ensure_tables
-from dexorder.spark.tables.tickers import SNAPSHOTS
-from dexorder.spark.tables.ticks import TOLERANCE_NS, TRADES
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import CommitLost
+from dexorder_common.lake.commit_state import state_of
+from dexorder_common.lake.tables import TICKERS, TICKS, trades_in
+from dexorder_common.model.page import PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.pipeline import upsert
+from dexorder_spark.pipeline.upsert import KeyRange
+from dexorder_spark.tables.table import PageTable, ensure_tables
+from dexorder_spark.tables.tickers import SNAPSHOTS
+from dexorder_spark.tables.ticks import TOLERANCE_NS, TRADES
 from tests.examples import few
 from tests.fakes.staged import files_of_records
 from tests.fakes.trades import (

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from dexorder.spark.runtime import home
-from dexorder.spark.runtime.home import home_environment, write_home
+from dexorder_spark.runtime import home
+from dexorder_spark.runtime.home import home_environment, write_home
 
 
 def test_a_home_has_sparks_programs_and_jars_but_no_archive_of_python(tmp_path: Path) -> None:

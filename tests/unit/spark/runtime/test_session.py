@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.model.errors import Conflict
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.runtime.package import write_packages
-from dexorder.spark.runtime.session import build_session, session_conf
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.errors import Conflict
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.runtime.package import write_packages
+from dexorder_spark.runtime.session import build_session, session_conf
 
 
 def test_only_a_local_session_is_tied_to_loopback() -> None:
@@ -29,9 +29,9 @@ def test_spark_hides_the_secrets_of_every_kind_of_catalog() -> None:
 def test_executors_elsewhere_get_our_packages(tmp_path: Path) -> None:
     names = zipfile.ZipFile(write_packages(tmp_path / "packages.zip")).namelist()
     assert {
-        "dexorder/spark/source/udsource.py",
-        "dexorder/services/common/kafka/page_record.py",
-        "dexorder/services/gen/source/v1/source_pb2.py",
+        "dexorder_spark/source/udsource.py",
+        "dexorder_common/kafka/page_record.py",
+        "dexorder_protos/source/v1/source_pb2.py",
     } <= {*names}
 
 
@@ -41,6 +41,6 @@ def test_a_folder_may_have_a_space_in_its_name() -> None:
 
 
 def test_a_user_without_a_name_is_refused_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dexorder.spark.runtime.session.os.getuid", lambda: 2**31 - 7)
+    monkeypatch.setattr("dexorder_spark.runtime.session.os.getuid", lambda: 2**31 - 7)
     with pytest.raises(Conflict, match=f"user {2**31 - 7} has no entry in /etc/passwd"):
         build_session(SparkSettings(), CatalogSettings())

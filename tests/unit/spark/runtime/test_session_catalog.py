@@ -1,8 +1,8 @@
 import pytest
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.spark.runtime.session import catalog_conf, java_properties, jdbc_properties
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_spark.runtime.session import catalog_conf, java_properties, jdbc_properties
 
 SQL = {"type": "sql", "uri": "postgresql://db/lake", "warehouse": "s3://lake/w"}
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dexorder.spark.source.options import SourceOptions
-from dexorder.spark.source.udsource import UdStreamReader, read_partition
+from dexorder_spark.source.options import SourceOptions
+from dexorder_spark.source.udsource import UdStreamReader, read_partition
 
 Row = dict[str, Any]
 

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.spark.source.in_flight import RecordId
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_spark.source.in_flight import RecordId
 
 Result = pb.ReadResponse.Result
 

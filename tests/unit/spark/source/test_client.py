@@ -4,11 +4,11 @@ from concurrent import futures
 import grpc
 import pytest
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.spark.source.client import SourceBroken, SourceClient, SourceRefuses
-from dexorder.spark.source.offsets import OffsetRange, SourceState
-from dexorder.spark.source.replay import ack_before
+from dexorder_common.model.errors import Unavailable
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_spark.source.client import SourceBroken, SourceClient, SourceRefuses
+from dexorder_spark.source.offsets import OffsetRange, SourceState
+from dexorder_spark.source.replay import ack_before
 from tests.fakes.source_server import FakeRecord, FakeSource, RunningSource
 from tests.unit.spark.source.plain_source import PlainSource, serving
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.spark.source.in_flight import BatchOffset, InFlight, RecordId, cut, is_batch_offset, records_to_request
-from dexorder.spark.source.records import to_batch
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_spark.source.in_flight import BatchOffset, InFlight, RecordId, cut, is_batch_offset, records_to_request
+from dexorder_spark.source.records import to_batch
 from tests.unit.spark.source.plain_source import id_of, record
 
 

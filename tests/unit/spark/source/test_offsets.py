@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.spark.source.offsets import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_spark.source.offsets import (
     OffsetRange,
     SourceState,
     begun_anew,

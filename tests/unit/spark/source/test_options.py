@@ -1,7 +1,7 @@
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.spark.source.options import SourceOptions
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_spark.source.options import SourceOptions
 
 
 def test_defaults_need_only_the_address() -> None:

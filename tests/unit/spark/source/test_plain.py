@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dexorder.services.common.model.errors import InvalidRequest, Unavailable
-from dexorder.spark.source import plain
-from dexorder.spark.source.client import SourceBroken
-from dexorder.spark.source.in_flight import RecordId
-from dexorder.spark.source.options import SourceOptions
-from dexorder.spark.source.plain import PlainPlanner, read_now
-from dexorder.spark.source.udsource import UdStreamReader, read_partition
+from dexorder_common.model.errors import InvalidRequest, Unavailable
+from dexorder_spark.source import plain
+from dexorder_spark.source.client import SourceBroken
+from dexorder_spark.source.in_flight import RecordId
+from dexorder_spark.source.options import SourceOptions
+from dexorder_spark.source.plain import PlainPlanner, read_now
+from dexorder_spark.source.udsource import UdStreamReader, read_partition
 from tests.unit.spark.source.engine import Checkpoint, Crash, Engine, Row
 from tests.unit.spark.source.plain_source import PlainSource, RunningPlainSource, id_of, record, serving
 

@@ -1,8 +1,8 @@
 import pyarrow as pa
 import pytest
 
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.spark.source.records import RAW, RECORD, number_of, to_batch
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_spark.source.records import RAW, RECORD, number_of, to_batch
 from tests.unit.spark.source.plain_source import record
 
 

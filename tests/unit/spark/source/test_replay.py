@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest, Unavailable
-from dexorder.spark.source import replay
-from dexorder.spark.source.client import SourceBroken
-from dexorder.spark.source.options import Position, SourceOptions
+from dexorder_common.model.errors import InvalidRequest, Unavailable
+from dexorder_spark.source import replay
+from dexorder_spark.source.client import SourceBroken
+from dexorder_spark.source.options import Position, SourceOptions
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.unit.spark.source.engine import Checkpoint, Crash, Engine, Row
 

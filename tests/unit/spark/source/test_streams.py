@@ -9,10 +9,10 @@ from concurrent import futures
 import grpc
 import pytest
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.gen.source.v1 import source_pb2 as pb
-from dexorder.spark.source.client import SourceBroken, SourceRefuses
-from dexorder.spark.source.streams import AckRefused, PlainStreams
+from dexorder_common.model.errors import Unavailable
+from dexorder_protos.source.v1 import source_pb2 as pb
+from dexorder_spark.source.client import SourceBroken, SourceRefuses
+from dexorder_spark.source.streams import AckRefused, PlainStreams
 from tests.unit.spark.source.plain_source import PlainSource, RunningPlainSource, id_of, record, serving
 
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from dexorder.services.common.model.errors import InvalidRequest, Unavailable
-from dexorder.spark.source.options import SourceOptions
-from dexorder.spark.source.plain import PlainPlanner, RecordsPartition
-from dexorder.spark.source.replay import RangePartition, ReplayPlanner
-from dexorder.spark.source.udsource import (
+from dexorder_common.model.errors import InvalidRequest, Unavailable
+from dexorder_spark.source.options import SourceOptions
+from dexorder_spark.source.plain import PlainPlanner, RecordsPartition
+from dexorder_spark.source.replay import RangePartition, ReplayPlanner
+from dexorder_spark.source.udsource import (
     UdBatchReader,
     UdSource,
     UdStreamReader,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dexorder.services.common.lake.tables import TICKERS, TICKS
-from dexorder.services.gen.dexorder.market.v1 import market_pb2 as pb
-from dexorder.services.ingestor.realtime.records import encode_ticker, trades_value
-from dexorder.services.ingestor.realtime.trade import Trade
-from dexorder.spark.tables.tickers import SNAPSHOTS
-from dexorder.spark.tables.ticks import TRADES
+from dexorder_common.lake.tables import TICKERS, TICKS
+from dexorder_ingestor.realtime.records import encode_ticker, trades_value
+from dexorder_ingestor.realtime.trade import Trade
+from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
+from dexorder_spark.tables.tickers import SNAPSHOTS
+from dexorder_spark.tables.ticks import TRADES
 from tests.fakes.trades import second, snapshots_head, trades_head
 
 

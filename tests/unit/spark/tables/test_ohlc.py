@@ -3,16 +3,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dexorder.services.common.kafka.page_record import encode_candle, final_value, page_value
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.page import Candle, Kind, PageHeaders
-from dexorder.services.common.model.periods import MONTH_SECONDS
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS, parse_time
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.spark.pipeline.decode import DECODED, decode_batches
-from dexorder.spark.source.records import RAW
-from dexorder.spark.tables.ohlc import CANDLES, decode_candles, decode_slowly
+from dexorder_common.kafka.page_record import encode_candle, final_value, page_value
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.page import Candle, Kind, PageHeaders
+from dexorder_common.model.periods import MONTH_SECONDS
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS, parse_time
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_spark.pipeline.decode import DECODED, decode_batches
+from dexorder_spark.source.records import RAW
+from dexorder_spark.tables.ohlc import CANDLES, decode_candles, decode_slowly
 from tests.fakes.pages import MINUTE_NS, Record, candle, control, dispatch_id, final, page, span
 
 

@@ -14,16 +14,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.tables import MICROSECONDS, OHLC, IcebergTable
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.page import Kind, PageHeaders
-from dexorder.services.common.model.times import iso_microseconds
-from dexorder.spark.pipeline.decode import decode_record
-from dexorder.spark.pipeline.files import Layout, Writer
-from dexorder.spark.pipeline.presence import difference, find
-from dexorder.spark.pipeline.upsert import (
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.tables import MICROSECONDS, OHLC, IcebergTable
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.page import Kind, PageHeaders
+from dexorder_common.model.times import iso_microseconds
+from dexorder_spark.pipeline.decode import decode_record
+from dexorder_spark.pipeline.files import Layout, Writer
+from dexorder_spark.pipeline.presence import difference, find
+from dexorder_spark.pipeline.upsert import (
     KeyRange,
     ScanRange,
     merge_condition,
@@ -32,8 +32,8 @@ from dexorder.spark.pipeline.upsert import (
     row_filter,
     scan_ranges,
 )
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.table import TABLES, PageTable, ensure_tables
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.table import TABLES, PageTable, ensure_tables
 from tests.fakes.pages import DAY, MINUTE_NS, control, span
 
 TRADES_ICEBERG = IcebergTable(

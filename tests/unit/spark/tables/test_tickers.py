@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.tables import TICKERS
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.page import MAX_RECORD_SNAPSHOTS, Kind
-from dexorder.services.gen.dexorder.market.v1 import market_pb2 as pb
-from dexorder.spark.pipeline.decode import decode_record
-from dexorder.spark.tables.tickers import SNAPSHOTS, decode_page, decode_slowly, decode_snapshots
+from dexorder_common.lake.tables import TICKERS
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.page import MAX_RECORD_SNAPSHOTS, Kind
+from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
+from dexorder_spark.pipeline.decode import decode_record
+from dexorder_spark.tables.tickers import SNAPSHOTS, decode_page, decode_slowly, decode_snapshots
 from tests.fakes.pages import final
 from tests.fakes.trades import snapshot, snapshots_head, snapshots_record
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.tables import TICKS
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.page import MAX_RECORD_TRADES
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.market.v1 import market_pb2 as pb
-from dexorder.spark.pipeline.decode import decode_record
-from dexorder.spark.tables.ticks import TRADES, decode_page, decode_slowly, decode_trades
+from dexorder_common.lake.tables import TICKS
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.page import MAX_RECORD_TRADES
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
+from dexorder_spark.pipeline.decode import decode_record
+from dexorder_spark.tables.ticks import TRADES, decode_page, decode_slowly, decode_trades
 from tests.fakes.pages import TICKER
 from tests.fakes.trades import second, trade, trades_head, trades_record
 

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.model.udf import TICKS, UdfCommand, UdfDefinition, UdfInput, UdfOutput, UdfState
-from dexorder.spark.tables.ohlc import CANDLES
-from dexorder.spark.tables.ticks import TRADES
-from dexorder.spark.udf.lake import UdfLake
-from dexorder.spark.udf.programs import spec_of
-from dexorder.spark.udf.reader import UdfReader
-from dexorder.spark.udf.rows import fields_of
-from dexorder.spark.udf.sinks import Sinks
-from dexorder.spark.udf.stage import UdfStage
 from dexorder.testing.dispatches import issued
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.udf import TICKS, UdfCommand, UdfDefinition, UdfInput, UdfOutput, UdfState
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.ticks import TRADES
+from dexorder_spark.udf.lake import UdfLake
+from dexorder_spark.udf.programs import spec_of
+from dexorder_spark.udf.reader import UdfReader
+from dexorder_spark.udf.rows import fields_of
+from dexorder_spark.udf.sinks import Sinks
+from dexorder_spark.udf.stage import UdfStage
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import RunningSource
 from tests.paths import ROOT

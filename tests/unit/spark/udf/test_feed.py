@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.udf import TICKS, UdfInput
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import Edge
-from dexorder.spark.udf import feed as rules
-from dexorder.spark.udf.feed import Feed, FeedState
-from dexorder.spark.udf.state import StageState, decode_state, encode_state
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.udf import TICKS, UdfInput
+from dexorder_spark.udf import feed as rules
+from dexorder_spark.udf.feed import Feed, FeedState
+from dexorder_spark.udf.state import StageState, decode_state, encode_state
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge
 
 SECOND_NS = 1_000_000_000
 

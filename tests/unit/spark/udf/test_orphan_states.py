@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.tables import OHLC, udf_table
-from dexorder.spark.udf.lake import UdfLake, remove_orphan_states
-from dexorder.spark.udf.state import StageState
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.tables import OHLC, udf_table
+from dexorder_spark.udf.lake import UdfLake, remove_orphan_states
+from dexorder_spark.udf.state import StageState
 
 LIMIT = 1 << 20
 

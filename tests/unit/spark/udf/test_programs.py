@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dexorder.services.common.model.udf import UdfCommand, UdfDefinition, UdfInput, UdfRegistration
-from dexorder.spark.udf.programs import parse_declared, spec_of, wanted
+from dexorder_common.model.udf import UdfCommand, UdfDefinition, UdfInput, UdfRegistration
+from dexorder_spark.udf.programs import parse_declared, spec_of, wanted
 
 FILE = """
 udfs:

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.commit_state import state_of
-from dexorder.services.common.lake.tables import udf_table
-from dexorder.services.common.model.udf import TICKS, UdfInput, UdfState
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.commit_state import state_of
+from dexorder_common.lake.tables import udf_table
+from dexorder_common.model.udf import TICKS, UdfInput, UdfState
 from tests.fakes.pages import TICKER, control, page
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import FakeSource, RunningSource
@@ -268,8 +268,8 @@ def test_files_of_states_do_not_pile_up(catalog: CatalogSettings, source: Runnin
 
 DRIVER = """
 import json, sys, threading
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.model.udf import TICKS, UdfInput
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.udf import TICKS, UdfInput
 from tests.unit.spark.udf.rig import definition, make
 from pathlib import Path
 given = json.loads(sys.argv[1])

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.model.udf import TICKS, UdfDefinition, UdfInput, UdfRegistration, UdfState
-from dexorder.services.common.rpc.udf_messages import decode_status
-from dexorder.spark.config import SparkSettings
-from dexorder.spark.runtime.locks import WriterLocks
-from dexorder.spark.udf.programs import Declared
-from dexorder.spark.udf.stages import UdfStages
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.udf import TICKS, UdfDefinition, UdfInput, UdfRegistration, UdfState
+from dexorder_common.rpc.udf_messages import decode_status
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.runtime.locks import WriterLocks
+from dexorder_spark.udf.programs import Declared
+from dexorder_spark.udf.stages import UdfStages
 from tests.fakes.pages import TICKER
 from tests.fakes.pipeline import wait_until
 from tests.fakes.pipeline_relay import PipelineRelay, served

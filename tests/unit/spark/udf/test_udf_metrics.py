@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from dexorder.services.common.model.udf import UdfState, UdfStatus
-from dexorder.spark.udf.metrics import UdfMetrics
+from dexorder_common.model.udf import UdfState, UdfStatus
+from dexorder_spark.udf.metrics import UdfMetrics
 
 
 def test_a_scrape_shows_the_statuses_of_now() -> None:

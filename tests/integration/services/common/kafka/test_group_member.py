@@ -20,11 +20,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from dexorder.services.common.kafka.member_commits import NotAssigned, NotRead
-from dexorder.services.common.kafka.partition_queue import END, ReadRules
-from dexorder.services.common.model.errors import NotAllowed, Unavailable
 from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import until
+from dexorder_common.kafka.member_commits import NotAssigned, NotRead
+from dexorder_common.kafka.partition_queue import END, ReadRules
+from dexorder_common.model.errors import NotAllowed, Unavailable
 from tests.integration.services.common.kafka.group_reader import (
     WAIT_SECONDS,
     GroupReader,

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
-from dexorder.services.common.kafka.partition_queue import END, ReadRules
 from dexorder.testing.processes import until
+from dexorder_common.kafka.partition_queue import END, ReadRules
 from tests.fixtures_kafka import TwoBrokers
 from tests.integration.services.common.kafka.group_reader import WAIT_SECONDS, GroupReader, create_placed, write
 

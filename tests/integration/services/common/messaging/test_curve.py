@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import zmq.auth
 
-from dexorder.services.common.config import load_settings
-from dexorder.services.common.messaging.curve import (
+from dexorder_common.config import load_settings
+from dexorder_common.messaging.curve import (
     AllowedKeys,
     main,
     make_keys,
@@ -19,8 +19,8 @@ from dexorder.services.common.messaging.curve import (
     read_key_pair,
     read_public_key,
 )
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.relay.config import RelaySettings
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_relay.config import RelaySettings
 
 
 def test_created_keys_are_a_pair_with_a_private_secret(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_created_keys_are_a_pair_with_a_private_secret(tmp_path: Path) -> None:
 
 
 def test_command_creates_keys_and_never_overwrites_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "dexorder.services.common.messaging.curve", "keys", str(tmp_path), "ingestor-1"]
+    command = [sys.executable, "-m", "dexorder_common.messaging.curve", "keys", str(tmp_path), "ingestor-1"]
     made = subprocess.run(command, check=True, capture_output=True, text=True)
     secret = (tmp_path / "ingestor-1.key_secret").read_bytes()
     assert read_key_pair(tmp_path / "ingestor-1.key_secret").secret.decode() not in made.stdout + made.stderr

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 import zmq
 
-from dexorder.services.common.messaging.zmq_tcp_proxy import ZmqTcpProxy, zmq_tcp_proxy
+from dexorder_common.messaging.zmq_tcp_proxy import ZmqTcpProxy, zmq_tcp_proxy
 from tests import zmtp
 from tests.unit.services.common.messaging.slow_router import HEARTBEAT_MS
 

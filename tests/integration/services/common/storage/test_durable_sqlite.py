@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.storage.durable_sqlite import open_durable
+from dexorder_common.storage.durable_sqlite import open_durable
 
 STEPS = (
     "CREATE TABLE t (a);",

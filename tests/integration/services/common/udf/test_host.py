@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.udf import link
-from dexorder.services.common.udf.errors import UdfError, UdfOptionError
-from dexorder.services.common.udf.host import UdfHost
-from dexorder.services.common.udf.options import ValueType
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.session import Edge
-from dexorder.services.common.udf.spec import UdfSpec
+from dexorder_udf import link
+from dexorder_udf.errors import UdfError, UdfOptionError
+from dexorder_udf.host import UdfHost
+from dexorder_udf.options import ValueType
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge
+from dexorder_udf.spec import UdfSpec
 from tests.paths import ROOT
 
 AGENT = str(ROOT / "tests" / "peers" / "udf_agent.py")

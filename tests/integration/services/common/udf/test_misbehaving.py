@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.udf.errors import UdfError, UdfStopped
-from dexorder.services.common.udf.host import UdfHost
-from dexorder.services.common.udf.points import Batch, Point
-from dexorder.services.common.udf.spec import MIB, UdfSpec
+from dexorder_udf.errors import UdfError, UdfStopped
+from dexorder_udf.host import UdfHost
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.spec import MIB, UdfSpec
 from tests.paths import ROOT
 from tests.peers.udf_misbehaving import BATCHES
 

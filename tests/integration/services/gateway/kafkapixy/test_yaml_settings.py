@@ -15,13 +15,13 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from structlog.testing import capture_logs
 
-from dexorder.services.common.config import BadSettings
-from dexorder.services.gateway.config import GatewaySettings
-from dexorder.services.gateway.server import gateway
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as rpc
 from dexorder.supervisor.orphan_guard import guarded
 from dexorder.testing.processes import free_ports, until
+from dexorder_common.config import BadSettings
+from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.server import gateway
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.conformance.pixy.http_client import HttpClient
 from tests.fixtures_gateway import GatewayThread, GatewayUser, records, refusal
 from tests.paths import ROOT

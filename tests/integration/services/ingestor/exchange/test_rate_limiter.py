@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange import rate_limiter as module
-from dexorder.services.ingestor.exchange.failures import ExchangeFailure
-from dexorder.services.ingestor.exchange.rate_limiter import RateLimit, RateLimiter, SharedBucket, open_bucket, reserve
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.clock import ManualClock
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange import rate_limiter as module
+from dexorder_ingestor.exchange.failures import ExchangeFailure
+from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, SharedBucket, open_bucket, reserve
+from dexorder_ingestor.metrics import IngestorMetrics
 
 LIMIT = RateLimit(per_second=10, burst=1)
 TENTH_NS = SECOND_NS // 10

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.common.model.times import SECOND_NS, iso
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.relay.history import rechecker
+from dexorder_common.clock import SystemClock
+from dexorder_common.model.times import SECOND_NS, iso
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_relay.history import rechecker
 from tests.integration.services.relay.history.test_verify_values import TICKER, settings, span, table_of
 from tests.unit.services.ingestor.whole import Whole, whole
 from tests.unit.services.relay.harness import at, ranges

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.history.retraction_log import RetractionTable
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.history.retraction_log import RetractionTable
 from tests.unit.services.relay.harness import (
     EARLIER,
     Suite,
@@ -145,7 +145,7 @@ async def test_what_cannot_be_made_durable_is_unavailable_and_changes_nothing(
     async with suite(tmp_path) as s:
         await cover(s, 0, 10)
         monkeypatch.setattr(RetractionTable, "append", broken)
-        monkeypatch.setattr("dexorder.services.relay.history.retraction_log.WRITE_ATTEMPTS", 1)
+        monkeypatch.setattr("dexorder_relay.history.retraction_log.WRITE_ATTEMPTS", 1)
         with pytest.raises(grpc.aio.AioRpcError, match="coverage_retractions can't be written") as caught:
             await refresh(s.relay, "r", 0, 10)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

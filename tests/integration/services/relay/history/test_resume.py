@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from tests.unit.services.relay.harness import EARLIER, Suite, page, suite, until
 
 EACH = 500

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.common.lake.rewrite import replace_rows
-from dexorder.services.common.lake.tables import OHLC, opens_in
-from dexorder.services.common.model.coverage import VerificationResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.clock import SystemClock
+from dexorder_common.lake.rewrite import replace_rows
+from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.model.coverage import VerificationResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
 from tests.unit.services.relay.harness import at
 

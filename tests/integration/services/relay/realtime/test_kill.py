@@ -13,10 +13,10 @@ from pathlib import Path
 import grpc
 import zmq.asyncio
 
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import environment, free_port
 from tests.unit.services.relay.realtime.worker import RawWorker, subscription
@@ -28,7 +28,7 @@ async def running(folder: Path, port: int, broker: int) -> AsyncIterator[tuple[P
         "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{broker}",
         "DEXORDER_RELAY_LEASE_SECONDS": "1",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder.services.relay", cwd=ROOT, env=env)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder_relay", cwd=ROOT, env=env)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             yield process, channel

@@ -15,22 +15,22 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dexorder.services.common.config import BadSettings
-from dexorder.services.common.lake.coverage import Order, Retraction
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history import coverage, dispatches, planner
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.state import HistoryState, progress
-from dexorder.services.relay.realtime.registry import Registry
-from dexorder.services.relay.store import schema
-from dexorder.services.relay.store.database import Store, open_store
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.config import BadSettings
+from dexorder_common.lake.coverage import Order, Retraction
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history import coverage, dispatches, planner
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.state import HistoryState, progress
+from dexorder_relay.realtime.registry import Registry
+from dexorder_relay.store import schema
+from dexorder_relay.store.database import Store, open_store
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import (
@@ -247,7 +247,7 @@ def test_queued_request_survives_kill_9(tmp_path: Path) -> None:
     port = free_port()
     env = environment(tmp_path, port)
     for attempt in range(2):
-        process = subprocess.Popen([sys.executable, "-m", "dexorder.services.relay"], cwd=ROOT, env=env)
+        process = subprocess.Popen([sys.executable, "-m", "dexorder_relay"], cwd=ROOT, env=env)
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 stub = rrpc.RelayServiceStub(channel)

@@ -11,16 +11,16 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import environment, free_port, request
 
 # SQLite's own limit stands for the full file system: it gives SQLITE_FULL, as ENOSPC does.
 FULL = """
 import runpy, sys
-from dexorder.services.relay.store import database
+from dexorder_relay.store import database
 opened = database.open_durable
 def small(*args, **options):
     connection = opened(*args, **options)
@@ -28,7 +28,7 @@ def small(*args, **options):
     return connection
 database.open_durable = small
 sys.argv = ["relay"]
-runpy.run_module("dexorder.services.relay", run_name="__main__")
+runpy.run_module("dexorder_relay", run_name="__main__")
 """
 
 
@@ -52,9 +52,7 @@ def test_full_disk_ends_the_relay_and_loses_nothing_that_was_answered(tmp_path: 
     assert "database or disk is full" in log.read_text()
     assert len(acknowledged) > 20
 
-    with subprocess.Popen(
-        [sys.executable, "-m", "dexorder.services.relay"], cwd=ROOT, env=environment(tmp_path, port)
-    ) as again:
+    with subprocess.Popen([sys.executable, "-m", "dexorder_relay"], cwd=ROOT, env=environment(tmp_path, port)) as again:
         try:
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
                 stub: Any = rrpc.RelayServiceStub(channel)

@@ -15,7 +15,7 @@ async def test_second_relay_on_the_same_file_is_refused_with_one_sentence(tmp_pa
     async with suite(tmp_path) as s:
         await s.queued("r", 0, 10)
         second = subprocess.run(  # noqa: ASYNC221 - it ends by itself, and nothing else has to go on meanwhile
-            [sys.executable, "-m", "dexorder.services.relay"],
+            [sys.executable, "-m", "dexorder_relay"],
             cwd=ROOT,
             env=environment(tmp_path),
             capture_output=True,

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import environment, free_port, request
 
@@ -50,7 +50,7 @@ def submit(port: int, numbers: range) -> set[Any]:
 @pytest.mark.smoke
 def test_torn_end_of_the_log_loses_nothing_that_was_answered(tmp_path: Path, how: str) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "dexorder.services.relay"]
+    command = [sys.executable, "-m", "dexorder_relay"]
     with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path, port)) as first:
         assert submit(port, range(ANSWERED)) == {ingest.SubmitResponse.QUEUED}
         first.send_signal(signal.SIGKILL)

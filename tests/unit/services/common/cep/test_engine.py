@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import dexorder.services.common.cep.matcher as matcher
-from dexorder.services.common.cep import CompiledTrigger, Ended, Engine, Firing, Outcome, Suspension, compile_trigger
-from dexorder.services.common.cep.engine_state import EngineState
-from dexorder.services.common.model.errors import InvalidRequest
+import dexorder_cep.matcher as matcher
+from dexorder_cep import CompiledTrigger, Ended, Engine, Firing, Outcome, Suspension, compile_trigger
+from dexorder_cep.engine_state import EngineState
+from dexorder_common.model.errors import InvalidRequest
 
 MINUTE_NS = 60_000_000_000
 HOUR_NS = 60 * MINUTE_NS

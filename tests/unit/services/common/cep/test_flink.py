@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.cep import CompiledTrigger, InvalidSql, compile_trigger
-from dexorder.services.common.cep.arithmetic import TriggerFailed
-from dexorder.services.common.cep.compiled import plain_value
-from dexorder.services.common.cep.runs import start_run
-from dexorder.services.common.cep.stream import Stream
+from dexorder_cep import CompiledTrigger, InvalidSql, compile_trigger
+from dexorder_cep.arithmetic import TriggerFailed
+from dexorder_cep.compiled import plain_value
+from dexorder_cep.runs import start_run
+from dexorder_cep.stream import Stream
 from tests.paths import ROOT
 
 RECORDED: dict[str, Any] = json.loads((ROOT / "tests/peers/flink/recorded.json").read_text())

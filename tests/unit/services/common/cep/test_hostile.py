@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from dexorder.services.common.cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
-from dexorder.services.common.cep import matcher as matcher_module
-from dexorder.services.common.cep.arithmetic import like
-from dexorder.services.common.cep.code import PATTERN, Emitter, generate
-from dexorder.services.common.cep.refusals import MAX_TEXT_BYTES, Position
+from dexorder_cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
+from dexorder_cep import matcher as matcher_module
+from dexorder_cep.arithmetic import like
+from dexorder_cep.code import PATTERN, Emitter, generate
+from dexorder_cep.refusals import MAX_TEXT_BYTES, Position
 
 SECOND_NS = 1_000_000_000
 PLAIN = "SELECT * FROM ohlc WHERE {}"

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dexorder.services.common.cep import InvalidSql, compile_trigger
-from dexorder.services.common.cep.arithmetic import TriggerFailed
-from dexorder.services.common.cep.compiled import PatternPlan
-from dexorder.services.common.cep.matcher import Found, Matcher
-from dexorder.services.common.cep.stream import Stream
+from dexorder_cep import InvalidSql, compile_trigger
+from dexorder_cep.arithmetic import TriggerFailed
+from dexorder_cep.compiled import PatternPlan
+from dexorder_cep.matcher import Found, Matcher
+from dexorder_cep.stream import Stream
 from tests.unit.services.common.cep.naive_matcher import Condition, NaiveMatcher, Taken, Variable
 
 NAMES = "ABDE"

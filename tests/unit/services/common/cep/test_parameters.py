@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.cep import Engine, Firing, InvalidSql, Outcome, compile_trigger
+from dexorder_cep import Engine, Firing, InvalidSql, Outcome, compile_trigger
 
 SECOND_NS = 1_000_000_000
 LEVEL = "SELECT price FROM ticks WHERE price > 0"

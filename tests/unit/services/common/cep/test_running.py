@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dexorder.services.common.cep.running as running
-from dexorder.services.common.cep import Engine, Firing, InvalidSql, Outcome, Suspension, backtest, compile_trigger
+import dexorder_cep.running as running
+from dexorder_cep import Engine, Firing, InvalidSql, Outcome, Suspension, backtest, compile_trigger
 
 MINUTE_NS = 60_000_000_000
 OVER = "(PARTITION BY ticker ORDER BY ts ROWS BETWEEN 2 PRECEDING AND CURRENT ROW)"

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder.services.common.kafka.ack_tracker import NEVER_NS, AckTracker
-from dexorder.services.common.kafka.commits import Commit, commit_metadata, committed_ranges
-from dexorder.services.common.model.errors import Exhausted
+from dexorder_common.kafka.ack_tracker import NEVER_NS, AckTracker
+from dexorder_common.kafka.commits import Commit, commit_metadata, committed_ranges
+from dexorder_common.model.errors import Exhausted
 
 TIMEOUT = 100
 END = 10**9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dexorder.services.common.kafka.client_errors import (
+from dexorder_common.kafka.client_errors import (
     ConnectionErrors,
     admin_error,
     error_text,
@@ -13,7 +13,7 @@ from dexorder.services.common.kafka.client_errors import (
     produce_error,
     topic_error,
 )
-from dexorder.services.common.model.errors import (
+from dexorder_common.model.errors import (
     Exhausted,
     InvalidRequest,
     NotAllowed,

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from structlog.testing import capture_logs
 
-from dexorder.services.common.kafka.client_options import LIBRDKAFKA_LOG, headers_of
+from dexorder_common.kafka.client_options import LIBRDKAFKA_LOG, headers_of
 from tests.raw_headers import produce_raw
 
 GOOD = [(b"a", b"1"), (b"a", b""), (b"b", b"\xff")]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.kafka.commits import (
+from dexorder_common.kafka.commits import (
     Range,
     StartPosition,
     commit_metadata,

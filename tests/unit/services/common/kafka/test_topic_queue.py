@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.kafka.commits import Commit
-from dexorder.services.common.kafka.partition_queue import BEGINNING, END, Delivery, ReadRules
-from dexorder.services.common.kafka.topic_queue import TopicQueue
+from dexorder_common.kafka.commits import Commit
+from dexorder_common.kafka.partition_queue import BEGINNING, END, Delivery, ReadRules
+from dexorder_common.kafka.topic_queue import TopicQueue
 
 TIMEOUT = 100
 KEPT = ReadRules(ack_timeout_ns=TIMEOUT, buffer_records=4)

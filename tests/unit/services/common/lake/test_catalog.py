@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.common.lake.catalog import CatalogSettings, tls_context, with_driver, with_password
-from dexorder.services.common.lake.sql_catalog import LakeCatalog
+from dexorder_common.config import BadSettings, read_settings
+from dexorder_common.lake.catalog import CatalogSettings, tls_context, with_driver, with_password
+from dexorder_common.lake.sql_catalog import LakeCatalog
 
 SECRET = "s3cr3t"
 KEYS = {"s3.endpoint": "http://s3:9000", "s3.access-key-id": "id" + SECRET, "s3.secret-access-key": SECRET}
@@ -100,7 +100,7 @@ def test_parts_that_start_at_the_same_time_may_all_create_the_tables(
             raise OperationalError("CREATE TABLE", None, Exception("table iceberg_tables already exists"))
         return LakeCatalog(name, **properties)
 
-    monkeypatch.setattr("dexorder.services.common.lake.catalog.LakeCatalog", late)
+    monkeypatch.setattr("dexorder_common.lake.catalog.LakeCatalog", late)
     found = CatalogSettings.local(tmp_path).load()
     assert opened == ["dexorder", "dexorder"] and found.list_namespaces() == []
     found.close()

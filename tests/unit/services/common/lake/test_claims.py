@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.claims import (
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.claims import (
     claim_rows,
     collect_claims,
     collected_mark,
@@ -16,14 +16,14 @@ from dexorder.services.common.lake.claims import (
     renew_marks,
     write_claims,
 )
-from dexorder.services.common.lake.commit import CommitLost, commit_files
-from dexorder.services.common.lake.commit_state import CommitState, state_of
-from dexorder.services.common.lake.coverage import CoverageRow, decode_coverage
-from dexorder.services.common.lake.tables import COVERAGE, OHLC, TICKS
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.model.history import PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import TRADES_PERIOD
+from dexorder_common.lake.commit import CommitLost, commit_files
+from dexorder_common.lake.commit_state import CommitState, state_of
+from dexorder_common.lake.coverage import CoverageRow, decode_coverage
+from dexorder_common.lake.tables import COVERAGE, OHLC, TICKS
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import TRADES_PERIOD
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 SERIES = Series(TICKER, 60)

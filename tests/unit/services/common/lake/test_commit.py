@@ -6,10 +6,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import CommitLost, append_rows, commit_files
-from dexorder.services.common.lake.commit_state import CommitState, state_of
-from dexorder.services.common.lake.tables import OHLC
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import CommitLost, append_rows, commit_files
+from dexorder_common.lake.commit_state import CommitState, state_of
+from dexorder_common.lake.tables import OHLC
 from tests.fakes.pages import control
 from tests.fakes.staged import files_of_pages
 

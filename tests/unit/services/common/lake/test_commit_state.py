@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.commit_state import CommitState, state_of
-from dexorder.services.common.lake.tables import OHLC
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.commit_state import CommitState, state_of
+from dexorder_common.lake.tables import OHLC
 from tests.fakes.pages import control
 from tests.fakes.staged import files_of_pages
 

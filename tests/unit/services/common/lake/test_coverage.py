@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.lake.coverage import Order, Retractions
-from dexorder.services.common.model.time_range import TimeRange, merge
+from dexorder_common.lake.coverage import Order, Retractions
+from dexorder_common.model.time_range import TimeRange, merge
 
 
 def points(ranges: list[TimeRange]) -> list[tuple[int, int]]:

@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.claims import join_claims
-from dexorder.services.common.lake.coverage import CoverageRow, Order, Retractions, decode_coverage, encode_coverage
-from dexorder.services.common.lake.tables import COVERAGE
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.proof import (
+from dexorder_common.lake.claims import join_claims
+from dexorder_common.lake.coverage import CoverageRow, Order, Retractions, decode_coverage, encode_coverage
+from dexorder_common.lake.tables import COVERAGE
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.proof import (
     NO_PROOF,
     Proof,
     ProofKind,
@@ -21,8 +21,8 @@ from dexorder.services.common.model.proof import (
     proofs_of,
     provisional_ranges,
 )
-from dexorder.services.common.model.time_range import RangeSet, TimeRange
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.time_range import RangeSet, TimeRange
+from dexorder_common.model.times import SECOND_NS
 from tests.fakes.pages import span
 
 SERIES = Series("BTC/USDT.SIM", 60)

@@ -11,11 +11,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.partitioning import PartitionField
 from pyiceberg.transforms import IdentityTransform
 
-from dexorder.services.common.lake.commit import CommitLost
-from dexorder.services.common.lake.rewrite import replace_rows
-from dexorder.services.common.lake.tables import OHLC, opens_in
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.lake.commit import CommitLost
+from dexorder_common.lake.rewrite import replace_rows
+from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
 from tests.unit.services.relay.harness import TICKER, Pipeline, at, catalog_settings
 
 WHERE = opens_in(Series(TICKER, 60), TimeRange(at(2), at(4)))

@@ -10,9 +10,9 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.commit import commit_files
-from dexorder.services.common.lake.tables import OHLC
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.commit import commit_files
+from dexorder_common.lake.tables import OHLC
 from tests.fakes.pages import control
 from tests.fakes.staged import files_of_pages
 

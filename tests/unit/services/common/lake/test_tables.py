@@ -12,8 +12,8 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType
 
-from dexorder.services.common.lake.catalog import CatalogSettings
-from dexorder.services.common.lake.coverage import (
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.coverage import (
     CLAIM_COLUMNS,
     Claim,
     CoverageRow,
@@ -25,7 +25,7 @@ from dexorder.services.common.lake.coverage import (
     encode_coverage,
     encode_retraction,
 )
-from dexorder.services.common.lake.tables import (
+from dexorder_common.lake.tables import (
     COVERAGE,
     DEAD_LETTERS,
     MICROSECONDS,
@@ -35,9 +35,9 @@ from dexorder.services.common.lake.tables import (
     opens_in,
     spark_ddl,
 )
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
 
 COMMON = {
     "format-version": "2",

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.messaging import frames as codec
-from dexorder.services.common.messaging.frames import BadFrame
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as work
+from dexorder_common.messaging import frames as codec
+from dexorder_common.messaging.frames import BadFrame
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as work
 
 GOLDEN: list[tuple[codec.WorkFrame, bytes]] = [
     (work.WorkerReady(exchanges=["SIM"], job_type=work.HISTORICAL), b"\x20\x0a\x03SIM\x10\x01"),

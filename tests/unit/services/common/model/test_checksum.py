@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.model.checksum import aggregate, tallies
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.checksum import aggregate, tallies
+from dexorder_common.model.page import Candle
+from dexorder_common.model.times import SECOND_NS
 
 
 def coarse(candles: list[Candle]) -> Candle:

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.dispatch_id import MAX_NUMBER, new_dispatch_id, number_of
-from dexorder.services.common.model.errors import InvalidRequest
+from dexorder_common.model.dispatch_id import MAX_NUMBER, new_dispatch_id, number_of
+from dexorder_common.model.errors import InvalidRequest
 
 
 @given(st.integers(1, MAX_NUMBER), st.text("0123456789abcdef", min_size=16, max_size=64))

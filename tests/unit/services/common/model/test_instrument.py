@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.instrument import Instrument
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import Instrument
 
 
 @pytest.mark.parametrize(

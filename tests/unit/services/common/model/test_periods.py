@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.periods import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import (
     MONTH_SECONDS,
     PERIODS,
     TRADES_PERIOD,
@@ -26,8 +26,8 @@ from dexorder.services.common.model.periods import (
     open_times,
     split_by_periods,
 )
-from dexorder.services.common.model.time_range import TimeRange, merge
-from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS, parse_time
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, parse_time
 
 DAY = 86_400
 LONG = {DAY: "1d", WEEK_SECONDS: "1w", MONTH_SECONDS: "1M"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.proof import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.proof import (
     NO_PROOF,
     SETTLED_AFTER_NS,
     SPREAD_NS,
@@ -21,7 +21,7 @@ from dexorder.services.common.model.proof import (
     join_proofs,
     parse_proofs,
 )
-from dexorder.services.common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange
 
 numbers = st.integers(0, 2**63 - 1)
 pairs = st.tuples(numbers, numbers).map(sorted)

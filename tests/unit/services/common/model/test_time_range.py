@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.time_range import RangeSet, TimeRange, merge, subtract
+from dexorder_common.model.time_range import RangeSet, TimeRange, merge, subtract
 
 ranges = st.lists(
     st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda t: TimeRange(t[0], t[0] + t[1])), max_size=12

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.times import (
+from dexorder_common.model.times import (
     MAX_TIME_NS,
     SECOND_NS,
     from_datetime,

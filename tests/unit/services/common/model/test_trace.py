@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.dispatch_id import DispatchNumbers, new_dispatch_id, number_of, trace_of
-from dexorder.services.common.model.trace import TraceContext, read_context
+from dexorder_common.model.dispatch_id import DispatchNumbers, new_dispatch_id, number_of, trace_of
+from dexorder_common.model.trace import TraceContext, read_context
 
 digits = st.text("0123456789abcdef", min_size=16, max_size=16)
 CONTEXT = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.user_events import id_problem, payload_problem
+from dexorder_common.model.user_events import id_problem, payload_problem
 
 
 @pytest.mark.parametrize(

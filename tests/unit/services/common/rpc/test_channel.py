@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.common.rpc.channel import (
+from dexorder_common.config import BadSettings, read_settings
+from dexorder_common.rpc.channel import (
     CLIENT_KEEPALIVE,
     ChannelSettings,
     _merged,

@@ -4,8 +4,8 @@ import grpc
 import pytest
 from grpc.aio import AioRpcError, Metadata
 
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.rpc.client_retry import Failure, code_of, error_text, failure_of, is_failure, is_too_large
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.client_retry import Failure, code_of, error_text, failure_of, is_failure, is_too_large
 
 
 def failed(code: grpc.StatusCode, details: str | None = "why") -> AioRpcError:

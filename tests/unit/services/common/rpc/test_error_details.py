@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.rpc import status_pb2
 
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.rpc.error_details import encode_details, field_names, reason_of, violated_field
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.error_details import encode_details, field_names, reason_of, violated_field
+from dexorder_protos.dexorder.events.v1 import event_service_pb2
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from tests.error_kinds import KINDS
 
 NAMES = frozenset({"end_time", "offsets", "params"})

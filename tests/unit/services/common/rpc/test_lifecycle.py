@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dexorder.services.common.rpc.lifecycle import bind, refuse_if_served
+from dexorder_common.rpc.lifecycle import bind, refuse_if_served
 
 
 @pytest.fixture

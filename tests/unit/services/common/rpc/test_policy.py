@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from dexorder.services.common.metrics import CallTally
-from dexorder.services.common.model import errors
-from dexorder.services.common.model.errors import Code
-from dexorder.services.common.rpc.policy import Call, Method, Status
+from dexorder_common.metrics import CallTally
+from dexorder_common.model import errors
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.policy import Call, Method, Status
 from tests.error_kinds import KINDS
 
 FIXED = "internal error; the server's log has the details"
@@ -55,5 +55,5 @@ def test_call_is_counted_at_its_start_and_its_end() -> None:
 
 
 def test_policy_loads_without_grpc() -> None:
-    code = "import sys; sys.modules['grpc'] = None; import dexorder.services.common.rpc.policy"
+    code = "import sys; sys.modules['grpc'] = None; import dexorder_common.rpc.policy"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -15,11 +15,11 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from dexorder.services.common.config import ServiceSettings, load_settings
-from dexorder.services.common.model import errors
-from dexorder.services.common.rpc.lifecycle import RunningServer, grpc_server
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_common.config import ServiceSettings, load_settings
+from dexorder_common.model import errors
+from dexorder_common.rpc.lifecycle import RunningServer, grpc_server
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.error_kinds import KINDS
 
 NAME = "dexorder.relay.v1.RelayService"
@@ -307,7 +307,7 @@ async def test_a_leaving_server_says_so_and_serves_until_its_time_is_over(monkey
             assert found.status == health_pb2.HealthCheckResponse.NOT_SERVING
             await rpc.RelayServiceStub(channel).GetRequest(pb.GetRequestRequest())
 
-        monkeypatch.setattr("dexorder.services.common.rpc.lifecycle.asyncio.sleep", sleep)
+        monkeypatch.setattr("dexorder_common.rpc.lifecycle.asyncio.sleep", sleep)
         await running.leave()
         monkeypatch.undo()
     assert slept == [5]

@@ -10,16 +10,16 @@ import grpc
 import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dexorder.services.common import tracing
-from dexorder.services.common.config import ServiceSettings
-from dexorder.services.common.model.errors import InvalidRequest, NotFound, SuiteError, Unavailable
-from dexorder.services.common.model.trace import TraceContext
-from dexorder.services.common.rpc.channel import open_channel
-from dexorder.services.common.rpc.client_tracing import tracing_interceptors
-from dexorder.services.common.rpc.lifecycle import grpc_server
-from dexorder.services.common.tracing import Kind
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from dexorder_common import tracing
+from dexorder_common.config import ServiceSettings
+from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError, Unavailable
+from dexorder_common.model.trace import TraceContext
+from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.client_tracing import tracing_interceptors
+from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_common.tracing import Kind
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.fakes.spans import Exported, exporting
 
 SERVICE = "dexorder.relay.v1.RelayService"

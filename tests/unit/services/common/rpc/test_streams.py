@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from dexorder.services.common.rpc.streams import beside, until
+from dexorder_common.rpc.streams import beside, until
 
 
 class Requests:

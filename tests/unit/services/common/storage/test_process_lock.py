@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.config import BadSettings
-from dexorder.services.common.storage.process_lock import sole_owner
+from dexorder_common.config import BadSettings
+from dexorder_common.storage.process_lock import sole_owner
 
 own = partial(sole_owner, variable="DEXORDER_RELAY_DB", owner="relay", harm="dispatch its jobs")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.udf.errors import ProtocolError
-from dexorder.services.common.udf.framing import FrameSplitter, encode_varint, frame, unwrap, wrap
+from dexorder_udf.errors import ProtocolError
+from dexorder_udf.framing import FrameSplitter, encode_varint, frame, unwrap, wrap
 
 
 def read(splitter: FrameSplitter, data: bytes) -> list[bytes]:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.udf import messages
-from dexorder.services.common.udf.errors import ProtocolError
-from dexorder.services.common.udf.framing import FrameSplitter
-from dexorder.services.common.udf.groups import group_id, group_tags
-from dexorder.services.common.udf.options import OptionValue, ValueType
-from dexorder.services.common.udf.points import Batch, Point, Value
-from dexorder.services.common.udf.session import Edge
-from dexorder.services.gen.udf import udf_pb2 as pb
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf import messages
+from dexorder_udf.errors import ProtocolError
+from dexorder_udf.framing import FrameSplitter
+from dexorder_udf.groups import group_id, group_tags
+from dexorder_udf.options import OptionValue, ValueType
+from dexorder_udf.points import Batch, Point, Value
+from dexorder_udf.session import Edge
 
 
 def hexed(text: str) -> bytes:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.udf.errors import UdfOptionError
-from dexorder.services.common.udf.options import (
+from dexorder_udf.errors import UdfOptionError
+from dexorder_udf.options import (
     Given,
     OptionValue,
     ValueType,

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.udf import messages
-from dexorder.services.common.udf.errors import ProtocolError
-from dexorder.services.common.udf.framing import FrameSplitter
-from dexorder.services.common.udf.point_layouts import PointLayouts
-from dexorder.services.common.udf.points import Batch, Point, Value
-from dexorder.services.common.udf.session import Kind
-from dexorder.services.gen.udf import udf_pb2 as pb
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf import messages
+from dexorder_udf.errors import ProtocolError
+from dexorder_udf.framing import FrameSplitter
+from dexorder_udf.point_layouts import PointLayouts
+from dexorder_udf.points import Batch, Point, Value
+from dexorder_udf.session import Kind
 
 NOW_NS = 1_700_000_000 * 10**9
 TICKERS = ("BTC/USDT", "ETH/USDT", "XRP/USDT.LONG")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.udf import messages, point_writer
-from dexorder.services.common.udf.framing import FrameSplitter
-from dexorder.services.common.udf.points import Batch, Point, Value
-from dexorder.services.gen.udf import udf_pb2 as pb
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf import messages, point_writer
+from dexorder_udf.framing import FrameSplitter
+from dexorder_udf.points import Batch, Point, Value
 
 NOW_NS = 1_700_000_000 * 10**9
 RUN = 20

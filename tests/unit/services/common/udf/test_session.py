@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from dexorder.services.common.udf.errors import ProtocolError
-from dexorder.services.common.udf.session import AgentPhase, AgentSession, Edge, HostPhase, HostSession, Kind
+from dexorder_udf.errors import ProtocolError
+from dexorder_udf.session import AgentPhase, AgentSession, Edge, HostPhase, HostSession, Kind
 
 
 def host(*steps: str, edge: Edge = Edge.STREAM) -> HostSession:

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dexorder.services.common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.delivery.changes import AttemptRow, Changes, Final, QueuedRow, SendRequest
-from dexorder.services.gateway.events.delivery.channel_policy import DeliverySettings
-from dexorder.services.gateway.events.delivery.contacts_cache import ContactsCache, no_contact
-from dexorder.services.gateway.events.delivery.decision import MAX_EVENTS
-from dexorder.services.gateway.events.delivery.delivery import Delivery
-from dexorder.services.gateway.events.dispatcher.start import delivery_settings
-from dexorder.services.gateway.events.model import (
+from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.changes import AttemptRow, Changes, Final, QueuedRow, SendRequest
+from dexorder_gateway.events.delivery.channel_policy import DeliverySettings
+from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, no_contact
+from dexorder_gateway.events.delivery.decision import MAX_EVENTS
+from dexorder_gateway.events.delivery.delivery import Delivery
+from dexorder_gateway.events.dispatcher.start import delivery_settings
+from dexorder_gateway.events.model import (
     NO_CONTACTS,
     Contacts,
     Event,

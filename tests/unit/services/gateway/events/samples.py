@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dexorder.services.common.model.user_events import Channel, Priority
-from dexorder.services.gateway.events.ingress.validation import Refusal, read_event
-from dexorder.services.gateway.events.model import Event, Message
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.model.user_events import Channel, Priority
+from dexorder_gateway.events.ingress.validation import Refusal, read_event
+from dexorder_gateway.events.model import Event, Message
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 PREFERENCES = ((Channel.ACTIVE_SESSION, False), (Channel.TELEGRAM, False))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.config import BadSettings, read_settings
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.ingress.containers import read_containers
+from dexorder_common.config import BadSettings, read_settings
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.ingress.containers import read_containers
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.user_events import Channel
-from dexorder.services.gateway.events.contacts import HIDDEN, contacts_answer, contacts_of
-from dexorder.services.gateway.events.model import NO_CONTACTS, Contacts, QuietHours, WebPushSubscription
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.contacts import HIDDEN, contacts_answer, contacts_of
+from dexorder_gateway.events.model import NO_CONTACTS, Contacts, QuietHours, WebPushSubscription
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 
 POINT = base64.urlsafe_b64encode(b"\x04" + bytes(64)).rstrip(b"=").decode()
 AUTH = base64.urlsafe_b64encode(bytes(range(16))).rstrip(b"=").decode()

@@ -7,9 +7,9 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from dexorder.services.common.model.user_events import Channel, Priority
-from dexorder.services.gateway.events.delivery.changes import Changes, SendRequest
-from dexorder.services.gateway.events.model import Contacts, EventKey, Message, Refused, Sent, WebPushSubscription
+from dexorder_common.model.user_events import Channel, Priority
+from dexorder_gateway.events.delivery.changes import Changes, SendRequest
+from dexorder_gateway.events.model import Contacts, EventKey, Message, Refused, Sent, WebPushSubscription
 
 HIDDEN = "4711-alice"
 PREFERENCES = {"channel_order", "quiet_hours"}

@@ -12,14 +12,14 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.model.user_events import Channel, Status
-from dexorder.services.common.rpc.channel import ChannelSettings, open_channel
-from dexorder.services.gateway.events.delivery.changes import AttemptRow
-from dexorder.services.gateway.events.model import Contacts
-from dexorder.services.gateway.events.sessions import session as session_module
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
+from dexorder_common.model.user_events import Channel, Status
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
+from dexorder_gateway.events.delivery.changes import AttemptRow
+from dexorder_gateway.events.model import Contacts
+from dexorder_gateway.events.sessions import session as session_module
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 from tests.fakes.events.sessions_gateway import Served, served, until
 from tests.unit.services.common.rpc.test_identity import write_callers
 

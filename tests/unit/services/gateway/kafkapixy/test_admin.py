@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
 
-from dexorder.services.common.model.errors import Exhausted, NotAllowed, Unavailable
-from dexorder.services.gateway.kafkapixy import admin as module
-from dexorder.services.gateway.kafkapixy.admin import Admin
-from dexorder.services.gateway.kafkapixy.admin_views import GroupView, PartitionView, TopicView
-from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder_common.model.errors import Exhausted, NotAllowed, Unavailable
+from dexorder_gateway.kafkapixy import admin as module
+from dexorder_gateway.kafkapixy.admin import Admin
+from dexorder_gateway.kafkapixy.admin_views import GroupView, PartitionView, TopicView
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig
 
 
 def done(result: Any) -> Future[Any]:

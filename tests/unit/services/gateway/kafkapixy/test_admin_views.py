@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.gateway.kafkapixy.admin_views import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_gateway.kafkapixy.admin_views import (
     SETTLED_STATES,
     GroupView,
     MemberView,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.kafka.partition_queue import Progress
-from dexorder.services.gateway.kafkapixy.metrics import KEPT_SECONDS, ClusterMetrics, KafkaMetrics, lag_of
+from dexorder_common.kafka.partition_queue import Progress
+from dexorder_gateway.kafkapixy.metrics import KEPT_SECONDS, ClusterMetrics, KafkaMetrics, lag_of
 
 
 class Clock:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dexorder.services.common.kafka.commits import Commit
-from dexorder.services.common.kafka.member_commits import NotAssigned
-from dexorder.services.common.model.errors import Conflict, Unavailable
-from dexorder.services.gateway.kafkapixy import set_offsets as module
-from dexorder.services.gateway.kafkapixy.admin_views import GroupView, MemberView
-from dexorder.services.gateway.kafkapixy.set_offsets import set_offsets
+from dexorder_common.kafka.commits import Commit
+from dexorder_common.kafka.member_commits import NotAssigned
+from dexorder_common.model.errors import Conflict, Unavailable
+from dexorder_gateway.kafkapixy import set_offsets as module
+from dexorder_gateway.kafkapixy.admin_views import GroupView, MemberView
+from dexorder_gateway.kafkapixy.set_offsets import set_offsets
 
 WANTED = {0: (5, ""), 1: (6, "note")}
 CHANGING = GroupView("g", settled=False)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.kafka.group_member import GroupMember
-from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
-from dexorder.services.gateway.kafkapixy.metrics import ClusterMetrics
-from dexorder.services.gateway.kafkapixy.subscription import Subscription
+from dexorder_common.kafka.group_member import GroupMember
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
+from dexorder_gateway.kafkapixy.metrics import ClusterMetrics
+from dexorder_gateway.kafkapixy.subscription import Subscription
 
 WAIT_SECONDS = 30.0
 
@@ -21,7 +21,7 @@ class Reading:
     """Subscription with records added by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rules: ConsumeConfig) -> None:
-        monkeypatch.setattr("dexorder.services.gateway.kafkapixy.subscription._MAX_TICK_SECONDS", 3_600.0)
+        monkeypatch.setattr("dexorder_gateway.kafkapixy.subscription._MAX_TICK_SECONDS", 3_600.0)
         self.member = GroupMember("g", {}, commit_seconds=1.0)
         monkeypatch.setattr(self.member, "read", lambda reading: True)
         rules = replace(rules, ack_timeout_seconds=86_400.0, subscription_timeout_seconds=86_400.0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, TopicSpec
-from dexorder.services.gateway.kafkapixy.yaml_config import BadPixyConfig, PixyConfig, parse_pixy_config
-from dexorder.services.gateway.kafkapixy.yaml_settings import largest_message_bytes, pixy_clusters
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, TopicSpec
+from dexorder_gateway.kafkapixy.yaml_config import BadPixyConfig, PixyConfig, parse_pixy_config
+from dexorder_gateway.kafkapixy.yaml_settings import largest_message_bytes, pixy_clusters
 
 BASE = ClusterConfig("unused", "unused:1", topics=(TopicSpec("suite", 1),))
 SECRET = "s3cret:*!'"

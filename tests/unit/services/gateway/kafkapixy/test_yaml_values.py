@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.gateway.kafkapixy.yaml_values import parse_duration
+from dexorder_gateway.kafkapixy.yaml_values import parse_duration
 
 UNITS_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3_600 * 10**9}
 

@@ -12,14 +12,14 @@ import pytest
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.ingestor.broker.connection import BrokerConnection
-from dexorder.services.ingestor.broker.requests import AnyDispatch
-from dexorder.services.ingestor.broker.slots import Completion
-from dexorder.services.ingestor.broker.stop import Stop
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.clock import SystemClock
+from dexorder_ingestor.broker.connection import BrokerConnection
+from dexorder_ingestor.broker.requests import AnyDispatch
+from dexorder_ingestor.broker.slots import Completion
+from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.fakes import FakeBroker, dispatch, history_slots
 

@@ -4,17 +4,17 @@ from typing import Any, cast
 
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.common.model.instrument import Instrument
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.ingestor.broker.requests import (
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import Instrument
+from dexorder_ingestor.broker.requests import (
     RealtimeDispatch,
     TickersDispatch,
     read_dispatch,
     slot_of,
     used_slot,
 )
-from dexorder.services.ingestor.broker.slots import Dispatch, JobKind, SlotType
+from dexorder_ingestor.broker.slots import Dispatch, JobKind, SlotType
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder.services.ingestor.broker.slots import Completion, JobKind, Slots, SlotType
+from dexorder_ingestor.broker.slots import Completion, JobKind, Slots, SlotType
 
 SIM, OTHER, LIVE = (
     SlotType("SIM", JobKind.HISTORICAL),

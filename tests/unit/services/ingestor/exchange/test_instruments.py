@@ -11,8 +11,8 @@ import ccxt.async_support as ccxt
 import pytest
 from aiohttp import web
 
-from dexorder.services.common.exchanges import Exchange, override_urls
-from dexorder.services.ingestor.exchange.instruments import keep_main_markets, list_instruments, main_markets, refusal
+from dexorder_common.exchanges import Exchange, override_urls
+from dexorder_ingestor.exchange.instruments import keep_main_markets, list_instruments, main_markets, refusal
 
 
 def pair(altname: str, base: str, quote: str, *, status: str = "online") -> dict[str, Any]:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import parse_time
-from dexorder.services.ingestor.exchange.dialects.table import dialect_of
-from dexorder.services.ingestor.exchange.validation import BadAnswer, check_rows, read_candles
+from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import parse_time
+from dexorder_ingestor.exchange.dialects.table import dialect_of
+from dexorder_ingestor.exchange.validation import BadAnswer, check_rows, read_candles
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)

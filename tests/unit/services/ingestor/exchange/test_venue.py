@@ -16,13 +16,13 @@ import ccxt.async_support as ccxt
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.exchanges import Exchange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle, announced_pause, status_of
-from dexorder.services.ingestor.exchange.venue import Session, Venue
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.clock import ManualClock
+from dexorder_common.exchanges import Exchange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle, announced_pause, status_of
+from dexorder_ingestor.exchange.venue import Session, Venue
+from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, minutes
 
 SPAN = minutes(0, 10)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import open_times
-from dexorder.services.common.model.proof import ProofKind
-from dexorder.services.ingestor.exchange.dialects.table import TABLE, CallLimits
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.history.answer_shape import AnswerShapes, Shape
-from dexorder.services.ingestor.history.checksum import CellStream
-from dexorder.services.ingestor.history.paging import Windows
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import open_times
+from dexorder_common.model.proof import ProofKind
+from dexorder_ingestor.exchange.dialects.table import TABLE, CallLimits
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.answer_shape import AnswerShapes, Shape
+from dexorder_ingestor.history.checksum import CellStream
+from dexorder_ingestor.history.paging import Windows
 from tests.unit.services.common.model.test_checksum import coarse
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.simulated.jobs import (

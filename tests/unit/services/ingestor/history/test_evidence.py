@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import open_times, split_by_periods
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.ingestor.exchange.dialects.table import CallLimits
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.history.evidence import Evidence, Query
-from dexorder.services.ingestor.history.paging import Page, page_periods
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import open_times, split_by_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.exchange.dialects.table import CallLimits
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.evidence import Evidence, Query
+from dexorder_ingestor.history.paging import Page, page_periods
 from tests.unit.services.ingestor.conftest import minutes
 
 Fault = Callable[[list[Candle]], list[Candle]]

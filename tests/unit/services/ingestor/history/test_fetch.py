@@ -8,20 +8,20 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.instrument import Instrument
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import count_periods, open_times
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.broker.slots import Dispatch
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.exchange.dialects.table import CallLimits, Dialect
-from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder.services.ingestor.history.absences import KnownAbsences
-from dexorder.services.ingestor.history.fetch import Fetcher
-from dexorder.services.ingestor.history.job import Missing
-from dexorder.services.ingestor.history.paging import Page
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import count_periods, open_times
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.dialects.table import CallLimits, Dialect
+from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.history.absences import KnownAbsences
+from dexorder_ingestor.history.fetch import Fetcher
+from dexorder_ingestor.history.job import Missing
+from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens, warm
 

@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from dexorder.services.common.model.instrument import Instrument
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import open_times
-from dexorder.services.common.model.time_range import TimeRange, merge
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.broker.slots import Dispatch
-from dexorder.services.ingestor.history.fetch import Fetcher
-from dexorder.services.ingestor.history.newest import Newest
-from dexorder.services.ingestor.history.paging import Page
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import open_times
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.history.fetch import Fetcher
+from dexorder_ingestor.history.newest import Newest
+from dexorder_ingestor.history.paging import Page
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens
 from tests.unit.services.ingestor.history.test_fetch import Exchange

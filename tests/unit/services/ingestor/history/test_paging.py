@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from dexorder.services.common.model.periods import MONTH_SECONDS, split_by_periods
-from dexorder.services.common.model.time_range import TimeRange, merge
-from dexorder.services.common.model.times import parse_time
+from dexorder_common.model.periods import MONTH_SECONDS, split_by_periods
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import parse_time
 from tests.unit.services.ingestor.conftest import minutes
 
 

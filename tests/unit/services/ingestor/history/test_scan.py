@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import split_by_periods
-from dexorder.services.common.model.proof import Proof, ProofKind
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange.dialects.table import CallLimits
-from dexorder.services.ingestor.history.absences import Absence, KnownAbsences, RequestAbsences
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import split_by_periods
+from dexorder_common.model.proof import Proof, ProofKind
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.dialects.table import CallLimits
+from dexorder_ingestor.history.absences import Absence, KnownAbsences, RequestAbsences
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.simulated.exchange import Exchange
 from tests.unit.services.ingestor.history.simulated.jobs import (

@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.instrument import Instrument
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import floor_to_grid, open_times
-from dexorder.services.common.model.proof import ProofKind
-from dexorder.services.common.model.time_range import TimeRange, merge
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.broker.slots import Dispatch
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.exchange.dialects.table import TABLE
-from dexorder.services.ingestor.exchange.dialects.trades import Trade, TradePager, TradeQuery, read_trades
-from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder.services.ingestor.exchange.validation import BadAnswer
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.history.fetch import Fetcher
-from dexorder.services.ingestor.history.job import Missing
-from dexorder.services.ingestor.history.paging import Page
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import floor_to_grid, open_times
+from dexorder_common.model.proof import ProofKind
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.dialects.table import TABLE
+from dexorder_ingestor.exchange.dialects.trades import Trade, TradePager, TradeQuery, read_trades
+from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.exchange.validation import BadAnswer
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.fetch import Fetcher
+from dexorder_ingestor.history.job import Missing
+from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 
 DAY = 1_440

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from dexorder.services.common.model.page import Kind
-from dexorder.services.common.model.periods import ceil_to_grid, open_times
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.realtime import job
-from dexorder.services.ingestor.server import work
+from dexorder_common.model.page import Kind
+from dexorder_common.model.periods import ceil_to_grid, open_times
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.realtime import job
+from dexorder_ingestor.server import work
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from tests.unit.services.ingestor.conftest import NOW_NS, Sim, World, exchanges_file, running_neighbours, running_sim
 from tests.unit.services.ingestor.fakes import Record
 

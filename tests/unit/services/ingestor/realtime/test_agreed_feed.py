@@ -8,12 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange.dialects.live_trades import TradeQuery
-from dexorder.services.ingestor.exchange.validation import BadAnswer
-from dexorder.services.ingestor.realtime.agreed_feed import AgreedFeed
-from dexorder.services.ingestor.realtime.numbered_feed import Answer
-from dexorder.services.ingestor.realtime.trade import Trade
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery
+from dexorder_ingestor.exchange.validation import BadAnswer
+from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
+from dexorder_ingestor.realtime.numbered_feed import Answer
+from dexorder_ingestor.realtime.trade import Trade
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 PAGE = 5

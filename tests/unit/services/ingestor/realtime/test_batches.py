@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.ingestor.realtime.batches import (
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.realtime.batches import (
     HEARTBEAT_NS,
     MAX_BATCH_NS,
     MAX_BATCH_TRADES,
@@ -12,7 +12,7 @@ from dexorder.services.ingestor.realtime.batches import (
     Batches,
     lowest_after,
 )
-from dexorder.services.ingestor.realtime.trade import Trade
+from dexorder_ingestor.realtime.trade import Trade
 
 
 def _trade(number: int, time_ns: int) -> Trade:

@@ -7,16 +7,16 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as pb
-from dexorder.services.ingestor.metrics import IngestorMetrics
-from dexorder.services.ingestor.publisher import Publisher
-from dexorder.services.ingestor.realtime.candle_builder import ClosedCandles
-from dexorder.services.ingestor.realtime.live_buffer import LiveBuffer
-from dexorder.services.ingestor.realtime.records import encode_live
-from dexorder.services.ingestor.realtime.relay_client import LivePush
-from dexorder.services.ingestor.realtime.trade import Trade
+from dexorder_common.model.page import Candle
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.realtime.candle_builder import ClosedCandles
+from dexorder_ingestor.realtime.live_buffer import LiveBuffer
+from dexorder_ingestor.realtime.records import encode_live
+from dexorder_ingestor.realtime.relay_client import LivePush
+from dexorder_ingestor.realtime.trade import Trade
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as pb
 
 
 def trade(number: int) -> Trade:

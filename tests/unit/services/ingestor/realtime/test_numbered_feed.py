@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries, trade_series_of
-from dexorder.services.ingestor.exchange.validation import BadAnswer
-from dexorder.services.ingestor.realtime.numbered_feed import Answer, NumberedFeed
-from dexorder.services.ingestor.realtime.trade import Trade
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries, trade_series_of
+from dexorder_ingestor.exchange.validation import BadAnswer
+from dexorder_ingestor.realtime.numbered_feed import Answer, NumberedFeed
+from dexorder_ingestor.realtime.trade import Trade
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 FIRST = 100

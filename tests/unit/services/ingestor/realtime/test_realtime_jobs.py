@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.page import Kind
+from dexorder_common.model.page import Kind
 from tests.unit.services.ingestor.conftest import NOW_NS
 from tests.unit.services.ingestor.realtime.live_world import SECOND_NS, check_job, live_world
 

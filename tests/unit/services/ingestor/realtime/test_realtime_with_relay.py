@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dexorder.services.common.model.page import TICKERS_TOPIC, Kind
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.market.v1 import market_pb2
-from dexorder.services.gen.dexorder.relay.v1 import control_pb2
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder.services.gen.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.server import work
+from dexorder_common.model.page import TICKERS_TOPIC, Kind
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.server import work
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.market.v1 import market_pb2
+from dexorder_protos.dexorder.relay.v1 import control_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.unit.services.ingestor.conftest import FAST, Sim, exchanges_file, running_sim
 from tests.unit.services.ingestor.fakes import FakeGateway, Record, grpc_peer
 from tests.unit.services.ingestor.realtime.live_world import MARKETS, LiveWorld

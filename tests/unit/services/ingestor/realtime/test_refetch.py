@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries, trade_series_of
-from dexorder.services.ingestor.realtime.numbered_feed import Answer
-from dexorder.services.ingestor.realtime.refetch import refetch
-from dexorder.services.ingestor.realtime.trade import Trade
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries, trade_series_of
+from dexorder_ingestor.realtime.numbered_feed import Answer
+from dexorder_ingestor.realtime.refetch import refetch
+from dexorder_ingestor.realtime.trade import Trade
 
 SPAN = TimeRange(1_700_000_000 * SECOND_NS, 1_700_000_060 * SECOND_NS)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.ingestor.realtime.trade import Trade
-from dexorder.services.ingestor.realtime.trade_sequence import AgreedTrades, Gap, NumberedTrades, ordinal_ids
+from dexorder_ingestor.realtime.trade import Trade
+from dexorder_ingestor.realtime.trade_sequence import AgreedTrades, Gap, NumberedTrades, ordinal_ids
 
 _FIRST = 1_000
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
 from tests.unit.services.relay.harness import counts
 
 LEASE_NS = 15

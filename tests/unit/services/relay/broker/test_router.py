@@ -12,14 +12,14 @@ import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.messaging.frames import encode_work
-from dexorder.services.common.model.history import Dispatch
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.relay.broker.leases import Slot
-from dexorder.services.relay.broker.router import open_broker
-from dexorder.services.relay.metrics import RelayMetrics
+from dexorder_common.messaging.frames import encode_work
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_relay.broker.leases import Slot
+from dexorder_relay.broker.router import open_broker
+from dexorder_relay.metrics import RelayMetrics
 from tests.unit.services.relay.harness import at, minute, settings, suite, until
 
 GARBAGE: list[tuple[str, list[bytes]]] = [
@@ -49,7 +49,7 @@ GARBAGE: list[tuple[str, list[bytes]]] = [
 
 async def test_garbage_is_dropped_and_counted_and_good_frames_are_served(tmp_path: Path, monkeypatch: Any) -> None:
     registries: list[CollectorRegistry] = []
-    monkeypatch.setattr("dexorder.services.relay.server.CollectorRegistry", lambda: _kept(registries))
+    monkeypatch.setattr("dexorder_relay.server.CollectorRegistry", lambda: _kept(registries))
     async with suite(tmp_path, max_slots_per_ingestor=2) as s:
         ingestor = s.ingestor()
         for _, frames in GARBAGE:

@@ -13,16 +13,16 @@ import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.common.messaging.curve import curve_client, make_keys
-from dexorder.services.common.messaging.frames import encode_work
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.ingestor.broker.connection import BrokerConnection
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.metrics import IngestorMetrics
-from dexorder.services.relay.broker.leases import Slot
-from dexorder.services.relay.broker.router import Broker, open_broker
-from dexorder.services.relay.metrics import RelayMetrics
+from dexorder_common.clock import SystemClock
+from dexorder_common.messaging.curve import curve_client, make_keys
+from dexorder_common.messaging.frames import encode_work
+from dexorder_ingestor.broker.connection import BrokerConnection
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_relay.broker.leases import Slot
+from dexorder_relay.broker.router import Broker, open_broker
+from dexorder_relay.metrics import RelayMetrics
 from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import settings
 
@@ -140,7 +140,7 @@ async def test_hundreds_of_strangers_do_not_keep_an_allowed_client_out(tmp_path:
 
 @pytest.mark.parametrize("with_key", [True, False], ids=["its key is not allowed yet", "it has no key, nor the broker"])
 async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch: Any, with_key: bool) -> None:
-    monkeypatch.setattr("dexorder.services.ingestor.broker.connection._REFUSED_SECONDS", 0.05)
+    monkeypatch.setattr("dexorder_ingestor.broker.connection._REFUSED_SECONDS", 0.05)
     async with staged(tmp_path) as stage:
         keys: dict[str, Any] = {}
         if with_key:

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import ManualClock, SystemClock
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.ingestor.broker.connection import BrokerConnection
-from dexorder.services.ingestor.broker.requests import AnyDispatch
-from dexorder.services.ingestor.broker.slots import Completion, Dispatch
-from dexorder.services.ingestor.broker.stop import Stop
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.metrics import IngestorMetrics
 from dexorder.testing.processes import free_ports
+from dexorder_common.clock import ManualClock, SystemClock
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.broker.connection import BrokerConnection
+from dexorder_ingestor.broker.requests import AnyDispatch
+from dexorder_ingestor.broker.slots import Completion, Dispatch
+from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import Suite, final_of, minute, page, suite, until
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder.services.common.lake.coverage import Order
-from dexorder.services.common.model.history import (
+from dexorder_common.lake.coverage import Order
+from dexorder_common.model.history import (
     FinalResult,
     FinalStatus,
     HistoryRequest,
@@ -22,17 +22,17 @@ from dexorder.services.common.model.history import (
     PageResult,
     RequestStatus,
 )
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import split_by_periods
-from dexorder.services.common.model.time_range import TimeRange, subtract
-from dexorder.services.common.model.times import MAX_TIME_NS
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history import coverage, dispatches, planner
-from dexorder.services.relay.history.job import Job, Phase, RetryPolicy
-from dexorder.services.relay.history.request import LiveRequest, decide
-from dexorder.services.relay.history.state import HistoryState, progress, timed_out
-from dexorder.services.relay.store import database, schema
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import split_by_periods
+from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history import coverage, dispatches, planner
+from dexorder_relay.history.job import Job, Phase, RetryPolicy
+from dexorder_relay.history.request import LiveRequest, decide
+from dexorder_relay.history.state import HistoryState, progress, timed_out
+from dexorder_relay.store import database, schema
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import MINUTE_NS, at, counts, dispatch_all
 from tests.unit.services.relay.history.state_model import (

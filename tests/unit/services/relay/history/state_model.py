@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dexorder.services.common.model.history import Dispatch, FinalResult, PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange, intersect, subtract
-from dexorder.services.relay.broker.leases import Slot, SlotKind
+from dexorder_common.model.history import Dispatch, FinalResult, PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange, intersect, subtract
+from dexorder_relay.broker.leases import Slot, SlotKind
 
 ALL_SERIES = [Series("BTC/USDT.SIM", 60), Series("ETH/USDT.SIM", 60), Series("BTC/USDT.KRAKEN", 60)]
 EXCHANGES = ["SIM", "KRAKEN"]

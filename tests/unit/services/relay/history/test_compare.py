@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.periods import PERIODS, floor_to_grid, next_open, open_times
-from dexorder.services.common.model.time_range import RangeSet, TimeRange, merge, subtract
-from dexorder.services.common.model.times import parse_time
-from dexorder.services.relay.history.compare import Comparison, Times, compare, on_grid, repair_ranges, runs
+from dexorder_common.model.periods import PERIODS, floor_to_grid, next_open, open_times
+from dexorder_common.model.time_range import RangeSet, TimeRange, merge, subtract
+from dexorder_common.model.times import parse_time
+from dexorder_relay.history.compare import Comparison, Times, compare, on_grid, repair_ranges, runs
 from tests.unit.services.relay.harness import MINUTE_NS
 
 MONTH, WEEK = 2_592_000, 604_800

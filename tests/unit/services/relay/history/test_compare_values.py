@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import WEEK_SECONDS, split_by_periods
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.relay.history.compare_values import compare_values, fetch_ranges, whole_cells
-from dexorder.services.relay.history.table_reader import CANDLE_COLUMNS
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import WEEK_SECONDS, split_by_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.history.compare_values import compare_values, fetch_ranges, whole_cells
+from dexorder_relay.history.table_reader import CANDLE_COLUMNS
 
 MINUTE_NS = 60 * SECOND_NS
 TOLERANCE = 1e-9

@@ -9,18 +9,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.coverage import Claim, Order
-from dexorder.services.common.model.dispatch_id import DispatchNumbers
-from dexorder.services.common.model.history import PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
-from dexorder.services.common.model.time_range import TimeRange, intersect, subtract
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.relay.broker.leases import Leases
-from dexorder.services.relay.history import coverage, dispatches
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.state import HistoryState
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.lake.coverage import Claim, Order
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
+from dexorder_common.model.time_range import TimeRange, intersect, subtract
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.broker.leases import Leases
+from dexorder_relay.history import coverage, dispatches
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.state import HistoryState
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import at, minute
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.relay.history import engine
-from dexorder.services.relay.store.database import Store
+from dexorder_relay.history import engine
+from dexorder_relay.store.database import Store
 from tests.unit.services.relay.harness import suite
 
 

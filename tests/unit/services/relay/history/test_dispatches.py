@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.model.dispatch_id import DispatchNumbers
-from dexorder.services.common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history import dispatches, planner
-from dexorder.services.relay.history.job import Phase, RetryPolicy
-from dexorder.services.relay.history.state import HistoryState, timed_out
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history import dispatches, planner
+from dexorder_relay.history.job import Phase, RetryPolicy
+from dexorder_relay.history.state import HistoryState, timed_out
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import TICKER, at, counts, dispatch_all, minute
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.market.v1 import ohlcv_pb2
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.history import fetch_ohlc
-from dexorder.services.relay.history.table_reader import CANDLE_COLUMNS
+from dexorder_common.lake.tables import OHLC
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.history import fetch_ohlc
+from dexorder_relay.history.table_reader import CANDLE_COLUMNS
 from tests.unit.services.relay.harness import EARLIER, TICKER, VALUES, Suite, at, candle, page, settings, suite
 
 OK, NOT_FOUND, ERROR = ingest.Response.OK, ingest.Response.NOT_FOUND, ingest.Response.ERROR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from tests.unit.services.relay.harness import Suite, minute, page, ranges, suite
 
 OK = ingest.HistoryReadyNotification.OK

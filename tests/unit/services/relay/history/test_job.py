@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import RangeSet, TimeRange
-from dexorder.services.relay.history.job import MAX_BACKOFF_NS, Job, RetryPolicy
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import RangeSet, TimeRange
+from dexorder_relay.history.job import MAX_BACKOFF_NS, Job, RetryPolicy
 
 SECOND_NS = 1_000_000_000
 SPAN = TimeRange(0, 10)

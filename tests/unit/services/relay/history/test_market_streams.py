@@ -20,15 +20,15 @@ from dexorder import AsyncClient, aio_rows
 from dexorder.errors import CatalogError, RequestRefused
 from dexorder.relayed import RelaySource
 from dexorder.rows import Rows
-from dexorder.services.common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import rows_pb2 as pb
-from dexorder.services.relay import service
-from dexorder.services.relay.history import row_stream
-from dexorder.services.relay.history.market_reader import MarketRows
-from dexorder.services.relay.history.request import check_part
+from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import rows_pb2 as pb
+from dexorder_relay import service
+from dexorder_relay.history import row_stream
+from dexorder_relay.history.market_reader import MarketRows
+from dexorder_relay.history.request import check_part
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
 from tests.unit.dexorder.test_reading_market import snapshot, trade

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.rewrite import replace_rows
-from dexorder.services.common.lake.tables import OHLC, opens_in
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import open_times
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.relay.history import mending
-from dexorder.services.relay.history.mending import TableMender, choose
+from dexorder_common.lake.rewrite import replace_rows
+from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import open_times
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.history import mending
+from dexorder_relay.history.mending import TableMender, choose
 from tests.unit.services.relay.harness import TICKER, Pipeline, at, candle, catalog_settings, moment
 
 SERIES = Series(TICKER, 60)

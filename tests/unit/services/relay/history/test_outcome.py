@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.tables import OHLC, opens_in
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.history import completion, outcome
-from dexorder.services.relay.history.compare import Times
-from dexorder.services.relay.history.outcome import read
-from dexorder.services.relay.history.table_reader import Rows
+from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.history import completion, outcome
+from dexorder_relay.history.compare import Times
+from dexorder_relay.history.outcome import read
+from dexorder_relay.history.table_reader import Rows
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.history.test_compare import opens, span
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.dispatch_id import DispatchNumbers
-from dexorder.services.common.model.history import FinalResult, FinalStatus, HistoryRequest
-from dexorder.services.common.model.periods import MONTH_SECONDS, count_periods, is_on_grid
-from dexorder.services.common.model.time_range import TimeRange, intersect, merge
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history import dispatches
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.planner import accept, make_plan, wave_end
-from dexorder.services.relay.history.request import LiveRequest
-from dexorder.services.relay.history.state import HistoryState
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest
+from dexorder_common.model.periods import MONTH_SECONDS, count_periods, is_on_grid
+from dexorder_common.model.time_range import TimeRange, intersect, merge
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history import dispatches
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.planner import accept, make_plan, wave_end
+from dexorder_relay.history.request import LiveRequest
+from dexorder_relay.history.state import HistoryState
+from dexorder_relay.store.schema import Batch
 from tests.unit.services.relay.harness import dispatch_all
 
 MINUTE_NS = 60 * SECOND_NS

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.coverage import CoverageKind, CoverageRange, known_ranges
-from dexorder.services.common.model.time_range import TimeRange, merge
-from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_common.model.coverage import CoverageKind, CoverageRange, known_ranges
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from tests.unit.services.relay.harness import EARLIER, TICKER, at, coverage_row, page, ranges, suite, write_coverage
 
 ROWS, EMPTY = rpb.COVERAGE_KIND_ROWS, rpb.COVERAGE_KIND_EMPTY

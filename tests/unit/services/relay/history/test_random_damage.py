@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.lake.rewrite import replace_rows
-from dexorder.services.common.lake.tables import OHLC, opens_in
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_common.lake.rewrite import replace_rows
+from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from tests.unit.services.relay.harness import EARLIER, TICKER, Ingestor, Suite, at, candle, page, suite
 from tests.unit.services.relay.history.test_outcome import write_off_grid
 from tests.unit.services.relay.history.test_verification import verify

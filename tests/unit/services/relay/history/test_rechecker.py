@@ -8,21 +8,21 @@ from typing import Any, cast
 
 import pytest
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.model.dispatch_id import DispatchNumbers
-from dexorder.services.common.model.history import HistoryRequest
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.broker.leases import Leases
-from dexorder.services.relay.history import planner, rechecker
-from dexorder.services.relay.history.context import Context
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.rechecker import MAX_WAIT_NS, Rechecker, recheck_request
-from dexorder.services.relay.history.state import HistoryState
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.clock import ManualClock
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.broker.leases import Leases
+from dexorder_relay.history import planner, rechecker
+from dexorder_relay.history.context import Context
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.rechecker import MAX_WAIT_NS, Rechecker, recheck_request
+from dexorder_relay.history.state import HistoryState
+from dexorder_relay.store.schema import Batch
 from tests.unit.services.relay.harness import TICKER, at, final_of, minute, page, ranges, request, settings, suite
 
 SERIES = Series(TICKER, 60)

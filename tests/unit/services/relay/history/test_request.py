@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dexorder.services.common.model.history import RequestStatus
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.relay.history.compare import Comparison
-from dexorder.services.relay.history.request import decide, describe_missing, describe_wrong
+from dexorder_common.model.history import RequestStatus
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.history.compare import Comparison
+from dexorder_relay.history.request import decide, describe_missing, describe_wrong
 
 MINUTE_NS = 60 * SECOND_NS
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.common.lake.coverage import Retraction
-from dexorder.services.common.lake.tables import RETRACTIONS
-from dexorder.services.common.model.dispatch_id import DispatchNumbers, number_of
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.history.retraction_log import RetractionLog, RetractionTable
+from dexorder_common.clock import SystemClock
+from dexorder_common.lake.coverage import Retraction
+from dexorder_common.lake.tables import RETRACTIONS
+from dexorder_common.model.dispatch_id import DispatchNumbers, number_of
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.history.retraction_log import RetractionLog, RetractionTable
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import (
     EARLIER,

@@ -15,9 +15,9 @@ from dexorder import AsyncClient, aio_rows
 from dexorder.errors import CatalogError, HistoryMismatch, RequestRefused
 from dexorder.relayed import RelaySource
 from dexorder.rows import Rows
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.gen.dexorder.relay.v1 import rows_pb2 as pb
-from dexorder.services.relay.history import row_stream
+from dexorder_common.lake.tables import OHLC
+from dexorder_protos.dexorder.relay.v1 import rows_pb2 as pb
+from dexorder_relay.history import row_stream
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, page, suite
 
 

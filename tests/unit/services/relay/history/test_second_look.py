@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.time_range import TimeRange, merge, subtract
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.history import rechecker
-from dexorder.services.relay.history.second_look import judge
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.time_range import TimeRange, merge, subtract
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.history import rechecker
+from dexorder_relay.history.second_look import judge
 from tests.unit.services.relay.harness import TICKER, Suite, at, candle, final_of, minute, page, ranges, suite
 
 MINUTES, CELL = 120, 5

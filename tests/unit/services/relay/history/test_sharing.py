@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder.services.relay.history import engine
-from dexorder.services.relay.store.database import Store
+from dexorder_common.clock import ManualClock
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_relay.history import engine
+from dexorder_relay.store.database import Store
 from tests.unit.services.relay.harness import minute, ranges, request, suite, until
 
 OK, ERROR, TIMEOUT = (ingest.HistoryReadyNotification.NotificationStatus.Value(n) for n in ("OK", "ERROR", "TIMEOUT"))

@@ -14,17 +14,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dexorder.services.common.model.history import Dispatch, FinalResult, FinalStatus, HistoryRequest, PageResult
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.periods import split_by_periods
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history import dispatches, planner
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.request import decide
-from dexorder.services.relay.history.state import HistoryState, progress
-from dexorder.services.relay.store import database, schema
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.model.history import Dispatch, FinalResult, FinalStatus, HistoryRequest, PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import split_by_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history import dispatches, planner
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.request import decide
+from dexorder_relay.history.state import HistoryState, progress
+from dexorder_relay.store import database, schema
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import TICKER, at, dispatch_all
 

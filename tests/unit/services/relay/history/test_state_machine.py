@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from dexorder.services.common.model.history import RequestStatus
-from dexorder.services.relay.broker.leases import Slot, SlotKind
+from dexorder_common.model.history import RequestStatus
+from dexorder_relay.broker.leases import Slot, SlotKind
 from tests.unit.services.relay.harness import at
 from tests.unit.services.relay.history.state_machine import StateMachine
 from tests.unit.services.relay.history.state_model import ALL_SERIES, LEASE_NS, Worker

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.relay.history import engine
-from dexorder.services.relay.store.database import Store
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_relay.history import engine
+from dexorder_relay.store.database import Store
 from tests.unit.services.relay.harness import suite
 
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.relay.history.table_reader import TableReader
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.history.table_reader import TableReader
 from tests.unit.services.relay.harness import TICKER, Pipeline, at
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder.services.relay.history import time_counts
-from dexorder.services.relay.history.time_counts import TimeCounts
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder_relay.history import time_counts
+from dexorder_relay.history.time_counts import TimeCounts
 
 TIMES = st.lists(st.lists(st.integers(0, 30_000_000), max_size=40), max_size=5)
 

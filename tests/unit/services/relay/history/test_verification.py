@@ -9,14 +9,14 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.lake.tables import OHLC
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.history import mending, verification
-from dexorder.services.relay.history.retraction_log import RetractionTable
-from dexorder.services.relay.history.table_reader import Rows
+from dexorder_common.lake.tables import OHLC
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.history import mending, verification
+from dexorder_relay.history.retraction_log import RetractionTable
+from dexorder_relay.history.table_reader import Rows
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.history.test_outcome import write_off_grid
 from tests.unit.services.relay.history.test_retraction_log import covered
@@ -167,7 +167,7 @@ async def test_a_repair_cut_off_leaves_ranges_missing_or_wrong_rows_but_no_wrong
     async with suite(tmp_path) as s:
         await faulty(s)
         with monkeypatch.context() as patch:
-            patch.setattr(f"dexorder.services.relay.history.{step}", stop)
+            patch.setattr(f"dexorder_relay.history.{step}", stop)
             with pytest.raises(grpc.aio.AioRpcError):
                 await verify(s, repair=True)
     async with suite(tmp_path) as s:

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 from tests.unit.services.relay.realtime.worker import subscription
 from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded
 

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.model.errors import InvalidRequest
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import control_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.realtime import control
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import control_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.realtime import control
 from tests.unit.services.relay.harness import Suite, suite
 from tests.unit.services.relay.realtime.worker import RawWorker
 

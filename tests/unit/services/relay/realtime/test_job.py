@@ -6,16 +6,16 @@ import itertools
 
 import pytest
 
-from dexorder.services.common.model.periods import WEEK_SECONDS
-from dexorder.services.common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.realtime import rules
-from dexorder.services.relay.realtime.job import RealtimeJob
-from dexorder.services.relay.realtime.registry import Registry
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.model.periods import WEEK_SECONDS
+from dexorder_common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.realtime import rules
+from dexorder_relay.realtime.job import RealtimeJob
+from dexorder_relay.realtime.registry import Registry
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 

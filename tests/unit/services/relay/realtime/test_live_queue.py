@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.relay.realtime.live_queue import Dropped, Kind, LiveItem, LiveQueue, SlowClientPolicy
+from dexorder_relay.realtime.live_queue import Dropped, Kind, LiveItem, LiveQueue, SlowClientPolicy
 
 COALESCE, DROP_OLDEST = SlowClientPolicy.COALESCE, SlowClientPolicy.DROP_OLDEST
 TRADES, RUNNING, CLOSED = Kind("A", 0), Kind("A", 60), Kind("A", 60, True)

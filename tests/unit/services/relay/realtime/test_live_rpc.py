@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.gen.dexorder.market.v1 import market_pb2, ohlcv_pb2
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder.services.relay.server import relay
+from dexorder_common.clock import SystemClock
+from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_relay.server import relay
 from tests.unit.services.relay.harness import TICKER, Suite, catalog_settings, make_tables, settings, suite
 from tests.unit.services.relay.realtime.worker import RawWorker, start, stop
 

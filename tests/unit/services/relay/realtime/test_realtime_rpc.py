@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder.services.relay.realtime import jobs
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_relay.realtime import jobs
 from tests.unit.services.relay.harness import TICKER, Suite, suite
 from tests.unit.services.relay.realtime.worker import (
     RawWorker,

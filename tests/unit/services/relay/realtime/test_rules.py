@@ -15,19 +15,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dexorder.services.common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
-from dexorder.services.common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
-from dexorder.services.common.model.time_range import RangeSet, TimeRange, subtract
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.state import HistoryState
-from dexorder.services.relay.realtime import rules
-from dexorder.services.relay.realtime.registry import Registry
-from dexorder.services.relay.store import realtime as tables
-from dexorder.services.relay.store import schema
-from dexorder.services.relay.store.database import fill_registry
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
+from dexorder_common.model.realtime import RealtimeParams, RealtimeState, StartedSubscription, Subscription
+from dexorder_common.model.time_range import RangeSet, TimeRange, subtract
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.state import HistoryState
+from dexorder_relay.realtime import rules
+from dexorder_relay.realtime.registry import Registry
+from dexorder_relay.store import realtime as tables
+from dexorder_relay.store import schema
+from dexorder_relay.store.database import fill_registry
+from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 

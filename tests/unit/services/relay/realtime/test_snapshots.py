@@ -8,10 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from tests.unit.services.relay.harness import Suite, suite
 from tests.unit.services.relay.realtime.worker import RawWorker, described, start
 

@@ -9,10 +9,10 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import ingestor_service_pb2 as ipb
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 from tests.unit.services.relay.harness import TICKER, Suite
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.lake.coverage import Order
-from dexorder.services.common.model.dispatch_id import DispatchNumbers
-from dexorder.services.common.model.history import (
+from dexorder_common.clock import ManualClock
+from dexorder_common.lake.coverage import Order
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.history import (
     FinalResult,
     FinalStatus,
     HistoryRequest,
@@ -20,18 +20,18 @@ from dexorder.services.common.model.history import (
     PageResult,
     RequestStatus,
 )
-from dexorder.services.common.model.instrument import Series
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder.services.relay.broker.leases import Leases, Slot, SlotKind
-from dexorder.services.relay.history import coverage, dispatches, engine, planner
-from dexorder.services.relay.history.job import RetryPolicy
-from dexorder.services.relay.history.state import HistoryState, progress
-from dexorder.services.relay.store import database
-from dexorder.services.relay.store.database import Store
-from dexorder.services.relay.store.schema import Batch
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.broker.leases import Leases, Slot, SlotKind
+from dexorder_relay.history import coverage, dispatches, engine, planner
+from dexorder_relay.history.job import RetryPolicy
+from dexorder_relay.history.state import HistoryState, progress
+from dexorder_relay.store import database
+from dexorder_relay.store.database import Store
+from dexorder_relay.store.schema import Batch
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, dispatch_all, page, suite, until
 
 DAY_NS = 86_400 * SECOND_NS

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dexorder.services.common.lake.commit import append_rows
-from dexorder.services.common.lake.tables import TICKS, writable
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.common.model.triggers import Trigger
-from dexorder.services.common.rpc.trigger_messages import decode_event
-from dexorder.services.relay.triggers.backtest import Backtest, answers
+from dexorder_common.lake.commit import append_rows
+from dexorder_common.lake.tables import TICKS, writable
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.model.triggers import Trigger
+from dexorder_common.rpc.trigger_messages import decode_event
+from dexorder_relay.triggers.backtest import Backtest, answers
 from tests.unit.services.relay.harness import TICKER, at, catalog_settings, make_tables
 
 SQL = "SELECT ts, close, high FROM ohlc WHERE high > 5"

@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc
 
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
 from tests.unit.services.relay.harness import TICKER
 from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded
 

@@ -12,15 +12,15 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.services.common.model.times import iso
-from dexorder.services.common.rpc.trigger_messages import decode_value, encode_event
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as epb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as erpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as user
-from dexorder.services.gen.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import realtime_pb2
-from dexorder.services.gen.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_common.model.times import iso
+from dexorder_common.rpc.trigger_messages import decode_value, encode_event
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as epb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as erpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, Suite, at, suite
 from tests.unit.services.relay.realtime.worker import listed as listed_realtime

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dexorder.services.common.model.errors import AlreadyExists, InvalidRequest, NotFound
-from dexorder.services.common.model.udf import UdfDefinition, UdfInput, UdfRegistration, UdfState, UdfStatus
-from dexorder.services.relay.udf.registry import KEPT_LINES, UdfRegistry
+from dexorder_common.model.errors import AlreadyExists, InvalidRequest, NotFound
+from dexorder_common.model.udf import UdfDefinition, UdfInput, UdfRegistration, UdfState, UdfStatus
+from dexorder_relay.udf.registry import KEPT_LINES, UdfRegistry
 
 NOW_NS = 1_700_000_000_000_000_000
 DECLARED = UdfDefinition("declared", program="declared")

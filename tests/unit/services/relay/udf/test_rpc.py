@@ -7,12 +7,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dexorder.services.common.clock import SystemClock
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder.services.gen.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
-from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2 as pb
-from dexorder.services.gen.dexorder.udf.v1 import udf_registry_service_pb2_grpc as rpc
-from dexorder.services.relay.server import relay
+from dexorder_common.clock import SystemClock
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as rpc
+from dexorder_relay.server import relay
 from tests.unit.services.relay.harness import catalog_settings, make_tables, settings
 
 UDF = pb.Udf(name="mine", program="average", options=[pb.UdfOption(name="period", values=["3"])])

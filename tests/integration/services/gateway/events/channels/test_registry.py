@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.common.config import BadSettings
-from dexorder.services.common.model.user_events import Channel
-from dexorder.services.gateway.events.channels.registry import ChannelRegistry, open_channels
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.model import Contacts
+from dexorder_common.config import BadSettings
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.channels.registry import ChannelRegistry, open_channels
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.model import Contacts
 
 _WITHOUT = """
 import asyncio, sys
-from dexorder.services.gateway.events.channels.registry import open_channels
-from dexorder.services.gateway.events.config import EventsSettings
-import dexorder.services.gateway.events.dispatcher.sender, dexorder.services.gateway.events.channels.rendering
+from dexorder_gateway.events.channels.registry import open_channels
+from dexorder_gateway.events.config import EventsSettings
+import dexorder_gateway.events.dispatcher.sender, dexorder_gateway.events.channels.rendering
 
 async def main():
     async with open_channels(EventsSettings()) as channels:

@@ -17,15 +17,15 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from dexorder.services.common.config import BadSettings
-from dexorder.services.common.messaging.frames import encode_event
-from dexorder.services.common.model.errors import InvalidRequest, Unavailable
-from dexorder.services.common.model.user_events import Channel, Priority, Status
-from dexorder.services.gateway.events.ingress.acks import Ack
-from dexorder.services.gateway.events.ingress.containers import LOCAL
-from dexorder.services.gateway.events.ingress.sockets import MAX_UNREAD
-from dexorder.services.gateway.events.model import Contacts, EventKey, Sent
-from dexorder.services.gateway.events.store.records import Query
+from dexorder_common.config import BadSettings
+from dexorder_common.messaging.frames import encode_event
+from dexorder_common.model.errors import InvalidRequest, Unavailable
+from dexorder_common.model.user_events import Channel, Priority, Status
+from dexorder_gateway.events.ingress.acks import Ack
+from dexorder_gateway.events.ingress.containers import LOCAL
+from dexorder_gateway.events.ingress.sockets import MAX_UNREAD
+from dexorder_gateway.events.model import Contacts, EventKey, Sent
+from dexorder_gateway.events.store.records import Query
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import body, user_event
 
@@ -253,7 +253,7 @@ async def test_failed_write_ends_the_dispatcher_before_any_ack(tmp_path: Path, m
         def full(*_: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
-        monkeypatch.setattr("dexorder.services.gateway.events.store.outbox.Outbox.write", full)
+        monkeypatch.setattr("dexorder_gateway.events.store.outbox.Outbox.write", full)
         await container.send(user_event("e2", priority=Priority.CRITICAL))
         with suppress(Unavailable):  # it may have ended by then
             stage.dispatcher.publish(LOCAL, body("e3"), answers.append)
@@ -280,9 +280,9 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue[Exception |
 
             return super().submit(when_released)
 
-    monkeypatch.setattr("dexorder.services.gateway.events.dispatcher.thread.MAX_MESSAGES", 32)
-    monkeypatch.setattr("dexorder.services.gateway.events.dispatcher.thread.MAX_RECEIVE_S", 30)
-    monkeypatch.setattr("dexorder.services.gateway.events.store.outbox.ThreadPoolExecutor", Held)
+    monkeypatch.setattr("dexorder_gateway.events.dispatcher.thread.MAX_MESSAGES", 32)
+    monkeypatch.setattr("dexorder_gateway.events.dispatcher.thread.MAX_RECEIVE_S", 30)
+    monkeypatch.setattr("dexorder_gateway.events.store.outbox.ThreadPoolExecutor", Held)
     yield results
 
 

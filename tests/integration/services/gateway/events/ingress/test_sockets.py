@@ -10,11 +10,11 @@ from contextlib import ExitStack, closing
 import zmq
 
 from dexorder.events import PublisherSettings
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.ingress.containers import ContainersFile
-from dexorder.services.gateway.events.ingress.socket_monitor import Waker
-from dexorder.services.gateway.events.ingress.sockets import EventSockets, open_sockets
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.ingress.containers import ContainersFile
+from dexorder_gateway.events.ingress.socket_monitor import Waker
+from dexorder_gateway.events.ingress.sockets import EventSockets, open_sockets
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 SENT = 400
 SECONDS = 30.0

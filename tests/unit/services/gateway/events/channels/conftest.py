@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.services.gateway.events.channels.registry import ChannelRegistry, open_channels
-from dexorder.services.gateway.events.config import EventsSettings
+from dexorder_gateway.events.channels.registry import ChannelRegistry, open_channels
+from dexorder_gateway.events.config import EventsSettings
 from tests.fakes.events.providers import Providers
 from tests.unit.services.gateway.events.channels.messages import PATIENCE_S
 

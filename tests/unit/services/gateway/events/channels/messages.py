@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.model.user_events import Priority
-from dexorder.services.gateway.events.model import Message
+from dexorder_common.model.user_events import Priority
+from dexorder_gateway.events.model import Message
 
 MESSAGE = Message("0123456789abcdef0123456789abcdef", "Order filled", "Market: BTC/USDT", Priority.CRITICAL, 1)
 PATIENCE_S, HASTE_S = 30.0, 1.0

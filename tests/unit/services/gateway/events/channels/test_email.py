@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from dexorder.services.common.config import BadSettings
-from dexorder.services.common.model.user_events import Channel, Priority
-from dexorder.services.gateway.events.channels import email as email_module
-from dexorder.services.gateway.events.channels.email import Email
-from dexorder.services.gateway.events.channels.registry import ChannelRegistry
-from dexorder.services.gateway.events.model import Contacts, Later, Refused, Result, Sent
+from dexorder_common.config import BadSettings
+from dexorder_common.model.user_events import Channel, Priority
+from dexorder_gateway.events.channels import email as email_module
+from dexorder_gateway.events.channels.email import Email
+from dexorder_gateway.events.channels.registry import ChannelRegistry
+from dexorder_gateway.events.model import Contacts, Later, Refused, Result, Sent
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.smtp import NO_MAILBOX, TEMPORARY, MailServer, SmtpReply
 from tests.fixtures_tls import Authority

@@ -8,8 +8,8 @@ from email.utils import formatdate
 
 import pytest
 
-from dexorder.services.gateway.events.channels.http import AllowedHosts, Answer, Http
-from dexorder.services.gateway.events.model import Later, Sent
+from dexorder_gateway.events.channels.http import AllowedHosts, Answer, Http
+from dexorder_gateway.events.model import Later, Sent
 from tests.fakes.events.scripted import Reply, ScriptedServer
 
 DAY_MS = 24 * 3600 * 1000

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dexorder.services.common.model.user_events import Channel, Priority
-from dexorder.services.gateway.events.channels.registry import ChannelRegistry, combine_results, open_channels
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.model import Contacts, Later, Message, Refused, Result, Sent, WebPushSubscription
+from dexorder_common.model.user_events import Channel, Priority
+from dexorder_gateway.events.channels.registry import ChannelRegistry, combine_results, open_channels
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.model import Contacts, Later, Message, Refused, Result, Sent, WebPushSubscription
 from tests.fakes.events.fcm import UNREGISTERED, fcm_error
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from dexorder.services.gateway.events.channels.registry import ChannelRegistry
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.model import Contacts, Later, Refused, Sent
+from dexorder_gateway.events.channels.registry import ChannelRegistry
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.model import Contacts, Later, Refused, Sent
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.fakes.events.smtp import SmtpReply

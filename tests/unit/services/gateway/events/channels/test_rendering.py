@@ -10,10 +10,10 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.user_events import Priority
-from dexorder.services.gateway.events.channels.rendering import render
-from dexorder.services.gateway.events.model import Event, EventKey, Message
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.model.user_events import Priority
+from dexorder_gateway.events.channels.rendering import render
+from dexorder_gateway.events.model import Event, EventKey, Message
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 AT_MS = 1_700_000_000_000
 PAYLOADS: dict[type, Any] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dexorder.services.common.model.user_events import Channel
-from dexorder.services.gateway.events.channels.registry import ChannelRegistry
-from dexorder.services.gateway.events.model import Contacts, Later, Refused, Result, Sent
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.channels.registry import ChannelRegistry
+from dexorder_gateway.events.model import Contacts, Later, Refused, Result, Sent
 from tests.fakes.events.chat import failed, too_many
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply

@@ -11,10 +11,10 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dexorder.services.common.model.user_events import SESSION_CHANNELS, Channel, Priority
-from dexorder.services.gateway.events.delivery.changes import Changes
-from dexorder.services.gateway.events.delivery.channel_policy import DeliverySettings
-from dexorder.services.gateway.events.model import Contacts, EventKey, Later, QuietHours, Refused, Result, Sent
+from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Priority
+from dexorder_gateway.events.delivery.changes import Changes
+from dexorder_gateway.events.delivery.channel_policy import DeliverySettings
+from dexorder_gateway.events.model import Contacts, EventKey, Later, QuietHours, Refused, Result, Sent
 from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, delivery_rules, event
 
 LUNCH = QuietHours(12 * 60 + 1, 12 * 60 + 4, "UTC")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dexorder.services.common.model.user_events import Channel
-from dexorder.services.gateway.events.delivery.contacts_cache import without
-from dexorder.services.gateway.events.model import Contacts, WebPushSubscription
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.delivery.contacts_cache import without
+from dexorder_gateway.events.model import Contacts, WebPushSubscription
 
 ONE, TWO = (WebPushSubscription(f"https://push/{n}", "p", "a") for n in (1, 2))
 ALL = Contacts("7", "a@b", (ONE, TWO), ("t1", "t2"), "https://discord/1", "https://slack/1")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dexorder.services.gateway.events.delivery.channel_policy import quiet_until
-from dexorder.services.gateway.events.model import QuietHours
+from dexorder_gateway.events.delivery.channel_policy import quiet_until
+from dexorder_gateway.events.model import QuietHours
 
 SECOND, DAY_MINUTES = 1_000_000_000, 1440
 MINUTE, DAY = 60 * SECOND, DAY_MINUTES * 60 * SECOND

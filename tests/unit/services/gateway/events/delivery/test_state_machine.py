@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dexorder.services.common.model.user_events import Channel, Priority
-from dexorder.services.gateway.events.delivery.changes import Changes
-from dexorder.services.gateway.events.delivery.decision import MAX_EVENTS
-from dexorder.services.gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, Refused, Sent
+from dexorder_common.model.user_events import Channel, Priority
+from dexorder_gateway.events.delivery.changes import Changes
+from dexorder_gateway.events.delivery.decision import MAX_EVENTS
+from dexorder_gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, Refused, Sent
 from tests.unit.services.gateway.events.harness import (
     DAY,
     EVERYWHERE,

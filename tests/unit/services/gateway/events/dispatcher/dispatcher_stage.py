@@ -13,17 +13,17 @@ import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.messaging.curve import curve_client
-from dexorder.services.common.messaging.frames import decode_ack, encode_event, encode_published
-from dexorder.services.common.model.user_events import Channel, Status
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.delivery.changes import SendRequest, SessionEvent
-from dexorder.services.gateway.events.dispatcher.dispatcher import Dispatcher
-from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics
-from dexorder.services.gateway.events.dispatcher.start import open_dispatcher
-from dexorder.services.gateway.events.ingress.acks import Ack
-from dexorder.services.gateway.events.store.records import TransientEvent
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as pb
+from dexorder_common.messaging.curve import curve_client
+from dexorder_common.messaging.frames import decode_ack, encode_event, encode_published
+from dexorder_common.model.user_events import Channel, Status
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
+from dexorder_gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder_gateway.events.dispatcher.start import open_dispatcher
+from dexorder_gateway.events.ingress.acks import Ack
+from dexorder_gateway.events.store.records import TransientEvent
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.samples import render
 
 LOOPBACK = "tcp://127.0.0.1:0"

@@ -8,12 +8,12 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.user_events import Channel, Priority
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.delivery.changes import SendRequest
-from dexorder.services.gateway.events.dispatcher.metrics import SendMetrics
-from dexorder.services.gateway.events.dispatcher.sender import Sender
-from dexorder.services.gateway.events.model import Contacts, EventKey, Later, Message, Refused, Result, Sent
+from dexorder_common.model.user_events import Channel, Priority
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.changes import SendRequest
+from dexorder_gateway.events.dispatcher.metrics import SendMetrics
+from dexorder_gateway.events.dispatcher.sender import Sender
+from dexorder_gateway.events.model import Contacts, EventKey, Later, Message, Refused, Result, Sent
 
 MESSAGE = Message("aa", "t", "b", Priority.NORMAL, 1)
 

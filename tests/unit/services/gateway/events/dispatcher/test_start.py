@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from dexorder.services.gateway.events.dispatcher.start import collect_old_objects_rarely, collector_paused
+from dexorder_gateway.events.dispatcher.start import collect_old_objects_rarely, collector_paused
 
 
 def test_objects_built_in_the_block_are_exempt_from_collections() -> None:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.gateway.events.dispatcher.thread import MAX_CALLS_S, DispatcherThread
-from dexorder.services.gateway.events.dispatcher.transaction import TransactionProcessor
-from dexorder.services.gateway.events.dispatcher.unit_of_work import AfterCommit
+from dexorder_common.clock import ManualClock
+from dexorder_gateway.events.dispatcher.thread import MAX_CALLS_S, DispatcherThread
+from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
+from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 
 
 class Idle:

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.model.user_events import Channel, Priority, Status
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.delivery.contacts_cache import ContactsCache
-from dexorder.services.gateway.events.delivery.decision import MAX_EVENTS
-from dexorder.services.gateway.events.delivery.delivery import Delivery
-from dexorder.services.gateway.events.dispatcher.metrics import DispatcherMetrics
-from dexorder.services.gateway.events.dispatcher.start import delivery_settings
-from dexorder.services.gateway.events.dispatcher.transaction import TransactionProcessor
-from dexorder.services.gateway.events.dispatcher.unit_of_work import AfterCommit
-from dexorder.services.gateway.events.ingress.acks import Ack
-from dexorder.services.gateway.events.ingress.containers import LOCAL, STRANGER, Container
-from dexorder.services.gateway.events.ingress.receiver import Copy, read_copies
-from dexorder.services.gateway.events.model import Contacts, EventKey, Later, Refused, Sent, WebPushSubscription
-from dexorder.services.gateway.events.store.outbox import Outbox
+from dexorder_common.clock import ManualClock
+from dexorder_common.model.user_events import Channel, Priority, Status
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.contacts_cache import ContactsCache
+from dexorder_gateway.events.delivery.decision import MAX_EVENTS
+from dexorder_gateway.events.delivery.delivery import Delivery
+from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder_gateway.events.dispatcher.start import delivery_settings
+from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
+from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
+from dexorder_gateway.events.ingress.acks import Ack
+from dexorder_gateway.events.ingress.containers import LOCAL, STRANGER, Container
+from dexorder_gateway.events.ingress.receiver import Copy, read_copies
+from dexorder_gateway.events.model import Contacts, EventKey, Later, Refused, Sent, WebPushSubscription
+from dexorder_gateway.events.store.outbox import Outbox
 from tests.unit.services.gateway.events.samples import body, render
 
 A, B = b"connection-a", b"connection-b"

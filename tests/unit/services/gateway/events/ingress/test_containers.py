@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 import zmq
 
-from dexorder.services.common.model.errors import NotAllowed
-from dexorder.services.gateway.events.ingress.containers import LOCAL, Containers, ContainersFile, read_containers
+from dexorder_common.model.errors import NotAllowed
+from dexorder_gateway.events.ingress.containers import LOCAL, Containers, ContainersFile, read_containers
 
 # Public keys, the same in every worker of a run: they are part of the tests' ids.
 KEY = zmq.curve_public(b"0" * 40).decode()

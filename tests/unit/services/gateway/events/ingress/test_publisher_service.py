@@ -11,12 +11,12 @@ import grpc
 import pytest
 import yaml
 
-from dexorder.services.common.model.errors import Unavailable
-from dexorder.services.common.rpc.channel import ChannelSettings, open_channel
-from dexorder.services.gateway.events.ingress import publisher_service
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
+from dexorder_gateway.events.ingress import publisher_service
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 from tests.fakes.events.sessions_gateway import Served, served, until
 from tests.unit.services.common.rpc.test_identity import write_callers
 

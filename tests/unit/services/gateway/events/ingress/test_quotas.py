@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dexorder.services.common.model.user_events import Priority
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.ingress.containers import Container, ContainerQuota
-from dexorder.services.gateway.events.ingress.quotas import Quotas
+from dexorder_common.model.user_events import Priority
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.ingress.containers import Container, ContainerQuota
+from dexorder_gateway.events.ingress.quotas import Quotas
 
 SECOND = 1_000_000_000
 SETTINGS = EventsSettings(soft_events_per_second=10, hard_events_per_second=20, hard_queued_events=1000)

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
-from dexorder.services.common.model.user_events import Priority, Status
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.delivery.changes import SessionEvent
-from dexorder.services.gateway.events.model import Event, EventKey
-from dexorder.services.gateway.events.sessions import session as session_module
-from dexorder.services.gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from dexorder.services.gateway.events.sessions.session import Session
-from dexorder.services.gateway.events.sessions.session_frames import OpenedFrame
-from dexorder.services.gateway.events.sessions.user_tokens import User
-from dexorder.services.gateway.events.store.records import Replay, ReplayBatch, TransientEvent
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as user_events
+from dexorder_common.clock import ManualClock
+from dexorder_common.model.errors import Exhausted, NotAllowed, Unauthenticated, Unavailable
+from dexorder_common.model.user_events import Priority, Status
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.changes import SessionEvent
+from dexorder_gateway.events.model import Event, EventKey
+from dexorder_gateway.events.sessions import session as session_module
+from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder_gateway.events.sessions.session import Session
+from dexorder_gateway.events.sessions.session_frames import OpenedFrame
+from dexorder_gateway.events.sessions.user_tokens import User
+from dexorder_gateway.events.store.records import Replay, ReplayBatch, TransientEvent
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user_events
 from tests.fakes.events.dispatcher import FakeDispatcher
 from tests.fakes.events.sessions_gateway import render
 

@@ -10,20 +10,20 @@ from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.user_events import Priority
-from dexorder.services.gateway.events.delivery.changes import SessionEvent
-from dexorder.services.gateway.events.ingress.validation import Published, read_event, read_published
-from dexorder.services.gateway.events.model import Event, EventKey, Message
-from dexorder.services.gateway.events.sessions.session_frames import (
+from dexorder_common.model.user_events import Priority
+from dexorder_gateway.events.delivery.changes import SessionEvent
+from dexorder_gateway.events.ingress.validation import Published, read_event, read_published
+from dexorder_gateway.events.model import Event, EventKey, Message
+from dexorder_gateway.events.sessions.session_frames import (
     EventFrame,
     OpenedFrame,
     field_head,
     join_frames,
     serialized_field,
 )
-from dexorder.services.gateway.events.store.records import Replay
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import user_events_pb2 as events_pb
+from dexorder_gateway.events.store.records import Replay
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -16,11 +16,11 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from dexorder.services.common.clock import ManualClock
-from dexorder.services.common.config import BadSettings
-from dexorder.services.common.model.errors import Unauthenticated
-from dexorder.services.gateway.events.sessions import user_tokens
-from dexorder.services.gateway.events.sessions.user_tokens import TokenVerifier, User, make_keys
+from dexorder_common.clock import ManualClock
+from dexorder_common.config import BadSettings
+from dexorder_common.model.errors import Unauthenticated
+from dexorder_gateway.events.sessions import user_tokens
+from dexorder_gateway.events.sessions.user_tokens import TokenVerifier, User, make_keys
 
 NOW = 1_800_000_000
 

@@ -22,12 +22,12 @@ import structlog
 from google.protobuf import json_format
 from yarl import URL
 
-from dexorder.services.common.config import BadSettings
-from dexorder.services.gateway.events.config import EventsSettings
-from dexorder.services.gateway.events.sessions import session, websocket
-from dexorder.services.gateway.events.sessions.web_server import web_server
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2 as pb
-from dexorder.services.gen.dexorder.events.v1 import event_service_pb2_grpc as rpc
+from dexorder_common.config import BadSettings
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.sessions import session, websocket
+from dexorder_gateway.events.sessions.web_server import web_server
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from tests.fakes.events.sessions_gateway import Served, served, until
 from tests.fixtures_tls import Authority
 

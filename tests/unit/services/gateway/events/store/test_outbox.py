@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.user_events import Channel, Status
-from dexorder.services.gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
-from dexorder.services.gateway.events.model import (
+from dexorder_common.model.user_events import Channel, Status
+from dexorder_gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
+from dexorder_gateway.events.model import (
     NO_CONTACTS,
     Contacts,
     Event,
@@ -22,9 +22,9 @@ from dexorder.services.gateway.events.model import (
     QuietHours,
     WebPushSubscription,
 )
-from dexorder.services.gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog
-from dexorder.services.gateway.events.store.outbox import MAX_FORGOTTEN, Committed, Outbox
-from dexorder.services.gateway.events.store.records import Query, ReplayBatch
+from dexorder_gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog
+from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, Outbox
+from dexorder_gateway.events.store.records import Query, ReplayBatch
 from tests.unit.services.gateway.events.samples import event
 
 NOW = 1_700_000_000_000_000_000
@@ -122,7 +122,7 @@ def test_write_fails_when_its_commit_thread_fails(outbox: Outbox, monkeypatch: p
         failed.set_exception(sqlite3.OperationalError("database or disk is full"))
         return failed
 
-    monkeypatch.setattr("dexorder.services.gateway.events.store.outbox.ThreadPoolExecutor.submit", submit)
+    monkeypatch.setattr("dexorder_gateway.events.store.outbox.ThreadPoolExecutor.submit", submit)
     with pytest.raises(sqlite3.OperationalError):
         outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=lambda written: None)
     assert list(outbox.queued()) == []

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dexorder.services.common.model.times import SECOND_NS
+from dexorder_common.model.times import SECOND_NS
 from tests.unit.services.ingestor.conftest import minutes
 
 Query = Mapping[str, str]

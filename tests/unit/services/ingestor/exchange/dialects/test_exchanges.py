@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import MONTH_SECONDS
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS, parse_time
-from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder.services.ingestor.exchange.venue import Session
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import MONTH_SECONDS
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS, parse_time
+from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.exchange.venue import Session
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 from tests.unit.services.ingestor.exchange.dialects import shapes
 from tests.unit.services.ingestor.exchange.dialects.shapes import (

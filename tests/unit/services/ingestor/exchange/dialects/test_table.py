@@ -5,8 +5,8 @@ from typing import Any
 import ccxt.async_support as ccxt
 import pytest
 
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.exchange.dialects.table import (
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.dialects.table import (
     CCXT_COLUMNS,
     TABLE,
     CallLimits,
@@ -15,7 +15,7 @@ from dexorder.services.ingestor.exchange.dialects.table import (
     at,
     dialect_of,
 )
-from dexorder.services.ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
+from dexorder_ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
 from tests.paths import ROOT
 
 REPEAT, SLOW, NO = Remedy.REPEAT, Remedy.SLOW_DOWN, None

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import (
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import (
     MONTH_SECONDS,
     PERIODS,
     WEEK_SECONDS,
@@ -21,10 +21,10 @@ from dexorder.services.common.model.periods import (
     is_on_grid,
     next_open,
 )
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS, parse_time
-from dexorder.services.ingestor.exchange.dialects.trades import CandleBuilder, TradePager, read_trades
-from dexorder.services.ingestor.exchange.validation import BadAnswer
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS, parse_time
+from dexorder_ingestor.exchange.dialects.trades import CandleBuilder, TradePager, read_trades
+from dexorder_ingestor.exchange.validation import BadAnswer
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)

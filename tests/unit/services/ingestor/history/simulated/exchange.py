@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import count_periods
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.config import IngestorSettings
-from dexorder.services.ingestor.exchange.dialects.table import CallLimits, Dialect
-from dexorder.services.ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder.services.ingestor.history.absences import KnownAbsences
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.history.answer_shape import AnswerShapes
-from dexorder.services.ingestor.metrics import IngestorMetrics
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import count_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.dialects.table import CallLimits, Dialect
+from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.history.absences import KnownAbsences
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.answer_shape import AnswerShapes
+from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World
 

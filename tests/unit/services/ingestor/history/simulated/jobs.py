@@ -10,18 +10,18 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import ceil_to_grid, floor_to_grid, next_open, open_times, split_by_periods
-from dexorder.services.common.model.proof import provisional_ranges
-from dexorder.services.common.model.time_range import TimeRange, merge, subtract
-from dexorder.services.common.model.times import SECOND_NS
-from dexorder.services.ingestor.broker.slots import Dispatch
-from dexorder.services.ingestor.history.agreement import Agreement
-from dexorder.services.ingestor.history.fetch import Fetcher
-from dexorder.services.ingestor.history.job import Missing
-from dexorder.services.ingestor.history.paging import Page, page_periods
-from dexorder.services.relay.history.provisional import MANY_RANGES
-from dexorder.services.relay.history.second_look import judge
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import ceil_to_grid, floor_to_grid, next_open, open_times, split_by_periods
+from dexorder_common.model.proof import provisional_ranges
+from dexorder_common.model.time_range import TimeRange, merge, subtract
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.fetch import Fetcher
+from dexorder_ingestor.history.job import Missing
+from dexorder_ingestor.history.paging import Page, page_periods
+from dexorder_relay.history.provisional import MANY_RANGES
+from dexorder_relay.history.second_look import judge
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.history.simulated.world import World
 

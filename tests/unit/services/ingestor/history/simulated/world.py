@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
 
-from dexorder.services.common.model.instrument import Instrument
-from dexorder.services.common.model.page import Candle
-from dexorder.services.common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
-from dexorder.services.common.model.time_range import TimeRange
-from dexorder.services.ingestor.broker.slots import Dispatch
-from dexorder.services.ingestor.exchange.dialects.table import CallLimits
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.exchange.dialects.table import CallLimits
 
 BEFORE, BEHIND = 150, 150
 """Periods of history on either side of the span."""

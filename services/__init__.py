@@ -1,1 +1,0 @@
-"""The services of the suite; each subpackage is one process."""

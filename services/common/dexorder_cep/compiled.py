@@ -1,0 +1,215 @@
+"""Compilation of a trigger: text and parameters to a plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dexorder_cep import syntax
+from dexorder_cep.binder import bind_condition
+from dexorder_cep.code import Function, row_predicate, row_values
+from dexorder_cep.match_query import compile_match
+from dexorder_cep.matcher import MatchPlan
+from dexorder_cep.outcomes import ResultColumn
+from dexorder_cep.parameters import Fire, Parameters, check_parameters, is_running
+from dexorder_cep.parser import parse
+from dexorder_cep.refusals import MAX_LOOKBACK, MAX_MERGES, InvalidSql, Position, refuse
+from dexorder_cep.relations import Query, Relation, compile_query, compile_relation, project
+from dexorder_cep.row_scope import RowScope
+from dexorder_cep.stages import RowStep, Step, WindowStep
+from dexorder_cep.tables import Source
+from dexorder_cep.typed import Apply, Column, Constant, Typed
+from dexorder_cep.types import BOOLEAN, DOUBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """SELECT list over rows.
+
+    Attributes:
+        columns: Names and types.
+        values: ``f(row, ticker)`` that returns the values of a row.
+    """
+
+    columns: tuple[Column, ...]
+    values: Function
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPlan:
+    """Condition on single rows, or on windows.
+
+    Attributes:
+        steps: From the table's rows to those of the condition.
+        condition: ``f(row, ticker)``.
+        rearmed: ``f(row, ticker)``: whether the value is far enough behind the threshold; None without ``rearm``.
+        filtered: Whether a row that the last step drops is one that does not fit.
+        projection: Columns of the events.
+    """
+
+    steps: tuple[Step, ...]
+    condition: Function
+    rearmed: Function | None
+    filtered: bool
+    projection: Projection
+
+    @property
+    def rows_steps(self) -> tuple[RowStep, ...]:
+        """The steps without windows: all of them, for a condition on the running candle."""
+        return tuple(step for step in self.steps if isinstance(step, RowStep))
+
+
+@dataclass(frozen=True, slots=True)
+class PatternPlan:
+    """MATCH_RECOGNIZE with the SELECT around it; ``keeps`` is its WHERE."""
+
+    steps: tuple[Step, ...]
+    match: MatchPlan
+    order: tuple[tuple[int, bool], ...]
+    keeps: Function | None
+    projection: Projection
+
+
+Plan = PlainPlan | PatternPlan
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTrigger:
+    """Checked trigger.
+
+    Attributes:
+        sql: Its text.
+        given: Its parameters as received.
+        source: Table that it reads.
+        period_seconds: Period of the candles; 0 for trades.
+        columns: Columns of its events.
+        parameters: Its parameters, checked.
+        plan: How it is evaluated.
+    """
+
+    sql: str
+    given: Mapping[str, str]
+    source: Source
+    period_seconds: int
+    columns: tuple[ResultColumn, ...]
+    parameters: Parameters
+    plan: Plan = field(repr=False)
+
+    @property
+    def is_running(self) -> bool:
+        """True for a condition on the running candle, which is evaluated at every trade."""
+        return is_running(self.period_seconds, self.parameters.on)
+
+    @property
+    def looks_back(self) -> bool:
+        """True for a condition on rows with OVER or LAG."""
+        return any(step.over for step in self.plan.steps if isinstance(step, RowStep))
+
+    @property
+    def order(self) -> tuple[tuple[int, bool], ...]:
+        """Slots by which rows of one time are sorted."""
+        return self.plan.order if isinstance(self.plan, PatternPlan) else ()
+
+
+def compile_trigger(sql: str, parameters: Mapping[str, str]) -> CompiledTrigger:
+    """Check the text and the parameters of a trigger and compile it.
+
+    Raises:
+        InvalidSql: The text or a parameter is refused.
+    """
+    try:
+        select = parse(sql)
+        return _compile(sql, select, parameters)
+    except RecursionError:
+        raise InvalidSql(1, 1, "the text is nested too deeply") from None
+
+
+def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> CompiledTrigger:
+    match select.source:
+        case syntax.Match():
+            relation = compile_relation(select.source.table, None)
+            table = relation.table
+            parameters = check_parameters(given, table.source, table.period_seconds, "edge", final_rows="a pattern")
+            plan: Plan = _pattern(select, select.source, relation)
+        case _:
+            query = compile_query(select)
+            relation = query.relation
+            fire: Fire = "level" if relation.windowed else "edge"
+            table, final_rows = relation.table, "a window" if relation.windowed else None
+            parameters = check_parameters(given, table.source, table.period_seconds, fire, final_rows=final_rows)
+            plan = _plain(select, query, parameters)
+    _check_cost(plan.steps, select.at)
+    columns = tuple(ResultColumn(each.name, each.type.flink_name()) for each in plan.projection.columns)
+    source = relation.table.source
+    return CompiledTrigger(sql, dict(given), source, parameters.period_seconds, columns, parameters, plan)
+
+
+def _check_cost(steps: tuple[Step, ...], at: Position) -> None:
+    """Refuse OVER and windows that need too much for each row or window."""
+    rows = sum(column.rows for step in steps if isinstance(step, RowStep) for column in step.over if not column.lag)
+    if rows > MAX_LOOKBACK:
+        raise refuse(at, f"the columns with OVER have {rows} rows together; the limit is {MAX_LOOKBACK}")
+    for step in steps:
+        if isinstance(step, WindowStep):
+            merges = step.size_ns // step.slice_ns * len(step.aggregates)
+            if merges > MAX_MERGES:
+                raise refuse(
+                    at,
+                    f"a window of {step.size_ns // step.slice_ns} steps with {len(step.aggregates)} aggregates needs "
+                    f"{merges} steps; the limit is {MAX_MERGES}",
+                )
+
+
+def _pattern(select: syntax.Select, match: syntax.Match, relation: Relation) -> PatternPlan:
+    query = compile_match(match, relation.columns)
+    if query.order and relation.steps:
+        raise refuse(match.at, "ORDER BY of further columns is supported directly on a table only")
+    if select.group or select.having is not None:
+        raise refuse(select.at, "GROUP BY and HAVING are not supported after MATCH_RECOGNIZE")
+    scope = RowScope(query.columns, select.alias)
+    keeps = None
+    if select.where is not None:
+        condition = bind_condition(select.where, scope, "the condition of WHERE")
+        keeps = row_predicate(condition, select.where.at)
+    projection = _projection(project(select, scope), select.at)
+    return PatternPlan(relation.steps, query.plan, query.order, keeps, projection)
+
+
+def _plain(select: syntax.Select, query: Query, parameters: Parameters) -> PlainPlan:
+    rearmed = _rearmed(query.condition, parameters.rearm_percent, query.at) if parameters.rearm_percent else None
+    condition = row_predicate(query.condition, query.at)
+    projection = _projection(query.projected, select.at)
+    return PlainPlan(query.relation.steps, condition, rearmed, query.filtered, projection)
+
+
+def _projection(projected: tuple[tuple[str, Typed], ...], at: Position) -> Projection:
+    columns = tuple(Column(name, value.type, slot) for slot, (name, value) in enumerate(projected))
+    return Projection(columns, row_values([value for _, value in projected], at))
+
+
+def _rearmed(condition: Typed, percent: float, at: Position) -> Function:
+    """Return the test of whether a value is behind its threshold by a part of the threshold."""
+    if not isinstance(condition, Apply) or condition.operator not in ("<", "<=", ">", ">="):
+        raise refuse(at, "rearm needs a condition of one comparison, as close > 100")
+    value, threshold = condition.operands
+    if not value.type.is_number:
+        raise refuse(at, "rearm needs a comparison of numbers")
+    kind = DOUBLE.or_null()
+    distance = Apply(
+        "*",
+        (
+            Apply("ABS", (Apply("CAST", (threshold,), kind),), kind),
+            Constant(percent / 100.0, DOUBLE),
+        ),
+        kind,
+    )
+    above = condition.operator[0] == ">"
+    limit = Apply("-" if above else "+", (Apply("CAST", (threshold,), kind), distance), kind)
+    test = Apply("<=" if above else ">=", (Apply("CAST", (value,), kind), limit), BOOLEAN.or_null())
+    return row_predicate(test, at)
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value for an event: DECIMAL as text, everything else as it is."""
+    return value if value is None or isinstance(value, int | float | str) else format(value, "f")

@@ -1,0 +1,134 @@
+"""From a result of a run to an event: cooldown, size, identity, end of the trigger. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dexorder_cep.compiled import CompiledTrigger, plain_value
+from dexorder_cep.outcomes import Ended, Firing, Outcome
+from dexorder_cep.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
+from dexorder_cep.runs import Result
+from dexorder_cep.stream import Stream
+from dexorder_common.model.periods import TRADES_PERIOD
+
+_SECOND_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Deliveries of a trigger on one ticker.
+
+    Attributes:
+        until_ns: End of the cooldown.
+        suppressed: Results counted in it.
+        open: Whether the last result was sent, so that its end is sent too.
+    """
+
+    until_ns: int = 0
+    suppressed: int = 0
+    open: bool = False
+
+
+@dataclass(slots=True)
+class Registration:
+    """A registered trigger.
+
+    Attributes:
+        trigger_id: Id that the client gave.
+        number: Number of the registration.
+        compiled: The trigger.
+        at_ns: Time of the registration; rows that were known by then never fire.
+        tickers: Markets; None for all.
+        delivered: By ticker, where something was sent.
+    """
+
+    trigger_id: str
+    number: int
+    compiled: CompiledTrigger
+    at_ns: int
+    tickers: frozenset[str] | None
+    delivered: dict[str, Delivered] = field(default_factory=dict)
+
+    @property
+    def series_period(self) -> int:
+        """Period of the rows at which it is evaluated; 0 for trades."""
+        return TRADES_PERIOD if self.compiled.is_running else self.compiled.period_seconds
+
+    def wants(self, ticker: str) -> bool:
+        """Tell whether the trigger is for a market."""
+        return self.tickers is None or ticker in self.tickers
+
+
+def deliver(registration: Registration, stream: Stream, result: Result, period_ns: int) -> list[Outcome]:
+    """Return the event of a result, if one is sent, and the end of the trigger, if it ends."""
+    parameters = registration.compiled.parameters
+    time_ns = result.time_ns + (period_ns if result.emitted_by == "row" else 0)
+    if parameters.expires_ns is not None and time_ns >= parameters.expires_ns:
+        return [Ended(registration.trigger_id, registration.number, time_ns, "expired")]
+    if time_ns <= registration.at_ns:
+        return []
+    state = registration.delivered.setdefault(stream.ticker, Delivered())
+    if result.kind == "resolved":
+        if not state.open:
+            return []
+        state.open = False
+    elif time_ns < state.until_ns:
+        state.suppressed += 1
+        state.open = False
+        return []
+    else:
+        state.until_ns = time_ns + parameters.cooldown_ns
+        if parameters.on == "bar":
+            state.until_ns = max(state.until_ns, result.first[0] + registration.compiled.period_seconds * _SECOND_NS)
+        state.open = True
+    firing = _firing(registration, stream, result, time_ns, state.suppressed)
+    state.suppressed = 0
+    if parameters.fire == "once" and result.kind != "resolved":
+        return [firing, Ended(registration.trigger_id, registration.number, time_ns, "once")]
+    return [firing]
+
+
+def _firing(registration: Registration, stream: Stream, result: Result, time_ns: int, suppressed: int) -> Firing:
+    compiled = registration.compiled
+    most = compiled.parameters.max_rows
+    context = {
+        "kind": result.kind,
+        "match_start": str(result.first[0]),
+        "match_end": str(result.last[TRADE_TIME_SLOT if compiled.is_running else 0]),
+        "emitted_by": result.emitted_by,
+    }
+    if compiled.period_seconds:
+        context["period"] = str(compiled.period_seconds)
+    for key, count in (
+        ("late_dropped", stream.late),
+        ("suppressed", suppressed),
+        ("rows_omitted", max(0, len(result.rows) - most)),
+    ):
+        if count:
+            context[key] = str(count)
+    identity = (
+        registration.trigger_id,
+        str(registration.number),
+        stream.ticker,
+        result.kind,
+        str(result.first[1 if compiled.source == "ticks" else 0]),
+        str(result.last[_identity_slot(compiled)]),
+    )
+    rows = tuple(tuple(plain_value(value) for value in row) for row in result.rows[:most])
+    return Firing(
+        ":".join(identity),
+        registration.trigger_id,
+        registration.number,
+        stream.ticker,
+        time_ns,
+        compiled.columns,
+        rows,
+        context,
+    )
+
+
+def _identity_slot(compiled: CompiledTrigger) -> int:
+    """Return the slot that identifies the last row of a result: the id of a trade, or the open time of a candle."""
+    if compiled.is_running:
+        return TRADE_ID_SLOT
+    return 1 if compiled.source == "ticks" else 0

@@ -1,0 +1,390 @@
+"""Engine of the triggers: rows in, events out. Pure.
+
+The caller feeds closed candles and trades in batches, registers and removes triggers between them, and stores ``dump``
+with the events of each batch: an engine that is loaded from it and fed the same rows returns the same events with the
+same ids.
+
+A trigger that fails is suspended: the caller gets a ``Suspension`` and the trigger is removed. No other trigger
+notices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from dexorder_cep.arithmetic import TriggerFailed
+from dexorder_cep.compiled import CompiledTrigger, compile_trigger
+from dexorder_cep.delivery import Delivered, Registration, deliver
+from dexorder_cep.engine_state import EngineState, from_json, to_json
+from dexorder_cep.outcomes import Ended, Outcome, Suspension
+from dexorder_cep.parameters import MAX_WARMUP_ROWS
+from dexorder_cep.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
+from dexorder_cep.runs import DerivedRun, Result, start_run
+from dexorder_cep.stream import MILLISECOND_NS, NO_TIME, Row, Stream
+from dexorder_cep.stream_runs import SECOND_NS, Run, StreamRuns, TickerSeries, running_candles
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import TRADES_PERIOD
+
+RING_ROWS = MAX_WARMUP_ROWS + 1_000
+"""Newest rows of a ticker that are kept for the warm-up of new triggers and for PREV."""
+IDLE_GRACE_SECONDS = 30
+"""Time by which a closed candle or a trade may reach the engine after its event time, when no newer row has come."""
+
+
+class Engine:
+    """Triggers and their state on all tickers."""
+
+    def __init__(self, *, idle_grace_seconds: int = IDLE_GRACE_SECONDS) -> None:
+        self._registrations: dict[str, Registration] = {}
+        self._series: dict[tuple[int, str], TickerSeries] = {}
+        self._grace_ns = idle_grace_seconds * SECOND_NS
+
+    @property
+    def registrations(self) -> Mapping[str, Registration]:
+        """The triggers by id."""
+        return self._registrations
+
+    def add(
+        self,
+        trigger_id: str,
+        registration_number: int,
+        compiled: CompiledTrigger,
+        at_ns: int,
+        tickers: Collection[str] | None = None,
+    ) -> list[Outcome]:
+        """Register a trigger; it examines the newest rows of its tickers without firing.
+
+        Args:
+            trigger_id: Not registered yet.
+            registration_number: Differs from that of every earlier registration of the id.
+            compiled: The trigger.
+            at_ns: Time of the registration; rows whose candle was closed, or that were traded, by then never fire.
+            tickers: Markets; None or none for all.
+        Returns:
+            A suspension if the trigger fails on those rows.
+        """
+        if trigger_id in self._registrations:
+            raise InvalidRequest(f"trigger_id {trigger_id!r} is registered")
+        chosen = frozenset(tickers) if tickers else None
+        for ticker in sorted(chosen or ()) if compiled.is_running else ():
+            self._find(ticker, TRADES_PERIOD)  # from here on closed candles wait for their trades
+        registration = Registration(trigger_id, registration_number, compiled, at_ns, chosen)
+        self._registrations[trigger_id] = registration
+        found: list[Outcome] = []
+        for series in list(self._series.values()):
+            if series.period_seconds == registration.series_period and registration.wants(series.ticker):
+                found += self._begin(registration, series)
+                if found:
+                    break
+        return found
+
+    def remove(self, trigger_id: str) -> None:
+        """Remove a trigger; nothing happens if it is not registered."""
+        if self._registrations.pop(trigger_id, None) is not None:
+            for series in self._series.values():
+                for on_stream in series.streams.values():
+                    on_stream.remove(trigger_id)
+
+    def feed_candles(self, ticker: str, period_seconds: int, rows: Iterable[Sequence[Any]]) -> list[Outcome]:
+        """Take closed candles of a series.
+
+        Args:
+            ticker: The market.
+            period_seconds: Their period.
+            rows: Open time in ns, open, high, low, close, volume, quote volume or None, number of trades or None: the
+                order of ``dexorder_common.model.page.Candle``. A candle that is not newer than those before
+                it is late.
+        """
+        return self._feed(ticker, period_seconds, (tuple(row) for row in rows))
+
+    def feed_ticks(self, ticker: str, rows: Iterable[Sequence[Any]], *, since_ns: int | None = None) -> list[Outcome]:
+        """Take trades of a market.
+
+        Args:
+            ticker: The market.
+            rows: Time in ns, the exchange's id, price, amount, side or None. Times are cut to milliseconds, as Flink
+                does.
+            since_ns: Time from which on these are all trades. If it is after what was settled, there is a gap, and
+                running candles begin with the next one.
+        """
+        series = self._find(ticker, TRADES_PERIOD)
+        if since_ns is not None and since_ns > series.settled_ns:
+            series.since_ns = since_ns
+        cut = [(row[0] - row[0] % MILLISECOND_NS, *row[1:]) for row in rows]
+        if series.since_ns == NO_TIME and cut:
+            series.since_ns = cut[0][0] + 1  # others of this time may be missing
+        return self._feed(ticker, TRADES_PERIOD, cut)
+
+    def advance(self, now_ns: int) -> list[Outcome]:
+        """Move the watermarks of tickers without new rows, and end the triggers that expire.
+
+        A watermark follows the clock at the distance of the period, the delay and ``idle_grace_seconds``, so that a row
+        that is on its way is not late.
+        """
+        found: list[Outcome] = []
+        for registration in list(self._registrations.values()):
+            expires = registration.compiled.parameters.expires_ns
+            if expires is not None and now_ns >= expires:
+                found.append(Ended(registration.trigger_id, registration.number, expires, "expired"))
+                self.remove(registration.trigger_id)
+        for series in self._series.values():
+            for (delay_ms, _), on_stream in series.streams.items():
+                distance = self._grace_ns + series.period_seconds * SECOND_NS + delay_ms * MILLISECOND_NS
+                if now_ns - distance > on_stream.stream.watermark_ns:
+                    found += self._process(series, on_stream, on_stream.stream.release(now_ns - distance))
+                    found += self._time(series, on_stream)
+        return found
+
+    def settle(self, ticker: str, period_seconds: int, until_ns: int) -> list[Outcome]:
+        """Move the watermark of a series, of which every candle that opens, or trade, before a time has been fed.
+
+        So windows close and WITHIN ends in a quiet market, and no row is late because of a clock.
+        """
+        found: list[Outcome] = []
+        series = self._series.get((period_seconds, ticker))
+        if series is not None:
+            series.settled_ns = max(series.settled_ns, until_ns)
+            for (delay_ms, _), on_stream in series.streams.items():
+                watermark_ns = until_ns - (1 + delay_ms) * MILLISECOND_NS
+                if watermark_ns > on_stream.stream.watermark_ns:
+                    found += self._process(series, on_stream, on_stream.stream.release(watermark_ns))
+                    found += self._time(series, on_stream)
+                for candles in list(on_stream.running.values()):
+                    found += self._pass(on_stream, candles, candles.passed(until_ns))
+        if period_seconds != TRADES_PERIOD:
+            for on_stream, candles in running_candles(self._series, ticker, period_seconds):
+                found += self._form(on_stream, candles, candles.settle(until_ns))
+        return found
+
+    def _find(self, ticker: str, period_seconds: int) -> TickerSeries:
+        return self._series.get((period_seconds, ticker)) or self._open(ticker, period_seconds)
+
+    def _feed(self, ticker: str, period_seconds: int, rows: Iterable[Row]) -> list[Outcome]:
+        series = self._find(ticker, period_seconds)
+        found: list[Outcome] = []
+        streams = list(series.streams.values())
+        for row in rows:
+            if period_seconds != TRADES_PERIOD and row[0] > series.default.stream.watermark_ns:
+                for _, candles in running_candles(self._series, ticker, period_seconds):
+                    candles.close([row])
+            for on_stream in streams:
+                if row[0] <= on_stream.stream.watermark_ns:
+                    self._late(series, on_stream, row)
+                    continue
+                released = on_stream.stream.offer(row)
+                if released:
+                    found += self._process(series, on_stream, released)
+                    found += self._time(series, on_stream)
+        for on_stream in streams:
+            runs = on_stream.others.values()
+            on_stream.stream.trim(RING_ROWS, lambda runs=runs: min((run.oldest for run in runs), default=2**62))  # type: ignore[misc]
+        return found
+
+    def _late(self, series: TickerSeries, on_stream: StreamRuns, row: Row) -> None:
+        """Count a late row. Windows take a late trade while they are open; a late candle was known before."""
+        on_stream.stream.late += 1
+        if not series.period_seconds:
+            for run in on_stream.timed.values():
+                if isinstance(run, DerivedRun):
+                    run.on_late(row)
+
+    def _open(self, ticker: str, period_seconds: int) -> TickerSeries:
+        series = self._series[period_seconds, ticker] = TickerSeries(ticker, period_seconds)
+        for registration in self._registrations.values():
+            if registration.series_period == period_seconds and registration.wants(ticker):
+                self._begin(registration, series)
+        return series
+
+    def _begin(self, registration: Registration, series: TickerSeries) -> list[Outcome]:
+        """Start a trigger on a ticker: examine the newest rows without firing."""
+        parameters = registration.compiled.parameters
+        on_stream = series.on_stream((parameters.delay_ms, registration.compiled.order))
+        if registration.compiled.is_running:
+            return self._begin_running(registration, on_stream)
+        run = start_run(registration.compiled, series.ticker)
+        on_stream.add(registration.trigger_id, run)
+        stream = on_stream.stream
+        count = min(parameters.warmup, len(stream.rows))
+        first = len(stream.rows) - count
+        whole, base = stream.rows, stream.base
+        found: list[Outcome] = []
+        stream.rows = whole[:first]
+        try:
+            for index in range(first, len(whole)):
+                stream.rows.append(whole[index])
+                run.on_row(stream, base + index, whole[index], True)
+        except Exception as error:
+            found = self._suspend(registration, stream, error)
+        stream.rows = whole
+        return found
+
+    def _begin_running(self, registration: Registration, on_stream: StreamRuns) -> list[Outcome]:
+        """Start a condition on running candles: closed ones become rows before, without firing."""
+        compiled, ticker = registration.compiled, on_stream.stream.ticker
+        closed = self._series.get((compiled.period_seconds, ticker))
+        candles = on_stream.running_of(compiled, closed.settled_ns if closed else NO_TIME)
+        run = candles.runs[registration.trigger_id] = RunningRun(compiled, ticker)
+        known = (
+            closed.default.stream.rows[-compiled.parameters.warmup :] if closed and compiled.parameters.warmup else []
+        )
+        try:
+            run.on_closed([row for row in known if row[0] < candles.first_waiting_ns])
+        except Exception as error:
+            return self._suspend(registration, on_stream.stream, error)
+        return []
+
+    def _process(self, series: TickerSeries, on_stream: StreamRuns, released: list[Row]) -> list[Outcome]:
+        found: list[Outcome] = []
+        stream = on_stream.stream
+        ticker, period_ns = series.ticker, series.period_seconds * SECOND_NS
+        for row in released:
+            n = stream.next
+            stream.rows.append(row)
+            known_ns = row[0] + period_ns
+            for trigger_id, plain in list(on_stream.plain.items()):
+                try:
+                    fits = plain.test(row, ticker)
+                    if fits is plain.latch:
+                        continue
+                except Exception as error:
+                    found += self._suspend(self._registrations[trigger_id], stream, error)
+                    continue
+                found += self._step(series, stream, trigger_id, plain, n, row, known_ns)
+            for trigger_id, run in list(on_stream.others.items()):
+                found += self._step(series, stream, trigger_id, run, n, row, known_ns)
+            for candles in list(on_stream.running.values()):
+                found += self._form(on_stream, candles, candles.trade(row, series.since_ns))
+        return found
+
+    def _form(self, on_stream: StreamRuns, candles: RunningCandles, formed: Iterable[Formed]) -> list[Outcome]:
+        """Evaluate the conditions on a running candle after each of its trades."""
+        found: list[Outcome] = []
+        try:
+            for each in formed:
+                for trigger_id in list(candles.runs):
+                    found += self._form_one(on_stream, candles, trigger_id, each)
+        except TriggerFailed as error:
+            for trigger_id in list(candles.runs):
+                found += self._suspend(self._registrations[trigger_id], on_stream.stream, error)
+        return found
+
+    def _pass(self, on_stream: StreamRuns, candles: RunningCandles, closed: Sequence[Row]) -> list[Outcome]:
+        found: list[Outcome] = []
+        for trigger_id, run in list(candles.runs.items()) if closed else []:
+            try:
+                run.on_closed(closed)
+            except Exception as error:
+                found += self._suspend(self._registrations[trigger_id], on_stream.stream, error)
+        return found
+
+    def _form_one(
+        self, on_stream: StreamRuns, candles: RunningCandles, trigger_id: str, formed: Formed
+    ) -> list[Outcome]:
+        registration, run = self._registrations.get(trigger_id), candles.runs.get(trigger_id)
+        if registration is None or run is None:
+            return []
+        try:
+            if formed.closed:
+                run.on_closed(formed.closed)
+            result = run.on_candle(formed.candle, formed.candle[TRADE_TIME_SLOT] <= registration.at_ns)
+        except Exception as error:
+            return self._suspend(registration, on_stream.stream, error)
+        return self._deliver(registration, 0, on_stream.stream, result) if result is not None else []
+
+    def _step(
+        self,
+        series: TickerSeries,
+        stream: Stream,
+        trigger_id: str,
+        run: Run,
+        n: int,
+        row: Row,
+        known_ns: int,
+    ) -> list[Outcome]:
+        registration = self._registrations.get(trigger_id)
+        if registration is None:
+            return []
+        try:
+            result = run.on_row(stream, n, row, known_ns <= registration.at_ns)
+        except Exception as error:
+            return self._suspend(registration, stream, error)
+        return self._deliver(registration, series.period_seconds, stream, result) if result is not None else []
+
+    def _time(self, series: TickerSeries, on_stream: StreamRuns) -> list[Outcome]:
+        found: list[Outcome] = []
+        stream = on_stream.stream
+        for trigger_id, run in list(on_stream.timed.items()):
+            registration = self._registrations.get(trigger_id)
+            if registration is None:
+                continue
+            try:
+                results = run.on_time(stream, stream.watermark_ns, registration.at_ns)
+            except Exception as error:
+                found += self._suspend(registration, stream, error)
+                continue
+            for result in results:
+                found += self._deliver(registration, series.period_seconds, stream, result)
+        return found
+
+    def _deliver(
+        self, registration: Registration, period_seconds: int, stream: Stream, result: Result
+    ) -> list[Outcome]:
+        if registration.trigger_id not in self._registrations:
+            return []
+        found = deliver(registration, stream, result, period_seconds * SECOND_NS)
+        if found and isinstance(found[-1], Ended):
+            self.remove(registration.trigger_id)
+        return found
+
+    def _suspend(self, registration: Registration, stream: Stream, error: Exception) -> list[Outcome]:
+        self.remove(registration.trigger_id)
+        reason = str(error) if isinstance(error, TriggerFailed) else f"internal error: {type(error).__name__}: {error}"
+        time_ns = max(stream.newest_ns, 0)
+        return [Suspension(registration.trigger_id, registration.number, stream.ticker, time_ns, reason)]
+
+    def dump(self) -> EngineState:
+        """Return the triggers and their state, with a version."""
+        triggers = [
+            [
+                each.trigger_id,
+                each.number,
+                each.compiled.sql,
+                dict(each.compiled.given),
+                each.at_ns,
+                sorted(each.tickers) if each.tickers is not None else None,
+            ]
+            for each in self._registrations.values()
+        ]
+        tickers: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+        for series in self._series.values():
+            tickers.setdefault(series.ticker, ({}, []))[1].append(series.dump())
+        for each in self._registrations.values():
+            for ticker, sent in each.delivered.items():
+                tickers[ticker][0][each.trigger_id] = [sent.until_ns, sent.suppressed, sent.open]
+        return EngineState.of(triggers, {ticker: to_json(tickers[ticker]) for ticker in sorted(tickers)})
+
+    @classmethod
+    def load(cls, state: EngineState, *, idle_grace_seconds: int = IDLE_GRACE_SECONDS) -> Engine:
+        """Return the engine that ``dump`` described.
+
+        Raises:
+            InvalidRequest: The state has another version.
+        """
+        engine = cls(idle_grace_seconds=idle_grace_seconds)
+        known: dict[tuple[str, str], CompiledTrigger] = {}
+        for trigger_id, number, sql, given, at_ns, tickers in state.registrations():
+            key = sql, json.dumps(given, sort_keys=True)
+            if key not in known:
+                known[key] = compile_trigger(sql, given)
+            chosen = frozenset(tickers) if tickers is not None else None
+            engine._registrations[trigger_id] = Registration(trigger_id, number, known[key], at_ns, chosen)
+        for ticker, part in state.tickers.items():
+            delivered, several = from_json(part)
+            for trigger_id, values in delivered.items():
+                engine._registrations[trigger_id].delivered[ticker] = Delivered(*values)
+            for each in several:
+                series = TickerSeries.restored(ticker, each, lambda name: engine._registrations[name].compiled)
+                engine._series[series.period_seconds, ticker] = series
+        return engine

@@ -1,0 +1,246 @@
+"""Incremental matcher of MATCH_RECOGNIZE with the rules of Flink's NFA. Pure.
+
+Rows of a match follow one another without a gap, and a variable stands in a pattern once. A partial match is
+therefore ``(first, state, bounds)``: the sequence number of its first row, the state of the automaton, and the
+sequence number of the first row of each variable so far. The rows of a variable end where those of the next one
+begin, those of the last one end before the current row. A partial match has no rows of its own.
+
+Rules of Flink that differ from those of other databases:
+
+- a finished match waits until no older partial match is left (``_emit``);
+- of the matches that begin at one row, one is emitted; which one depends on the order in java.util.PriorityQueue;
+- after each match, partial and finished matches are dropped by AFTER MATCH SKIP, not rows;
+- WITHIN drops a partial match as soon as a row, or the watermark, is that far from its first row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from dexorder_cep.arithmetic import TriggerFailed
+from dexorder_cep.automaton import Automaton
+from dexorder_cep.code import Function
+from dexorder_cep.java_heap import Heap, pop, push, remove
+from dexorder_cep.refusals import (
+    MAX_PARTIAL_MATCHES,
+    MAX_SPAN_ROWS,
+    MAX_WORK_PER_MINUTE,
+    MAX_WORK_PER_ROW,
+)
+
+START = sys.maxsize
+"""First row of the partial match that has none yet; Flink orders it last."""
+_SHORT_SPAN = 128
+_LITTLE_WORK = 4_000
+"""Rows of a match, and work for a row, below which it is not examined whether a limit is exceeded."""
+_MINUTE_NS = 60_000_000_000
+
+
+Move: TypeAlias = tuple[int, int | None, bool]
+"""Number of bounds after a row, next state (None after the last row), and whether the match is complete."""
+
+
+class MatchPlan(NamedTuple):
+    """Compiled MATCH_RECOGNIZE.
+
+    Attributes:
+        variables: Names of the pattern's variables.
+        automaton: Its states.
+        steps: For each state, by number of bounds: a function that returns a bit set of the edges that take the row
+            (bit ``2 i``) and of those that complete the match besides (bit ``2 i + 1``); or the bit set, if it depends
+            on no condition.
+        measures: By number of bounds: a function that returns the measures.
+        moves: For each state, by bit set: what it means; filled as bit sets occur.
+        within_ns: Time in which a match must end; 0 for any.
+        skip: How the search continues after a match.
+        skip_variable: Variable to which it skips.
+        weight: Nodes that are evaluated for a partial match and a row, at most.
+        aggregates: Aggregates among them, whose cost grows with the rows of the partial match.
+        reach: Rows before a match that are needed, for PREV.
+    """
+
+    variables: tuple[str, ...]
+    automaton: Automaton
+    steps: tuple[Mapping[int, Function | int], ...]
+    measures: Mapping[int, Function]
+    moves: tuple[dict[int, tuple[Move, ...]], ...]
+    within_ns: int
+    skip: Literal["next", "past", "first", "last"]
+    skip_variable: int
+    weight: int
+    aggregates: int
+    reach: int
+
+
+class Found(NamedTuple):
+    """Match: sequence numbers of its first row and of the row after its last one, time of emission, measures."""
+
+    first: int
+    after: int
+    time_ns: int
+    values: tuple[Any, ...]
+
+
+class Rows(Protocol):
+    """Rows of a ticker: tuples whose first item is the time, and the sequence number of the first of them."""
+
+    rows: list[tuple[Any, ...]]
+    base: int
+    ticker: str
+
+
+class Matcher:
+    """Partial and waiting matches of one trigger on one ticker.
+
+    Attributes:
+        work: Steps of the rows with much work in the minute of the rows' time with the number ``minute``.
+    """
+
+    __slots__ = ("_few", "_plan", "_start_step", "completed", "minute", "partials", "work")
+
+    def __init__(self, plan: MatchPlan) -> None:
+        self._plan = plan
+        self._start_step = plan.steps[plan.automaton.start][0]
+        most = min(_LITTLE_WORK, MAX_WORK_PER_ROW) // (plan.weight + plan.aggregates * _SHORT_SPAN)
+        self._few = min(most, MAX_PARTIAL_MATCHES)
+        self.minute = 0
+        self.work = 0
+        self.partials: Heap = [(START, plan.automaton.start, ())]
+        self.completed: Heap = []
+
+    @property
+    def oldest(self) -> int:
+        """Sequence number of the oldest row that a match needs; ``START`` if none does."""
+        first: int = self.partials[0][0]
+        if self.completed:
+            first = min(first, self.completed[0][0])
+        return first
+
+    def on_row(self, stream: Rows, n: int, row: tuple[Any, ...]) -> list[Found]:
+        """Take the row with sequence number ``n``, the newest of ``stream``; return matches in Flink's order.
+
+        Raises:
+            TriggerFailed: The trigger needs more than it may use, or Flink would fail here.
+        """
+        partials, rows, base, ticker = self.partials, stream.rows, stream.base, stream.ticker
+        if len(partials) == 1 and not self.completed:
+            step = self._start_step
+            if not (step if type(step) is int else step(rows, base, n, row, (), ticker, None)):  # type: ignore[operator]
+                return []
+            found: list[Found] = []
+        else:
+            found = self.on_time(stream, row[0])
+            partials = self.partials
+            if len(partials) + len(self.completed) > self._few or n - partials[0][0] > _SHORT_SPAN:
+                self._check_limits(n, row[0])
+        new: Heap = []
+        potential: Heap = []
+        steps, moves = self._plan.steps, self._plan.moves
+        size = 0
+        for partial in partials:  # this loop is most of what a trigger costs
+            first, state, bounds = partial
+            known = len(bounds)
+            step = steps[state][known]
+            mask = step if type(step) is int else step(rows, base, n, row, bounds, ticker, None)  # type: ignore[operator]
+            if mask:
+                begin = n if first == START else first
+                for many, target, completes in moves[state].get(mask) or self._moves(state, mask):
+                    longer = bounds if many == known else bounds + (n,) * (many - known)
+                    if target is not None:
+                        if size and begin < new[(size - 1) >> 1][0]:
+                            push(new, (begin, target, longer))
+                        else:
+                            new.append((begin, target, longer))
+                        size += 1
+                    if completes:
+                        push(potential, (begin, n + 1, longer))
+            if first == START:
+                new.append(partial)  # as the last of all
+                size += 1
+        self.partials = new
+        if potential:
+            for element in potential:
+                push(self.completed, element)
+        if self.completed:
+            found += self._emit(stream, row[0])
+        return found
+
+    def _moves(self, state: int, mask: int) -> tuple[Move, ...]:
+        """Return what a bit set of a state's step means."""
+        found = tuple(
+            (take.variable + 1, take.target, take.target is None or bool(mask >> 2 * index & 2))
+            for index, take in enumerate(self._plan.automaton.states[state])
+            if mask >> 2 * index & 1
+        )
+        self._plan.moves[state][mask] = found
+        return found
+
+    def on_time(self, stream: Rows, time_ns: int) -> list[Found]:
+        """Drop the partial matches that WITHIN ends at a time; return the matches that waited for them."""
+        within = self._plan.within_ns
+        first = self.partials[0][0]
+        rows, base = stream.rows, stream.base
+        if not within or first == START or time_ns - rows[first - base][0] < within:
+            return []
+        kept: Heap = []
+        for element in self.partials:
+            if element[0] == START or time_ns - rows[element[0] - base][0] < within:
+                push(kept, element)
+        self.partials = kept
+        return self._emit(stream, time_ns) if self.completed else []
+
+    def _check_limits(self, n: int, time_ns: int) -> None:
+        count = len(self.partials) + len(self.completed)
+        if count > MAX_PARTIAL_MATCHES:
+            raise TriggerFailed(f"more than {MAX_PARTIAL_MATCHES} unfinished matches; add WITHIN or a stricter DEFINE")
+        span = n - self.oldest
+        if span > MAX_SPAN_ROWS:
+            raise TriggerFailed(f"an unfinished match has more than {MAX_SPAN_ROWS} rows; add WITHIN")
+        work = count * (self._plan.weight + self._plan.aggregates * max(span, 0))
+        if work > MAX_WORK_PER_ROW:
+            raise TriggerFailed(
+                f"a row costs more than {MAX_WORK_PER_ROW} steps ({count} unfinished matches of up to {span} rows); "
+                "add WITHIN or a stricter DEFINE"
+            )
+        minute = time_ns // _MINUTE_NS
+        self.work = work + (self.work if minute == self.minute else 0)
+        self.minute = minute
+        if self.work > MAX_WORK_PER_MINUTE:
+            raise TriggerFailed(
+                f"the rows of a minute cost more than {MAX_WORK_PER_MINUTE} steps (now {count} unfinished matches of "
+                f"up to {span} rows); add WITHIN or a stricter DEFINE"
+            )
+
+    def _emit(self, stream: Rows, time_ns: int) -> list[Found]:
+        """Return the finished matches for which no older partial match is left, and skip after each of them."""
+        found: list[Found] = []
+        completed, partials = self.completed, self.partials
+        while completed and completed[0][0] <= partials[0][0]:
+            first, after, bounds = pop(completed)
+            limit = self._skip(first, after, bounds)
+            for heap in (partials, completed):
+                remove(heap, lambda element: element[0] < limit)  # noqa: B023
+            measure = self._plan.measures[len(bounds)]
+            values = measure(stream.rows, stream.base, after, None, bounds, stream.ticker, time_ns)
+            found.append(Found(first, after, time_ns, values))
+        return found
+
+    def _skip(self, first: int, after: int, bounds: tuple[int, ...]) -> int:
+        """Return the sequence number from which matches may begin after a match."""
+        plan = self._plan
+        if plan.skip == "next":
+            return first + 1
+        if plan.skip == "past":
+            return after
+        variable = plan.skip_variable
+        begin = bounds[variable] if variable < len(bounds) else after
+        end = bounds[variable + 1] if variable + 1 < len(bounds) else after
+        name = plan.variables[variable]
+        if begin >= end:
+            raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: the match has no row of {name}")
+        target = begin if plan.skip == "first" else end - 1
+        if target == first:
+            raise TriggerFailed(f"AFTER MATCH SKIP TO {name}: that is the first row of the match")
+        return target

@@ -1,0 +1,336 @@
+"""Parser of a trigger's statement. Pure."""
+
+from __future__ import annotations
+
+from dexorder_cep.expressions import parse_count, parse_expression
+from dexorder_cep.intervals import parse_interval
+from dexorder_cep.reader import TokenReader
+from dexorder_cep.refusals import Position, refuse
+from dexorder_cep.syntax import (
+    Expression,
+    Interval,
+    Match,
+    Quantified,
+    Relation,
+    Select,
+    SelectItem,
+    Skip,
+    Table,
+    WindowTable,
+)
+
+_MAX_REPETITIONS = 1_000_000
+_REFUSED_AFTER = {
+    "JOIN": "joins are",
+    "INNER": "joins are",
+    "LEFT": "joins are",
+    "RIGHT": "joins are",
+    "FULL": "joins are",
+    "CROSS": "joins are",
+    "NATURAL": "joins are",
+    ",": "joins are",
+    "UNION": "UNION is",
+    "INTERSECT": "INTERSECT is",
+    "EXCEPT": "EXCEPT is",
+    "ORDER": "ORDER BY of a result is",
+    "LIMIT": "LIMIT is",
+    "FETCH": "FETCH is",
+    "OFFSET": "OFFSET is",
+    "FOR": "FOR SYSTEM_TIME is",
+    "WINDOW": "WINDOW is",
+    "QUALIFY": "QUALIFY is",
+    "TABLESAMPLE": "TABLESAMPLE is",
+}
+
+
+def parse(sql: str) -> Select:
+    """Return the syntax tree of a trigger's text: one SELECT statement, with or without a closing semicolon.
+
+    Raises:
+        InvalidSql: The text is not such a statement.
+    """
+    reader = TokenReader(sql)
+    if not reader.sees("SELECT"):
+        if reader.sees("WITH"):
+            raise refuse(reader.at, "WITH is not supported; write the inner SELECT in parentheses after FROM")
+        raise reader.unexpected("SELECT")
+    statement = _select(reader)
+    reader.accept(";")
+    if reader.token.kind != "end":
+        raise reader.unexpected("the end of the text")
+    return statement
+
+
+def _select(reader: TokenReader) -> Select:
+    at = reader.expect("SELECT")
+    reader.enter()
+    if reader.accept("DISTINCT"):
+        raise refuse(at, "SELECT DISTINCT is not supported: its result would have to be kept forever")
+    reader.accept("ALL")
+    items = [_item(reader)]
+    while reader.accept(","):
+        items.append(_item(reader))
+    reader.expect("FROM")
+    source, alias = _relation(reader)
+    if (word := reader.token.word) in _REFUSED_AFTER:
+        raise refuse(reader.at, f"{_REFUSED_AFTER[word]} not supported in a trigger")
+    where = parse_expression(reader) if reader.accept("WHERE") else None
+    group: list[Expression] = []
+    if reader.accept("GROUP", "BY"):
+        group.append(parse_expression(reader))
+        while reader.accept(","):
+            group.append(parse_expression(reader))
+    having = parse_expression(reader) if reader.accept("HAVING") else None
+    if (word := reader.token.word) in _REFUSED_AFTER:
+        raise refuse(reader.at, f"{_REFUSED_AFTER[word]} not supported in a trigger")
+    reader.leave()
+    return Select(tuple(items), source, alias, where, tuple(group), having, at)
+
+
+def _item(reader: TokenReader) -> SelectItem:
+    at = reader.at
+    if reader.accept("*"):
+        return SelectItem(None, None, at)
+    if reader.token.kind in ("name", "quoted") and reader.peek(1).text == "." and reader.peek(2).text == "*":
+        reader.take()
+        reader.expect(".", "*")
+        return SelectItem(None, None, at)
+    expression = parse_expression(reader)
+    return SelectItem(expression, _alias(reader), at)
+
+
+def _alias(reader: TokenReader) -> str | None:
+    if reader.accept("AS"):
+        return reader.identifier("a name").text
+    token = reader.token
+    if token.kind == "quoted":
+        return reader.take().text
+    if token.kind == "name" and token.text.upper() not in _ENDS_ITEM:
+        return reader.identifier("a name").text
+    return None
+
+
+_ENDS_ITEM = frozenset({"FROM", "WHERE", "GROUP", "HAVING", "MATCH_RECOGNIZE", *_REFUSED_AFTER})
+
+
+def _relation(reader: TokenReader) -> tuple[Relation, str | None]:
+    at = reader.at
+    found: Relation
+    if reader.accept("("):
+        if not reader.sees("SELECT"):
+            raise reader.unexpected("SELECT")
+        found = _select(reader)
+        reader.expect(")")
+    elif reader.sees("TABLE", "("):
+        found = _window(reader)
+    elif reader.sees("LATERAL") or reader.sees("UNNEST") or reader.sees("VALUES"):
+        raise refuse(at, f"{reader.token.word} is not supported; a trigger reads ohlc or ticks")
+    else:
+        found = _table(reader)
+    alias = None if reader.sees("MATCH_RECOGNIZE") else _alias(reader)
+    if reader.sees("MATCH_RECOGNIZE"):
+        found = _match(reader, found)
+        alias = _alias(reader)
+    if alias is not None and reader.sees("("):
+        raise refuse(reader.at, "a list of columns after a table's alias is not supported")
+    return found, alias
+
+
+def _table(reader: TokenReader) -> Table:
+    token = reader.identifier("a table")
+    names = [token.text]
+    while reader.accept("."):
+        names.append(reader.identifier("a table").text)
+    if reader.sees("("):
+        raise refuse(token.at, f"the table function {token.text!r} is not supported; a trigger reads ohlc or ticks")
+    return Table(".".join(names), token.at)
+
+
+def _window(reader: TokenReader) -> WindowTable:
+    at = reader.expect("TABLE", "(")
+    word = reader.token.word
+    if word not in ("TUMBLE", "HOP", "CUMULATE"):
+        if word == "SESSION":
+            raise refuse(reader.at, "SESSION windows are not supported; use TUMBLE, HOP or CUMULATE")
+        raise reader.unexpected("TUMBLE", "HOP", "CUMULATE")
+    reader.take()
+    reader.expect("(")
+    source: Relation
+    if reader.accept("TABLE"):
+        source = _table(reader)
+    elif reader.accept("(") and reader.sees("SELECT"):
+        source = _select(reader)
+        reader.expect(")")
+    else:
+        raise reader.unexpected("TABLE")
+    reader.expect(",", "DESCRIPTOR", "(")
+    column = reader.identifier("a column").text
+    reader.expect(")")
+    sizes: list[int] = []
+    while reader.accept(","):
+        sizes.append(_length(parse_interval(reader)))
+    reader.expect(")")
+    reader.expect(")")
+    wanted = 1 if word == "TUMBLE" else 2
+    if len(sizes) != wanted:
+        raise refuse(at, f"{word} takes {wanted} interval{'s' if wanted > 1 else ''}, not {len(sizes)}")
+    if wanted == 2 and (sizes[1] % sizes[0] or (word == "CUMULATE" and sizes[0] > sizes[1])):
+        raise refuse(at, f"the size of {word} must be a multiple of its {'slide' if word == 'HOP' else 'step'}")
+    return WindowTable(
+        "TUMBLE" if wanted == 1 else "HOP" if word == "HOP" else "CUMULATE", source, column, tuple(sizes), at
+    )
+
+
+def _length(interval: Interval) -> int:
+    if interval.months:
+        raise refuse(interval.at, "an interval of months is not accepted here; use DAY or less")
+    if interval.milliseconds <= 0:
+        raise refuse(interval.at, "the interval must be longer than zero")
+    return interval.milliseconds
+
+
+def _match(reader: TokenReader, table: Relation) -> Match:
+    at = reader.expect("MATCH_RECOGNIZE", "(")
+    partition: list[Expression] = []
+    order: list[tuple[Expression, bool]] = []
+    if reader.accept("PARTITION", "BY"):
+        partition.append(parse_expression(reader))
+        while reader.accept(","):
+            partition.append(parse_expression(reader))
+    if reader.accept("ORDER", "BY"):
+        order.append(_order(reader))
+        while reader.accept(","):
+            order.append(_order(reader))
+    measures = _measures(reader)
+    _rows_per_match(reader)
+    skip = _skip(reader)
+    reader.expect("PATTERN", "(")
+    reader.accept("^")  # as Flink: accepted, without effect
+    pattern = _pattern(reader)
+    within = None
+    if reader.accept("WITHIN"):
+        within = parse_interval(reader)
+        _length(within)
+    if reader.sees("SUBSET"):
+        raise refuse(reader.at, "SUBSET is not supported")
+    if not reader.sees("DEFINE"):
+        raise reader.unexpected("DEFINE")
+    reader.expect("DEFINE")
+    define: list[tuple[str, Expression]] = []
+    places: list[Position] = []
+    while True:
+        token = reader.identifier("a variable of the pattern")
+        reader.expect("AS")
+        define.append((token.text, parse_expression(reader)))
+        places.append(token.at)
+        if not reader.accept(","):
+            break
+    reader.expect(")")
+    return Match(
+        table, tuple(partition), tuple(order), tuple(measures), skip, pattern, within, tuple(define), at, tuple(places)
+    )
+
+
+def _order(reader: TokenReader) -> tuple[Expression, bool]:
+    expression = parse_expression(reader)
+    descending = reader.accept("DESC")
+    if not descending:
+        reader.accept("ASC")
+    if reader.sees("NULLS"):
+        raise refuse(reader.at, "NULLS FIRST and NULLS LAST are not supported")
+    return expression, descending
+
+
+def _measures(reader: TokenReader) -> list[tuple[Expression, str]]:
+    found: list[tuple[Expression, str]] = []
+    if not reader.accept("MEASURES"):
+        return found
+    while True:
+        expression = parse_expression(reader)
+        reader.expect("AS")
+        found.append((expression, reader.identifier("a name").text))
+        if not reader.accept(","):
+            return found
+
+
+def _rows_per_match(reader: TokenReader) -> None:
+    if reader.sees("ALL", "ROWS"):
+        raise refuse(reader.at, "ALL ROWS PER MATCH is not supported; use ONE ROW PER MATCH")
+    if reader.sees("ONE"):
+        reader.expect("ONE", "ROW", "PER", "MATCH")
+
+
+def _skip(reader: TokenReader) -> Skip:
+    at = reader.at
+    if not reader.accept("AFTER"):
+        return Skip("next", "", at)
+    reader.expect("MATCH", "SKIP")
+    if reader.accept("PAST"):
+        reader.expect("LAST", "ROW")
+        return Skip("past", "", at)
+    reader.expect("TO")
+    if reader.accept("NEXT"):
+        reader.expect("ROW")
+        return Skip("next", "", at)
+    if reader.sees("FIRST") and reader.peek(1).kind in ("name", "quoted") and reader.peek(1).word != "PATTERN":
+        reader.take()
+        token = reader.identifier("a variable of the pattern")
+        return Skip("first", token.text, token.at)
+    reader.accept("LAST")
+    token = reader.identifier("a variable of the pattern")
+    return Skip("last", token.text, token.at)
+
+
+def _pattern(reader: TokenReader) -> tuple[Quantified, ...]:
+    found: list[Quantified] = []
+    while not reader.accept(")"):
+        word = reader.token.word
+        if word == "|":
+            raise refuse(reader.at, "alternation ('|') is not supported in a pattern")
+        if word == "(":
+            raise refuse(reader.at, "groups in parentheses are not supported in a pattern")
+        if word == "PERMUTE":
+            raise refuse(reader.at, "PERMUTE is not supported in a pattern")
+        if word in ("{", "{-"):
+            raise refuse(reader.at, "exclusion ('{- -}') is not supported in a pattern")
+        if word == "$":
+            raise refuse(reader.at, "the anchor '$' is not supported in a pattern")
+        token = reader.identifier("a variable of the pattern")
+        found.append(_quantified(reader, token.text, token.at))
+    if not found:
+        raise refuse(reader.at, "the pattern has no variable")
+    return tuple(found)
+
+
+def _quantified(reader: TokenReader, name: str, at: Position) -> Quantified:
+    least, most = 1, 1
+    most_or_none: int | None = most
+    written = True
+    if reader.accept("*"):
+        least, most_or_none = 0, None
+    elif reader.accept("+"):
+        least, most_or_none = 1, None
+    elif reader.accept("?"):
+        least, most_or_none = 0, 1
+    elif reader.accept("{"):
+        least, most_or_none = _bounds(reader)
+    else:
+        written = False
+    reluctant = written and reader.accept("?")
+    return Quantified(name, least, most_or_none, reluctant, written, at)
+
+
+def _bounds(reader: TokenReader) -> tuple[int, int | None]:
+    at = reader.at
+    if reader.sees(","):
+        raise refuse(at, "'{,m}' is not accepted by Flink SQL; write {0,m}")
+    if reader.sees("-"):
+        raise refuse(at, "exclusion ('{- -}') is not supported in a pattern")
+    least = parse_count(reader, _MAX_REPETITIONS)
+    most: int | None = least
+    if reader.accept(","):
+        most = None if reader.sees("}") else parse_count(reader, _MAX_REPETITIONS)
+    reader.expect("}")
+    if most is not None and most < max(least, 1):
+        raise refuse(at, f"{{{least},{most}}} is not a quantifier: the second number must be at least the first and 1")
+    return least, most

@@ -1,0 +1,273 @@
+"""A trigger on one ticker: what it remembers between rows, and when it has a result. Pure.
+
+Every run has ``on_row`` for the newest row of a stream (``silent`` for rows before the registration, which must not
+fire), ``on_time`` for a watermark if it is ``timed`` (``at_ns`` is the time of the registration), ``oldest``, the
+sequence number of the oldest row that it needs, and ``dump`` and ``restore`` of its state as JSON values.
+
+A run knows nothing of delivery (cooldown, limits of an event, end of the trigger): see
+``dexorder_cep.delivery``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+from dexorder_cep.compiled import CompiledTrigger, PatternPlan, PlainPlan
+from dexorder_cep.matcher import START, Matcher
+from dexorder_cep.refusals import MAX_OFFSET
+from dexorder_cep.stages import WindowStage, WindowStep, start_stage
+from dexorder_cep.stream import Row
+
+TRIM_ROWS = 2 * MAX_OFFSET
+"""Derived rows that are kept before the oldest ones are looked at."""
+
+
+class RowsOfTicker(Protocol):
+    """Rows of a ticker, and the sequence number of the first of them."""
+
+    rows: list[Row]
+    base: int
+    ticker: str
+
+
+class Result(NamedTuple):
+    """Rows that a trigger has at one moment.
+
+    Attributes:
+        kind: ``match``, ``row`` (a condition holds) or ``resolved`` (it no longer does).
+        first: First row of the result, for the event's id.
+        last: Last row.
+        time_ns: Time of the result in the scale of ``ts``.
+        rows: Values of the columns.
+        emitted_by: ``row``, or ``watermark`` if the passing of time gave the result.
+    """
+
+    kind: str
+    first: Row
+    last: Row
+    time_ns: int
+    rows: tuple[tuple[Any, ...], ...]
+    emitted_by: str
+
+
+class PlainRun:
+    """Plain condition: fires when it becomes true (edge, once) or for every row (level).
+
+    ``latch`` is whether the condition holds and was seen to; None before the first row. With ``rearm`` it stays true
+    until the value is far enough behind the threshold. With ``level`` it is always false, so that every row that fits
+    differs.
+    """
+
+    __slots__ = ("_arms", "_plan", "_resolve", "_sticky", "latch", "test", "timed")
+
+    def __init__(self, trigger: CompiledTrigger) -> None:
+        assert isinstance(trigger.plan, PlainPlan)
+        self._plan = trigger.plan
+        self.test = trigger.plan.condition
+        self.timed = False
+        self._sticky = trigger.parameters.fire != "level"
+        self._resolve = trigger.parameters.resolve
+        self._arms = self._sticky and trigger.parameters.initial == "arm"
+        self.latch: bool | None = None if self._arms else False
+
+    @property
+    def oldest(self) -> int:
+        """No row is needed."""
+        return START
+
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
+        """Take a row."""
+        fits = self.test(row, stream.ticker)
+        if fits is self.latch:
+            return None
+        if silent:
+            if self._arms:
+                self.latch = fits
+            return None
+        return self.changed(stream, row, fits)
+
+    def changed(self, stream: RowsOfTicker, row: Row, fits: bool) -> Result | None:
+        """Take a row for which the condition is not what the latch says."""
+        known = self.latch
+        if fits:
+            if self._sticky:
+                self.latch = True
+            return None if known is None else self._result("row", stream, row)
+        if known and self._plan.rearmed is not None and not self._plan.rearmed(row, stream.ticker):
+            return None
+        self.latch = False
+        return self._result("resolved", stream, row) if known and self._resolve else None
+
+    def _result(self, kind: str, stream: RowsOfTicker, row: Row) -> Result:
+        values = self._plan.projection.values(row, stream.ticker)
+        return Result(kind, row, row, row[0], (values,), "row")
+
+    def missed(self, stream: RowsOfTicker, row: Row, silent: bool) -> Result | None:
+        """Take a row that does not fit, as a step before has dropped it."""
+        if self.latch is False:
+            return None
+        if silent:
+            self.latch = False
+            return None
+        return self.changed(stream, row, fits=False)
+
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
+        """Do nothing: a condition depends on rows only."""
+        return []
+
+    def dump(self) -> Any:
+        """Return the latch."""
+        return self.latch
+
+    def restore(self, state: Any) -> None:
+        """Take over a latch."""
+        self.latch = state
+
+
+class MatchRun:
+    """MATCH_RECOGNIZE."""
+
+    __slots__ = ("_matcher", "_plan", "timed")
+
+    def __init__(self, trigger: CompiledTrigger) -> None:
+        assert isinstance(trigger.plan, PatternPlan)
+        self._plan = trigger.plan
+        self._matcher = Matcher(trigger.plan.match)
+        self.timed = trigger.plan.match.within_ns > 0
+
+    @property
+    def oldest(self) -> int:
+        """First row of the oldest match, and rows before it for PREV."""
+        return self._matcher.oldest - self._plan.match.reach if self._matcher.oldest != START else START
+
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
+        """Take a row."""
+        found = self._matcher.on_row(stream, n, row)
+        return self._result(stream, found, "row") if found and not silent else None
+
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
+        """Take a watermark."""
+        found = self._matcher.on_time(stream, time_ns)
+        result = self._result(stream, found, "watermark") if found else None
+        return [result] if result is not None else []
+
+    def _result(self, stream: RowsOfTicker, found: Iterable[Any], emitted_by: str) -> Result | None:
+        ticker, plan = stream.ticker, self._plan
+        kept = [match for match in found if plan.keeps is None or plan.keeps(match.values, ticker)]
+        if not kept:
+            return None
+        rows = tuple(plan.projection.values(match.values, ticker) for match in kept)
+        first, last = kept[0], kept[-1]
+        ring, base = stream.rows, stream.base
+        return Result("match", ring[first.first - base], ring[last.after - 1 - base], first.time_ns, rows, emitted_by)
+
+    def dump(self) -> Any:
+        """Return the partial and the waiting matches; None if there are none."""
+        matcher = self._matcher
+        if matcher.oldest == START:
+            return None
+        return [matcher.partials, matcher.completed, matcher.minute, matcher.work]
+
+    def restore(self, state: Any) -> None:
+        """Take over matches."""
+        partials, completed, self._matcher.minute, self._matcher.work = state
+        self._matcher.partials = [(first, at, tuple(bounds)) for first, at, bounds in partials]
+        self._matcher.completed = [(first, after, tuple(bounds)) for first, after, bounds in completed]
+
+
+class DerivedRows:
+    """Rows that the steps of one trigger make of a ticker's rows; the pattern's rows."""
+
+    __slots__ = ("base", "rows", "ticker")
+
+    def __init__(self, ticker: str) -> None:
+        self.rows: list[Row] = []
+        self.base = 0
+        self.ticker = ticker
+
+
+class DerivedRun:
+    """Condition or pattern on derived rows: stages, and a run on what they give."""
+
+    __slots__ = ("_filtered", "_inner", "_rows", "_stages", "timed")
+
+    def __init__(self, trigger: CompiledTrigger, ticker: str) -> None:
+        self._stages = [start_stage(step) for step in trigger.plan.steps]
+        self._inner = PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger)
+        self._filtered = isinstance(trigger.plan, PlainPlan) and trigger.plan.filtered
+        self._rows = DerivedRows(ticker)
+        self.timed = self._inner.timed or any(isinstance(step, WindowStep) for step in trigger.plan.steps)
+
+    @property
+    def oldest(self) -> int:
+        """No row of the table is needed: the stages keep what they need."""
+        return START
+
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
+        """Take a row of the table."""
+        derived = self._derive(row, 0)
+        if derived is not None:
+            return self._step(derived, silent)
+        if self._filtered and isinstance(self._inner, PlainRun):
+            return self._inner.missed(self._rows, row, silent)
+        return None
+
+    def on_late(self, row: Row) -> None:
+        """Take a row that is late: windows that it belongs to and that have not ended count it, as in Flink."""
+        first = self._stages[0]
+        if isinstance(first, WindowStage):
+            first.push(row, self._rows.ticker)
+
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
+        """Take a watermark: windows end, WITHIN ends matches."""
+        found: list[Result] = []
+        for number, stage in enumerate(self._stages):
+            for window in stage.close(time_ns):
+                derived = self._derive(window, number + 1)
+                if derived is None:
+                    continue
+                result = self._step(derived, derived[0] <= at_ns)
+                if result is not None:
+                    found.append(result._replace(emitted_by="watermark"))
+        return found + self._inner.on_time(self._rows, time_ns, at_ns)
+
+    def _derive(self, row: Row, first: int) -> Row | None:
+        for stage in self._stages[first:]:
+            derived = stage.push(row, self._rows.ticker)
+            if derived is None:
+                return None
+            row = derived
+        return row
+
+    def _step(self, row: Row, silent: bool) -> Result | None:
+        rows = self._rows
+        n = rows.base + len(rows.rows)
+        rows.rows.append(row)
+        result = self._inner.on_row(rows, n, row, silent)
+        if len(rows.rows) > TRIM_ROWS:
+            cut = min(len(rows.rows) - 1, self._inner.oldest - rows.base)
+            if cut > TRIM_ROWS // 2:
+                del rows.rows[:cut]
+                rows.base += cut
+        return result
+
+    def dump(self) -> Any:
+        """Return the state of the stages and of the run."""
+        return [[stage.dump() for stage in self._stages], self._inner.dump(), self._rows.base, self._rows.rows]
+
+    def restore(self, state: Any) -> None:
+        """Take over a state."""
+        stages, inner, self._rows.base, rows = state
+        for stage, kept in zip(self._stages, stages, strict=True):
+            stage.restore(kept)
+        if inner is not None:
+            self._inner.restore(inner)
+        self._rows.rows = [tuple(row) for row in rows]
+
+
+def start_run(trigger: CompiledTrigger, ticker: str) -> PlainRun | MatchRun | DerivedRun:
+    """Return a run without any row."""
+    if trigger.plan.steps:
+        return DerivedRun(trigger, ticker)
+    return PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger)

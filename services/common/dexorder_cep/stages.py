@@ -1,0 +1,188 @@
+"""Derived rows: WHERE, OVER and windows before a trigger's own condition or pattern. Pure.
+
+A derived row is a tuple of its time, what identifies it (the id of the newest trade, or the end of its window), and its
+columns. A stage is the state of one step of a trigger on one ticker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from dexorder_cep.aggregates import Accumulator, WindowAggregate, add, empty, merge, of_values, result
+from dexorder_cep.code import Function
+from dexorder_cep.stream import MILLISECOND_NS, Row
+
+FIRST_SLOT = 2
+"""Slot of the first column of a derived row."""
+
+
+class OverColumn(NamedTuple):
+    """Column with OVER: an aggregate of the newest ``rows`` rows, or with ``lag`` the value ``rows`` rows before."""
+
+    aggregate: WindowAggregate
+    rows: int
+    lag: bool
+
+
+class RowStep(NamedTuple):
+    """SELECT over rows.
+
+    Attributes:
+        keeps: Its WHERE; None keeps every row.
+        over: Columns with OVER, which are appended to the row.
+        values: ``f(row, ticker)``: the columns of the derived row; None leaves the row as it is.
+        identity: Slot that identifies a row: the id of a trade; None for candles.
+    """
+
+    keeps: Function | None
+    over: tuple[OverColumn, ...]
+    values: Function | None
+    identity: int | None
+
+
+class WindowStep(NamedTuple):
+    """GROUP BY over windows of time; its rows are time, identity, window_start, window_end, aggregates.
+
+    Attributes:
+        kind: Kind of the windows.
+        slice_ns: Width of the slices of which windows consist: the size of TUMBLE, the slide of HOP, the step of
+            CUMULATE.
+        size_ns: Size of a window; of CUMULATE the largest one.
+        keeps: WHERE of the rows.
+        aggregates: Aggregates.
+    """
+
+    kind: Literal["TUMBLE", "HOP", "CUMULATE"]
+    slice_ns: int
+    size_ns: int
+    keeps: Function | None
+    aggregates: tuple[WindowAggregate, ...]
+
+
+Step: TypeAlias = RowStep | WindowStep
+
+
+class RowStage:
+    """State of a SELECT over rows: the values that OVER looks back at."""
+
+    def __init__(self, step: RowStep) -> None:
+        self._step = step
+        self._history: list[list[Any]] = [[] for _ in step.over]
+
+    def push(self, row: Row, ticker: str) -> Row | None:
+        """Return the derived row, or None if WHERE drops it."""
+        return self._derive(row, ticker, self._history)
+
+    def peek(self, row: Row, ticker: str) -> Row | None:
+        """Return what ``push`` would, and remember nothing: the row may still change."""
+        return self._derive(row, ticker, [list(each) for each in self._history])
+
+    def _derive(self, row: Row, ticker: str, history: list[list[Any]]) -> Row | None:
+        step = self._step
+        if step.keeps is not None and not step.keeps(row, ticker):
+            return None
+        identity = row[step.identity] if step.identity is not None else None
+        if step.over:
+            row = row + tuple(_over(*each, row, ticker) for each in zip(step.over, history, strict=True))
+        return row if step.values is None else (row[0], identity, *step.values(row, ticker))
+
+    def close(self, watermark_ns: int) -> list[Row]:
+        """Return no row: rows do not wait."""
+        return []
+
+    def dump(self) -> Any:
+        """Return the state as JSON values."""
+        return self._history
+
+    def restore(self, state: Any) -> None:
+        """Take over a state that ``dump`` returned."""
+        self._history = state
+
+
+def _over(column: OverColumn, history: list[Any], row: Row, ticker: str) -> Any:
+    """Add a row to the values that a column looks back at; return the column's value."""
+    argument = column.aggregate.argument
+    history.append(1 if argument is None else argument(row, ticker))
+    if len(history) > column.rows + column.lag:
+        del history[0]
+    if column.lag:
+        return history[0] if len(history) > column.rows else None
+    return of_values(column.aggregate, history)
+
+
+class WindowStage:
+    """State of windows: an accumulator for each aggregate and slice, by the start of the slice.
+
+    A row is in one slice. A window is read when the watermark passes its end, and a slice is dropped after the last of
+    its windows.
+    """
+
+    def __init__(self, step: WindowStep) -> None:
+        self._step = step
+        self._slices: dict[int, list[Accumulator]] = {}
+        self._closed_ns = -(2**63) // step.slice_ns * step.slice_ns
+
+    def push(self, row: Row, ticker: str) -> None:
+        """Add a row to its slice."""
+        step = self._step
+        if step.keeps is not None and not step.keeps(row, ticker):
+            return
+        start = row[0] - row[0] % step.slice_ns
+        if self._last_end(start) <= self._closed_ns:
+            return  # a late row whose windows have ended
+        accumulators = self._slices.get(start)
+        if accumulators is None:
+            accumulators = self._slices[start] = [empty(each) for each in step.aggregates]
+        for aggregate, state in zip(step.aggregates, accumulators, strict=True):
+            add(aggregate, state, 1 if aggregate.argument is None else aggregate.argument(row, ticker))
+
+    def close(self, watermark_ns: int) -> list[Row]:
+        """Return the windows that end by a watermark and were not returned before, oldest first."""
+        width = self._step.slice_ns
+        limit = (watermark_ns + MILLISECOND_NS) // width * width
+        if limit <= self._closed_ns or not self._slices:
+            return []
+        ends: set[int] = set()
+        for start in self._slices:
+            ends.update(range(max(start, self._closed_ns) + width, min(limit, self._last_end(start)) + 1, width))
+        found = [self._window(end) for end in sorted(ends)]
+        self._closed_ns = limit
+        for start in [each for each in self._slices if self._last_end(each) <= limit]:
+            del self._slices[start]
+        return found
+
+    def _last_end(self, start: int) -> int:
+        """Return the end of the last window that has a slice."""
+        step = self._step
+        if step.kind == "CUMULATE":
+            return start - start % step.size_ns + step.size_ns
+        return start + step.size_ns
+
+    def _window(self, end: int) -> Row:
+        step = self._step
+        first = end - step.size_ns
+        if step.kind == "CUMULATE":
+            first = (end - 1) - (end - 1) % step.size_ns
+        totals = [empty(each) for each in step.aggregates]
+        for start in range(first, end, step.slice_ns):
+            for aggregate, total, part in zip(step.aggregates, totals, self._slices.get(start, ()), strict=False):
+                merge(aggregate, total, part)
+        values = (result(each, total) for each, total in zip(step.aggregates, totals, strict=True))
+        return (end - MILLISECOND_NS, str(end), first, end, *values)
+
+    def dump(self) -> Any:
+        """Return the state as JSON values."""
+        return [self._closed_ns, sorted(self._slices.items())]
+
+    def restore(self, state: Any) -> None:
+        """Take over a state that ``dump`` returned."""
+        self._closed_ns, slices = state
+        self._slices = dict(slices)
+
+
+Stage: TypeAlias = RowStage | WindowStage
+
+
+def start_stage(step: Step) -> Stage:
+    """Return a stage without any row."""
+    return WindowStage(step) if isinstance(step, WindowStep) else RowStage(step)

@@ -1,0 +1,149 @@
+"""Series, streams and runs of the triggers of a ticker. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from dexorder_cep.compiled import CompiledTrigger
+from dexorder_cep.running import RunningCandles, RunningRun
+from dexorder_cep.runs import DerivedRun, MatchRun, PlainRun, start_run
+from dexorder_cep.stream import MILLISECOND_NS, NO_TIME, Stream
+
+SECOND_NS = 1_000_000_000
+Run: TypeAlias = PlainRun | MatchRun | DerivedRun
+Variant: TypeAlias = tuple[int, tuple[tuple[int, bool], ...]]
+"""Delay in milliseconds and order of rows of one time: the streams of a series differ in them."""
+
+
+@dataclass(slots=True)
+class StreamRuns:
+    """A stream and the runs on it, by trigger id.
+
+    Attributes:
+        plain: Conditions.
+        others: Patterns, and whatever takes derived rows.
+        timed: Those of both to which the passing of time matters.
+        running: Conditions on running candles, by period and whether they look back; of streams of trades only.
+    """
+
+    stream: Stream
+    plain: dict[str, PlainRun] = field(default_factory=dict)
+    others: dict[str, MatchRun | DerivedRun] = field(default_factory=dict)
+    timed: dict[str, Run] = field(default_factory=dict)
+    running: dict[tuple[int, bool], RunningCandles] = field(default_factory=dict)
+
+    def add(self, trigger_id: str, run: Run) -> None:
+        """Add a run."""
+        if isinstance(run, PlainRun):
+            self.plain[trigger_id] = run
+        else:
+            self.others[trigger_id] = run
+        if run.timed:
+            self.timed[trigger_id] = run
+
+    def remove(self, trigger_id: str) -> None:
+        """Remove the runs of a trigger."""
+        for runs in (self.plain, self.others, self.timed):
+            runs.pop(trigger_id, None)
+        for key, candles in list(self.running.items()):
+            candles.runs.pop(trigger_id, None)
+            if not candles.runs:
+                del self.running[key]
+
+    def running_of(self, compiled: CompiledTrigger, settled_ns: int) -> RunningCandles:
+        """Return the running candles of a trigger; closed ones that open before ``settled_ns`` are known."""
+        key = compiled.period_seconds, compiled.looks_back
+        if key not in self.running:
+            period_ns = compiled.period_seconds * SECOND_NS
+            self.running[key] = RunningCandles(period_ns, looks_back=key[1], settled_ns=settled_ns)
+        return self.running[key]
+
+    def dump(self) -> list[Any]:
+        """Return the state as JSON values."""
+        runs = {trigger_id: run.dump() for each in (self.plain, self.others) for trigger_id, run in each.items()}
+        return [self.stream.dump(), runs, [[*key, candles.dump()] for key, candles in self.running.items()]]
+
+    def restore(self, state: list[Any], compiled: Callable[[str], CompiledTrigger]) -> None:
+        """Take over a state that ``dump`` returned.
+
+        Args:
+            compiled: Returns a trigger by its id.
+        """
+        stream, runs, running = state
+        self.stream.restore(stream)
+        for trigger_id, kept in runs.items():
+            run = start_run(compiled(trigger_id), self.stream.ticker)
+            if kept is not None:
+                run.restore(kept)
+            self.add(trigger_id, run)
+        for period_seconds, looks_back, kept in running:
+            candles = RunningCandles(period_seconds * SECOND_NS, looks_back=looks_back)
+            candles.restore(kept)
+            for trigger_id, state_of_run in kept[-1].items():
+                candles.runs[trigger_id] = RunningRun(compiled(trigger_id), self.stream.ticker)
+                candles.runs[trigger_id].restore(state_of_run)
+            self.running[period_seconds, looks_back] = candles
+
+
+@dataclass(slots=True)
+class TickerSeries:
+    """Streams of a ticker's candles of one period, or of its trades.
+
+    Attributes:
+        settled_ns: Time before which all rows were fed.
+        since_ns: Time from which on they were fed without a gap.
+    """
+
+    ticker: str
+    period_seconds: int
+    settled_ns: int = NO_TIME
+    since_ns: int = NO_TIME
+    streams: dict[Variant, StreamRuns] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.on_stream((0 if self.period_seconds else 1, ()))
+
+    @property
+    def default(self) -> StreamRuns:
+        """The first stream, which has every row of the series."""
+        return next(iter(self.streams.values()))
+
+    def on_stream(self, variant: Variant) -> StreamRuns:
+        """Return the stream with a delay and an order, with the rows that the first one has."""
+        on_stream = self.streams.get(variant)
+        if on_stream is None:
+            delay_ms, order = variant
+            lead = (self.period_seconds * 1_000 - 1 if self.period_seconds else 0) - delay_ms
+            on_stream = self.streams[variant] = StreamRuns(Stream(self.ticker, lead * MILLISECOND_NS, order))
+            on_stream.stream.seed(next(iter(self.streams.values())).stream)
+        return on_stream
+
+    def dump(self) -> list[Any]:
+        """Return the state as JSON values."""
+        streams = [[variant, on_stream.dump()] for variant, on_stream in self.streams.items()]
+        return [self.period_seconds, self.settled_ns, self.since_ns, streams]
+
+    @classmethod
+    def restored(cls, ticker: str, state: list[Any], compiled: Callable[[str], CompiledTrigger]) -> TickerSeries:
+        """Return the series that ``dump`` described."""
+        period_seconds, settled_ns, since_ns, streams = state
+        series = cls(ticker, period_seconds, settled_ns, since_ns)
+        for (delay_ms, order), kept in streams:
+            variant = (delay_ms, tuple((slot, descending) for slot, descending in order))
+            series.on_stream(variant).restore(kept, compiled)
+        return series
+
+
+AllSeries: TypeAlias = Mapping[tuple[int, str], TickerSeries]
+"""Series by period and ticker."""
+
+
+def running_candles(series: AllSeries, ticker: str, period_seconds: int) -> Iterator[tuple[StreamRuns, RunningCandles]]:
+    """Yield the running candles of a ticker and period that look back at the closed ones, with their streams."""
+    trades = series.get((0, ticker))
+    for on_stream in list(trades.streams.values()) if trades else []:
+        candles = on_stream.running.get((period_seconds, True))
+        if candles is not None:
+            yield on_stream, candles

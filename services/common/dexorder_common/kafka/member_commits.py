@@ -1,0 +1,195 @@
+"""Topics that a member of a group reads, and its commits: those that follow from acks, and those that callers set.
+
+Only the member's thread uses the consumer; the queues are shared under the member's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from dexorder_common.kafka.client_errors import error_text
+from dexorder_common.kafka.commits import Commit
+from dexorder_common.kafka.group_commits import commit_now
+from dexorder_common.kafka.topic_queue import TopicQueue
+from dexorder_common.model.errors import SuiteError, Unavailable
+
+Place = tuple[str, int]
+"""Topic and partition."""
+_COMMIT_SECONDS = 3.0
+
+
+class NotAssigned(SuiteError):
+    """The partition is read by another member of the group, or by none."""
+
+
+class NotRead(Unavailable):
+    """The topic is no longer read here."""
+
+
+@dataclass(eq=False, slots=True)
+class TopicReading:
+    """One topic of a member.
+
+    Attributes:
+        wake: Called from the thread when records came, with the lock held.
+        ended: Called from the thread when the topic is no longer read, with the failure or None.
+    """
+
+    topic: str
+    queue: TopicQueue[Any]
+    wake: Callable[[], None]
+    ended: Callable[[SuiteError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    topic: str
+    wanted: Mapping[int, Commit]
+    done: Future[None]
+
+
+class MemberCommits:
+    """Commits of one member. All methods but `request` are for its thread.
+
+    Args:
+        lock: Guards ``topics`` and their queues.
+    """
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        topics: Mapping[str, TopicReading],
+        commit_seconds: float,
+        log: structlog.stdlib.BoundLogger,
+    ) -> None:
+        self._lock = lock
+        self._topics = topics
+        self._commit_seconds = commit_seconds
+        self._log = log
+        self._committing: dict[Place, Commit] | None = None
+        self._next_commit_s = 0.0
+        self._requests: deque[_Request] = deque()
+
+    def request(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
+        """Commit what a caller wants, and continue from there; any thread, with the lock held."""
+        done: Future[None] = Future()
+        self._requests.append(_Request(topic, wanted, done))
+        return done
+
+    def refuse(self, error: SuiteError) -> None:
+        """Refuse the requests that wait."""
+        with self._lock:
+            requests, self._requests = self._requests, deque()
+        for request in requests:
+            if request.done.set_running_or_notify_cancel():
+                request.done.set_exception(error)
+
+    def reset(self) -> None:
+        """Begin with a new consumer, which has no commit in progress."""
+        self._committing = None
+
+    def soon(self) -> None:
+        """Commit at the next step."""
+        self._next_commit_s = 0.0
+
+    def step(self, consumer: Consumer) -> None:
+        """Serve the requests, or commit what was acked if it is time."""
+        if self._requests:
+            self._serve_requests(consumer)
+        else:
+            self._commit_regularly(consumer)
+
+    def _positions(self, commits: Mapping[Place, Commit]) -> list[TopicPartition]:
+        positions = []
+        for (topic, partition), (offset, metadata) in commits.items():
+            reading = self._topics.get(topic)
+            epoch = -1 if reading is None else reading.queue.epoch(partition)
+            positions.append(position_of(topic, partition, offset, metadata, epoch=epoch))
+        return positions
+
+    def _note_committed(self, commits: Mapping[Place, Commit]) -> None:
+        with self._lock:
+            for (topic, partition), commit in commits.items():
+                if (reading := self._topics.get(topic)) is not None:
+                    reading.queue.committed({partition: commit})
+
+    def _commit_regularly(self, consumer: Consumer) -> None:
+        now_s = time.monotonic()
+        if self._committing is not None or now_s < self._next_commit_s:
+            return
+        self._next_commit_s = now_s + self._commit_seconds
+        with self._lock:
+            commits = {(t, p): c for t, r in self._topics.items() for p, c in r.queue.commits().items()}
+        if commits:
+            self._committing = commits
+            consumer.commit(offsets=self._positions(commits), asynchronous=True)
+
+    def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Take Kafka's answer to an asynchronous commit; partitions that failed are committed again later."""
+        commits, self._committing = self._committing or {}, None
+        failed = {(p.topic, p.partition) for p in partitions if p.error is not None}
+        if error is not None or failed:
+            self._log.warning("commit failed, will be retried", reason=error.str() if error else str(sorted(failed)))
+        if error is None:
+            self._note_committed({place: commit for place, commit in commits.items() if place not in failed})
+
+    def _serve_requests(self, consumer: Consumer) -> None:
+        # librdkafka could retry a commit in progress, which would then overwrite ours: wait for its answer first.
+        while self._requests and self._committing is None:
+            request = self._requests.popleft()
+            if request.done.set_running_or_notify_cancel():
+                try:
+                    self._set_offsets(consumer, request.topic, request.wanted)
+                except Exception as error:
+                    request.done.set_exception(error)
+                else:
+                    request.done.set_result(None)
+
+    def _set_offsets(self, consumer: Consumer, topic: str, wanted: Mapping[int, Commit]) -> None:
+        reading = self._topics.get(topic)
+        if reading is not None and (others := sorted(wanted.keys() - set(reading.queue.partitions))):
+            raise NotAssigned(f"partitions {others} are not assigned to this gateway")
+        commit_now(consumer, self._positions({(topic, p): c for p, c in wanted.items()}), _COMMIT_SECONDS)
+        if reading is not None:
+            with self._lock:
+                for partition, commit in wanted.items():
+                    reading.queue.restart(partition, commit)
+            self._log.info("offsets were set", topic=topic, partitions={p: c[0] for p, c in wanted.items()})
+
+    # ---- partitions that go away
+
+    def hand_over(self, consumer: Consumer, places: Iterable[Place]) -> None:
+        """Commit before partitions go to another member; after a failure it delivers some records again."""
+        commits = self.stop_delivering(places)
+        try:
+            if commits:
+                commit_now(consumer, self._positions(commits), _COMMIT_SECONDS)
+                self._note_committed(commits)
+        except BaseException as error:
+            self._log.warning("last commit failed, records will be delivered again", reason=error_text(error))
+
+    def stop_delivering(self, places: Iterable[Place]) -> dict[Place, Commit]:
+        """Return the last commits: with every ack that was accepted, as none is from now on."""
+        commits = {}
+        with self._lock:
+            for topic, partition in places:
+                if (reading := self._topics.get(topic)) is not None:
+                    commits.update({(topic, p): c for p, c in reading.queue.commits([partition]).items()})
+                    reading.queue.leave(partition)
+        return commits
+
+
+def position_of(topic: str, partition: int, offset: int, metadata: str = "", *, epoch: int) -> TopicPartition:
+    """Return an offset with the epoch of the record before it, by which Kafka tells a log that went back."""
+    if epoch < 0:
+        return TopicPartition(topic, partition, offset, metadata)
+    return TopicPartition(topic, partition, offset, metadata, leader_epoch=epoch)

@@ -1,0 +1,445 @@
+"""Declarations of the suite's Iceberg tables.
+
+Each table is one ``IcebergTable``: name, schema, key, version column, layout. Arrow schemas and Spark DDL are derived
+from it. A new table is one more declaration here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg import expressions
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso_microseconds
+from dexorder_common.model.udf import UDF_PREFIX
+
+NAMESPACE = "trading"
+MICROSECONDS = pa.timestamp("us", tz="UTC")
+"""Arrow type of every time in the tables."""
+
+_COMMON = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    # Prices do not repeat: a dictionary of 2 MiB, the default, costs as much CPU as all the rest, and is larger.
+    "write.parquet.dict-size-bytes": "65536",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+}
+_MERGE_ON_READ = {f"write.{action}.mode": "merge-on-read" for action in ("delete", "update", "merge")}
+# One instrument of many is read: row groups of other instruments are skipped by their bounds.
+_SMALL_ROW_GROUPS = {"write.parquet.row-group-size-bytes": str(1024 * 1024), "write.parquet.row-group-limit": "65536"}
+_OF_JAVA = ("write.parquet.row-group-size-bytes",)  # pyiceberg has another one, in rows
+# Batches are small and come from few tasks: a shuffle before the write costs more than the files it saves.
+_NO_SHUFFLE = {f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")}
+
+
+@dataclass(frozen=True)
+class IcebergTable:
+    """Declaration of a table.
+
+    Attributes:
+        name: With the namespace.
+        key: Columns that identify a row.
+        version: Integer columns, compared in order, null as 0: of two rows with one key, the one with the larger
+            values is kept. Empty if rows with one key are copies, of which the first is kept.
+        partitions: Used when the table is created; an existing table keeps its own, also for ``order`` and
+            ``properties``. Of ``schema`` it gets the optional columns that it lacks.
+    """
+
+    name: str
+    schema: Schema
+    key: tuple[str, ...]
+    version: tuple[str, ...] = ()
+    partitions: PartitionSpec = UNPARTITIONED_PARTITION_SPEC
+    order: SortOrder = UNSORTED_SORT_ORDER
+    properties: dict[str, str] = field(default_factory=lambda: dict(_COMMON))
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """Arrow schema of a row."""
+        return pa.schema([_arrow_field(each) for each in self.schema.fields])
+
+    @property
+    def order_columns(self) -> tuple[str, ...]:
+        """Columns by which rows are sorted in files: those of ``order``, else the key."""
+        ordered = (self.schema.find_column_name(each.source_id) or "" for each in self.order.fields)
+        return tuple(ordered) or self.key
+
+    @property
+    def ddl(self) -> str:
+        """Columns of a row as Spark DDL."""
+        return spark_ddl(self.arrow)
+
+    def rows(self, found: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+        """Return rows as dictionaries of the declared columns that ``found`` has; times are microseconds as int.
+
+        Reading times as integers is several times faster than as datetimes.
+        """
+        columns = [_with_integer_times(each) for each in self.arrow if each.name in found.schema.names]
+        rows: list[dict[str, Any]] = found.select([c.name for c in columns]).cast(pa.schema(columns)).to_pylist()
+        return rows
+
+    def load(self, catalog: Catalog) -> Table | None:
+        """Return the table, or None if it does not exist."""
+        try:
+            return catalog.load_table(self.name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+
+    def load_or_create(self, catalog: Catalog) -> Table:
+        """Return the table with all optional columns; create it and its namespace if they do not exist."""
+        table = self.load(catalog)
+        if table is not None:
+            return self._evolved(table)
+        catalog.create_namespace_if_not_exists(NAMESPACE)
+        return catalog.create_table_if_not_exists(
+            self.name,
+            self.schema,
+            partition_spec=self.partitions,
+            sort_order=self.order,
+            properties=dict(self.properties),  # pyiceberg removes the format version from it
+        )
+
+    def _evolved(self, table: Table) -> Table:
+        """Add the columns and properties that an earlier release did not declare, and set the docs of today."""
+        if new := {k: v for k, v in self.properties.items() if k not in table.properties and k != "format-version"}:
+            with table.transaction() as change_of_properties:
+                change_of_properties.set_properties(new)
+        present = {each.name: each for each in table.schema().fields}
+        missing = [each for each in self.schema.fields if each.name not in present and each.optional]
+        if missing:
+            with table.update_schema() as change:
+                for each in missing:
+                    change.add_column(each.name, each.field_type, each.doc)
+                for each in self.schema.fields:
+                    if each.name in present and each.doc != present[each.name].doc:
+                        change.update_column(each.name, doc=each.doc)
+        return table
+
+
+def writable(metadata: TableMetadata) -> TableMetadata:
+    """Return the metadata without the properties for Iceberg's Java, of which pyiceberg's writer warns."""
+    known = {key: value for key, value in metadata.properties.items() if key not in _OF_JAVA}
+    return metadata.model_copy(update={"properties": known})
+
+
+def present_columns(table: Table, names: Iterable[str]) -> tuple[str, ...]:
+    """Return those columns that a table has; one of an earlier release may lack optional ones."""
+    return tuple(name for name in names if name in table.schema().column_names)
+
+
+def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of ``OHLC`` that belong to a series and open in ``span``."""
+    made: Any = expressions  # its constructors' annotations do not cover (column, value)
+    rows: BooleanExpression = made.And(
+        made.EqualTo("ticker", series.ticker),
+        made.EqualTo("period_seconds", series.period_seconds),
+        *_within("open_time", span),
+    )
+    return rows
+
+
+def trades_in(ticker: str, span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of ``TICKS`` that belong to an instrument and took place in ``span``."""
+    made: Any = expressions
+    rows: BooleanExpression = made.And(made.EqualTo("ticker", ticker), *_within("time", span))
+    return rows
+
+
+def received_in(span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of ``TICKERS`` that were received in ``span``."""
+    made: Any = expressions
+    rows: BooleanExpression = made.And(*_within("received_at", span))
+    return rows
+
+
+def _within(column: str, span: TimeRange) -> tuple[BooleanExpression, BooleanExpression]:
+    made: Any = expressions
+    first, end = iso_microseconds(span.start_ns), iso_microseconds(span.end_ns)
+    return made.GreaterThanOrEqual(column, first), made.LessThan(column, end)
+
+
+_ARROW_TYPES: dict[type[IcebergType], pa.DataType] = {
+    StringType: pa.string(),
+    BinaryType: pa.binary(),
+    BooleanType: pa.bool_(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    DoubleType: pa.float64(),
+    TimestamptzType: MICROSECONDS,
+}
+_DDL_TYPES = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float64(): "double",
+    MICROSECONDS: "timestamp",
+}
+
+
+def spark_ddl(columns: pa.Schema) -> str:
+    """Return an Arrow schema as Spark DDL; nullability is not expressed."""
+    return ", ".join(f"`{each.name}` {_ddl_type(each.type)}" for each in columns)
+
+
+def _ddl_type(kind: pa.DataType) -> str:
+    if isinstance(kind, pa.StructType):
+        return f"struct<{', '.join(f'`{each.name}`: {_ddl_type(each.type)}' for each in kind)}>"
+    if isinstance(kind, pa.MapType):
+        return f"map<{_ddl_type(kind.key_type)}, {_ddl_type(kind.item_type)}>"
+    if isinstance(kind, pa.ListType):
+        return f"array<{_ddl_type(kind.value_type)}>"
+    return _DDL_TYPES[kind]
+
+
+def _arrow_field(column: NestedField) -> pa.Field[Any]:
+    return pa.field(column.name, _arrow_type(column.field_type), not column.required)
+
+
+def _arrow_type(kind: IcebergType) -> pa.DataType:
+    if isinstance(kind, StructType):
+        return pa.struct([_arrow_field(each) for each in kind.fields])
+    if isinstance(kind, ListType):
+        return pa.list_(_arrow_field(kind.element_field))
+    if isinstance(kind, MapType):
+        return pa.map_(_arrow_type(kind.key_type), _arrow_field(kind.value_field))  # type: ignore[call-overload, no-any-return]
+    return _ARROW_TYPES[type(kind)]
+
+
+def _with_integer_times(column: pa.Field[Any]) -> pa.Field[Any]:
+    return pa.field(column.name, _integer_type(column.type))
+
+
+def _integer_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.StructType):
+        return pa.struct([_with_integer_times(each) for each in kind])
+    if isinstance(kind, pa.ListType):
+        return pa.list_(_with_integer_times(kind.value_field))
+    return pa.int64() if pa.types.is_timestamp(kind) else kind
+
+
+# Field ids are stored in existing tables: never change them.
+
+
+def _required(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    return NestedField(number, name, kind, required=True, doc=doc)
+
+
+def _optional(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    return NestedField(number, name, kind, required=False, doc=doc)
+
+
+OHLC = IcebergTable(
+    f"{NAMESPACE}.ohlc",
+    Schema(
+        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        _required(2, "period_seconds", IntegerType(), "candle period in seconds"),
+        _required(3, "open_time", TimestamptzType(), "first moment of the candle, on the period's grid"),
+        _required(4, "open", DoubleType()),
+        _required(5, "high", DoubleType()),
+        _required(6, "low", DoubleType()),
+        _required(7, "close", DoubleType()),
+        _required(8, "volume", DoubleType(), "in units of the base currency"),
+        _optional(9, "quote_volume", DoubleType(), "in units of the quote currency, where the exchange gives it"),
+        _optional(10, "trades", LongType(), "number of trades, where the exchange gives it"),
+        _required(11, "fetched_at", TimestamptzType(), "when the exchange answered, by the ingestor's clock"),
+        _optional(12, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
+        _optional(13, "page", IntegerType(), "number of the page in its dispatch; the larger one stays"),
+        identifier_field_ids=[1, 2, 3],
+    ),
+    key=("ticker", "period_seconds", "open_time"),
+    version=("dispatch", "page"),
+    partitions=PartitionSpec(
+        PartitionField(3, 1000, MonthTransform(), "open_time_month"),
+        PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),
+    ),
+    order=SortOrder(*(SortField(number, IdentityTransform()) for number in (1, 2, 3))),
+    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE,
+)
+"""Candles."""
+
+TICKS = IcebergTable(
+    f"{NAMESPACE}.ticks",
+    Schema(
+        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        _required(2, "trade_id", StringType(), "the exchange's id of the trade, unique within a ticker"),
+        _required(3, "time", TimestamptzType(), "when it was traded, by the exchange's clock"),
+        _required(4, "price", DoubleType(), "in units of the quote currency"),
+        _required(5, "amount", DoubleType(), "in units of the base currency"),
+        _optional(6, "side", StringType(), "the taker's: buy or sell; null where the exchange does not say"),
+        _optional(7, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
+        _required(8, "dispatch", LongType(), "number of the dispatch that brought the row"),
+        identifier_field_ids=[1, 2],
+    ),
+    key=("ticker", "trade_id"),
+    partitions=PartitionSpec(
+        PartitionField(3, 1000, DayTransform(), "time_day"),
+        PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),
+    ),
+    order=SortOrder(*(SortField(number, IdentityTransform()) for number in (1, 3, 2))),
+    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE | _SMALL_ROW_GROUPS,
+)
+"""Trades."""
+
+TICKERS = IcebergTable(
+    f"{NAMESPACE}.tickers",
+    Schema(
+        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        _required(2, "time", TimestamptzType(), "moment of the snapshot, by the exchange's clock where it gives one"),
+        _optional(3, "last", DoubleType(), "price of the last trade"),
+        _optional(4, "bid", DoubleType(), "best bid"),
+        _optional(5, "ask", DoubleType(), "best ask"),
+        _optional(6, "bid_size", DoubleType(), "amount at the best bid, in units of the base currency"),
+        _optional(7, "ask_size", DoubleType(), "amount at the best ask, in units of the base currency"),
+        _optional(8, "open", DoubleType(), "price 24 hours before"),
+        _optional(9, "high", DoubleType(), "highest price of the last 24 hours"),
+        _optional(10, "low", DoubleType(), "lowest price of the last 24 hours"),
+        _optional(11, "base_volume", DoubleType(), "amount of the last 24 hours in units of the base currency"),
+        _optional(12, "quote_volume", DoubleType(), "amount of the last 24 hours in units of the quote currency"),
+        _optional(13, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
+        _required(14, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
+        _required(15, "page", IntegerType(), "number of the record in its dispatch; the larger one stays"),
+        identifier_field_ids=[1, 2],
+    ),
+    key=("ticker", "time"),
+    version=("dispatch", "page"),
+    partitions=PartitionSpec(PartitionField(2, 1000, DayTransform(), "time_day")),
+    order=SortOrder(*(SortField(number, IdentityTransform()) for number in (2, 1))),
+    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE,
+)
+"""Snapshots of the state of markets."""
+
+COVERAGE = IcebergTable(
+    f"{NAMESPACE}.coverage",
+    Schema(
+        _required(1, "ticker", StringType()),
+        _required(2, "period_seconds", IntegerType()),
+        _required(3, "start_time", TimestamptzType(), "first moment that is settled"),
+        _required(4, "end_time", TimestamptzType(), "first moment after it"),
+        _required(5, "rows", LongType(), "candles inside"),
+        _required(
+            6,
+            "empty",
+            ListType(
+                11,
+                StructType(
+                    _required(12, "start_time", TimestamptzType()),
+                    _required(13, "end_time", TimestamptzType()),
+                ),
+                element_required=True,
+            ),
+            "ranges verified to hold no candle",
+        ),
+        _required(7, "evidence", StringType(), "proofs of the range, as JSON; page if there are none"),
+        _required(8, "fetched_at", TimestamptzType()),
+        _required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
+        _optional(10, "dispatch", LongType(), "number of the dispatch that settled the range"),
+    ),
+    key=("ticker", "period_seconds", "start_time", "end_time", "dispatch"),
+)
+"""Settled ranges. ``lake/coverage.py`` has the row."""
+
+RETRACTIONS = IcebergTable(
+    f"{NAMESPACE}.coverage_retractions",
+    Schema(
+        _required(1, "ticker", StringType()),
+        _required(2, "period_seconds", IntegerType()),
+        _required(3, "start_time", TimestamptzType(), "first moment that is no longer settled"),
+        _required(4, "end_time", TimestamptzType(), "first moment after it"),
+        _required(5, "reason", StringType()),
+        _required(6, "retracted_at", TimestamptzType()),
+        _optional(7, "dispatch", LongType(), "pages of dispatches with a smaller number claim nothing inside"),
+    ),
+    key=("ticker", "period_seconds", "start_time", "end_time", "dispatch", "retracted_at"),
+)
+"""Coverage that no longer holds. ``lake/coverage.py`` has the row. The relay creates it with the first retraction."""
+
+DEAD_LETTERS = IcebergTable(
+    f"{NAMESPACE}.dead_letters",
+    Schema(
+        _required(1, "source", StringType(), "address of the source.v1 server"),
+        _required(2, "partition", IntegerType()),
+        _required(3, "offset", LongType()),
+        _required(4, "reason", StringType()),
+        _optional(5, "key", StringType()),
+        _required(6, "headers", MapType(11, StringType(), 12, StringType(), value_required=True)),
+        _optional(7, "payload", BinaryType()),
+        _required(8, "seen_at", TimestamptzType()),
+    ),
+    key=("source", "partition", "offset"),
+)
+"""Records that could not be used, unchanged."""
+
+
+def _values(number: int, name: str, kind: IcebergType, doc: str) -> NestedField:
+    value = MapType(number + 10, StringType(), number + 11, kind, value_required=True)
+    return _required(number, name, value, doc)
+
+
+_UDF_SCHEMA = Schema(
+    _required(1, "sequence", LongType(), "number of the row in this table, from 0, in the order of the output"),
+    _required(2, "time", TimestamptzType(), "time of the point"),
+    _optional(3, "ticker", StringType(), "tag ticker, where the point has it"),
+    _optional(4, "period", StringType(), "tag period, where the point has it"),
+    _required(5, "name", StringType(), "name of the point or of its batch"),
+    _required(6, "group", StringType(), "group of the point: its dimensions, k=v,k2=v2"),
+    _optional(7, "batch_time", TimestamptzType(), "end of the batch in which the point came; null outside a batch"),
+    _values(8, "tags", StringType(), "all tags"),
+    _values(9, "doubles", DoubleType(), "fields that are double"),
+    _values(10, "ints", LongType(), "fields that are integers"),
+    _values(11, "strings", StringType(), "fields that are text"),
+    _values(12, "bools", BooleanType(), "fields that are true or false"),
+    identifier_field_ids=[1],
+)
+
+
+def udf_table(name: str) -> IcebergTable:
+    """Return the table with the output of a UDF. Fields are in a map for each type, so a new field changes nothing."""
+    return IcebergTable(
+        f"{NAMESPACE}.{UDF_PREFIX}{name}",
+        _UDF_SCHEMA,
+        key=("sequence",),
+        partitions=PartitionSpec(PartitionField(2, 1000, MonthTransform(), "time_month")),
+        order=SortOrder(*(SortField(number, IdentityTransform()) for number in (3, 4, 2, 1))),
+        properties=_COMMON | _NO_SHUFFLE,
+    )
+
+
+def udf_tables(catalog: Catalog) -> list[IcebergTable]:
+    """Return the tables of all UDFs that the catalog has, also of those that no longer run."""
+    try:
+        found = sorted(str(name[-1]) for name in catalog.list_tables(NAMESPACE))
+    except NoSuchNamespaceError:
+        return []
+    return [udf_table(name.removeprefix(UDF_PREFIX)) for name in found if name.startswith(UDF_PREFIX)]

@@ -1,0 +1,197 @@
+"""TCP proxy in front of a bound ZeroMQ socket, so that no connection breaks inside libzmq.
+
+libzmq 4.3.5 aborts its process when a connection breaks that it has stopped reading and a heartbeat of either side
+follows (docs/decisions/0018). Peers connect to the proxy, and the proxy connects to libzmq on loopback and copies bytes
+in both directions. When a peer has gone, libzmq reads its last byte and then the end of the stream. A peer that sends
+faster than libzmq reads has to wait, as it would without the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from asyncio import Transport
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import structlog
+import uvloop
+import zmq
+
+from dexorder_common.config import split_address
+
+log = structlog.get_logger(__name__)
+_INNER_HOST = "127.0.0.1"  # not a Unix socket: on one libzmq aborts when it is out of file descriptors
+_BACKLOG = 1_024
+_KEEPALIVE_S = 5
+_SILENT_S = 20
+"""Seconds without a TCP acknowledgement after which a peer's connection is closed."""
+_DRAIN_SECONDS = 1.0
+_PEER_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1_000),  # keepalive waits while bytes are in flight
+)
+
+
+class ZmqTcpProxy:
+    """Proxy of any number of sockets of one process, served by its own thread; `zmq_tcp_proxy` creates it."""
+
+    def __init__(self) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._closing = asyncio.Event()
+        self._inner_ports: dict[str, int] = {}
+        self._servers: list[asyncio.AbstractServer] = []
+        self._peers: set[_PeerSide] = set()
+        self._thread = threading.Thread(target=self._run, name="zmq-tcp-proxy", daemon=True)
+        self._thread.start()
+
+    def bind(self, sock: zmq.Socket[Any], listen: str) -> str:
+        """Accept peers at ``listen``, ``tcp://host:port``, and connect them to ``sock``.
+
+        If this proxy listens there already, only peers that connect from now on reach ``sock``.
+
+        Returns:
+            The address that peers connect to; port 0 takes a free port.
+
+        Raises:
+            OSError: The address can't be bound.
+        """
+        sock.setsockopt(zmq.BACKLOG, _BACKLOG)
+        inner_port = sock.bind_to_random_port(f"tcp://{_INNER_HOST}")
+        if listen in self._inner_ports:
+            self._inner_ports[listen] = inner_port
+            return listen
+        bound = _listening(listen)
+        address = f"{listen.rpartition(':')[0]}:{bound.getsockname()[1]}"
+        self._inner_ports[address] = inner_port
+        asyncio.run_coroutine_threadsafe(self._serve(bound, address), self._loop).result()
+        return address
+
+    def close(self) -> None:
+        """Stop the proxy after its sockets are closed; bytes that they sent last still go out."""
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    async def _serve(self, bound: socket.socket, address: str) -> None:
+        server = await self._loop.create_server(
+            lambda: _PeerSide(self._peers, lambda: self._inner_ports[address]), sock=bound
+        )
+        self._servers.append(server)
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._until_closed())
+        finally:
+            self._loop.close()
+
+    async def _until_closed(self) -> None:
+        await self._closing.wait()
+        for server in self._servers:
+            server.close()
+        deadline_s = self._loop.time() + _DRAIN_SECONDS
+        while self._peers and self._loop.time() < deadline_s:  # noqa: ASYNC110 - libzmq closes them one by one
+            await asyncio.sleep(0.01)
+        for peer in self._peers:
+            peer.transport.abort()
+        await asyncio.sleep(0)
+
+
+def zmq_tcp_proxy() -> closing[ZmqTcpProxy]:
+    """Run a proxy until the block ends; its sockets and their context are closed inside the block."""
+    return closing(ZmqTcpProxy())
+
+
+def _listening(listen: str) -> socket.socket:
+    try:
+        host, port = split_address(listen)
+        address = "0.0.0.0" if host == "*" else host, port  # noqa: S104 - the settings have to permit it
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=family == socket.AF_INET6)
+    except (OSError, ValueError) as error:
+        raise OSError(f"can't listen on {listen}: {error}") from error
+
+
+class _Side(asyncio.Protocol):
+    """One of the two connections of a peer: it writes the bytes that arrive to the other one."""
+
+    transport: Transport
+    other: _Side | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if (target := self._target()) is not None:
+            target.write(data)
+
+    def pause_writing(self) -> None:
+        if (target := self._target()) is not None:
+            target.pause_reading()
+
+    def resume_writing(self) -> None:
+        if (target := self._target()) is not None:
+            target.resume_reading()
+
+    def _target(self) -> Transport | None:
+        return None if self.other is None or self.other.transport.is_closing() else self.other.transport
+
+
+class _PeerSide(_Side):
+    """The connection that a peer has opened; ``inner_port`` returns the port on which libzmq listens."""
+
+    def __init__(self, peers: set[_PeerSide], inner_port: Callable[[], int]) -> None:
+        self._peers = peers
+        self._inner_port = inner_port
+        self._early: list[bytes] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self._peers.add(self)
+        for level, option, value in _PEER_OPTIONS:
+            transport.get_extra_info("socket").setsockopt(level, option, value)
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(lambda: _InnerSide(self), _INNER_HOST, self._inner_port())
+        except OSError as error:
+            log.warning("connection of a peer refused: the socket is not reachable", reason=str(error))
+            self.transport.abort()
+
+    def join(self, inner: _InnerSide) -> None:
+        """Connect both sides and pass on the bytes that arrived early."""
+        self.other = inner
+        inner.transport.writelines(self._early)
+        self._early.clear()
+        if self.transport.is_closing():
+            inner.transport.write_eof()
+        else:
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None:
+            self._early.append(data)
+            self.transport.pause_reading()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._peers.discard(self)
+        if (target := self._target()) is not None:
+            target.write_eof()
+            target.resume_reading()  # bytes read from now on are dropped
+
+
+class _InnerSide(_Side):
+    """Our connection to libzmq. libzmq ends it; if we did, libzmq could abort the process."""
+
+    def __init__(self, peer: _PeerSide) -> None:
+        self.other = self._peer = peer
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self._peer.join(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._peer.transport.close()

@@ -1,0 +1,111 @@
+"""Prometheus metrics of gRPC calls, with the names that go-grpc-prometheus uses, and their endpoint."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    Histogram,
+    Info,
+    Metric,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+from dexorder_common.config import split_address
+from dexorder_common.model.errors import Code
+
+_BOUNDS = tuple(float(bound) for bound in Histogram.DEFAULT_BUCKETS)
+_LABELS = ("grpc_type", "grpc_service", "grpc_method")
+_LE = [*(str(bound) for bound in _BOUNDS[:-1]), "+Inf"]
+
+
+class CallTally:
+    """Counts of the calls of one method: plain numbers, for speed. For the server's event loop."""
+
+    __slots__ = ("buckets", "handled", "received", "seconds", "sent", "started")
+
+    def __init__(self) -> None:
+        self.started = self.received = self.sent = 0
+        self.handled: dict[Code, int] = {}
+        self.buckets = [0] * len(_BOUNDS)  # ended calls by the smallest bound that their seconds do not exceed
+        self.seconds = 0.0
+
+    def end(self, code: Code, seconds: float) -> None:
+        """Count the end of a call."""
+        self.handled[code] = self.handled.get(code, 0) + 1
+        self.buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+
+class CallMetrics:
+    """Collector of the calls of one server; labels grpc_type, grpc_service, grpc_method (and grpc_code)."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._tallies: dict[tuple[str, str, str], CallTally] = {}
+        registry.register(self)
+
+    def tally(self, labels: tuple[str, str, str]) -> CallTally:
+        """Return the counts of one method."""
+        return self._tallies.setdefault(labels, CallTally())
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics' names for the registry, which refuses a second server."""
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics for the registry, in the endpoint's thread."""
+        tallies = list(self._tallies.items())
+        started = CounterMetricFamily("grpc_server_started", "RPCs started.", labels=_LABELS)
+        handled = CounterMetricFamily("grpc_server_handled", "RPCs completed.", labels=[*_LABELS, "grpc_code"])
+        received = CounterMetricFamily("grpc_server_msg_received", "Messages received.", labels=_LABELS)
+        sent = CounterMetricFamily("grpc_server_msg_sent", "Messages sent.", labels=_LABELS)
+        seconds = HistogramMetricFamily("grpc_server_handling_seconds", "Time to complete an RPC.", labels=_LABELS)
+        for labels, tally in tallies:
+            started.add_metric(labels, tally.started)
+            received.add_metric(labels, tally.received)
+            sent.add_metric(labels, tally.sent)
+            for code, count in list(tally.handled.items()):
+                handled.add_metric([*labels, code.name], count)
+            cumulative = accumulate(list(tally.buckets))
+            seconds.add_metric(labels, list(zip(_LE, cumulative, strict=True)), tally.seconds)
+        yield from (started, handled, received, sent, seconds)
+
+
+@contextmanager
+def metrics_endpoint(listen: str, registry: CollectorRegistry) -> Iterator[str]:
+    """Serve the registry at ``http://listen/metrics`` from a thread, unless ``listen`` is empty; yield its address.
+
+    The metrics of the process are added: ``process_*``, ``python_*`` and ``dexorder_build_info``.
+    """
+    if not listen:
+        yield ""
+        return
+    host, port = split_address(listen)
+    _add_process(registry)
+    server, thread = start_http_server(port, addr=host, registry=registry)
+    try:
+        yield f"{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _add_process(registry: CollectorRegistry) -> None:
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    try:
+        number = version("dexorder")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        number = "unknown"
+    Info("dexorder_build", "Version of the package.", registry=registry).info({"version": number})

@@ -1,0 +1,226 @@
+"""Answers to questions about coverage: known ranges, the pages behind them, the result of a verification. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dexorder_common.model.history import Progress, RequestRecord, RequestStatus, range_json
+from dexorder_common.model.periods import count_periods
+from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_common.model.times import iso
+from dexorder_common.model.values import ValueComparison
+
+
+class CoverageKind(StrEnum):
+    """Content of each period of a range: a row, the proof that there is no candle, or nothing known.
+
+    A candle of a PROVISIONAL range may still turn up: its absence was queried too early, or too briefly.
+    """
+
+    ROWS = "rows"
+    EMPTY = "empty"
+    PROVISIONAL = "provisional"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CoverageRange:
+    """A half-open range of one kind."""
+
+    span: TimeRange
+    kind: CoverageKind
+
+    def as_json(self, period_seconds: int) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"kind": str(self.kind), **range_json(self.span), "periods": count_periods(self.span, period_seconds)}
+
+
+def known_ranges(
+    covered: Iterable[TimeRange], empty: Iterable[TimeRange], provisional: Iterable[TimeRange] = ()
+) -> list[CoverageRange]:
+    """Return covered ranges, their verified-empty part and the provisional part of that, by kind, in time order."""
+    covered = list(covered)
+    rows = subtract(covered, empty)
+    absent = subtract(covered, rows)
+    final = subtract(absent, provisional)
+    kinds = [
+        (CoverageKind.ROWS, rows),
+        (CoverageKind.EMPTY, final),
+        (CoverageKind.PROVISIONAL, subtract(absent, final)),
+    ]
+    return sorted(CoverageRange(span, kind) for kind, spans in kinds for span in spans)
+
+
+@dataclass(frozen=True, slots=True)
+class CoveragePage:
+    """A row of ``trading.coverage`` and the part of it that no longer counts.
+
+    ``dexorder_common/lake/coverage.py`` describes the other fields.
+
+    Attributes:
+        retracted: Parts that were retracted later.
+    """
+
+    span: TimeRange
+    rows: int
+    empty: tuple[TimeRange, ...]
+    evidence: str
+    fetched_ns: int
+    committed_ns: int
+    retracted: tuple[TimeRange, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values, with times as UTC text."""
+        return {
+            "kind": "page",
+            **range_json(self.span),
+            "rows": self.rows,
+            "empty": list(map(range_json, self.empty)),
+            "evidence": self.evidence,
+            "fetched_at": iso(self.fetched_ns),
+            "committed_at": iso(self.committed_ns),
+            "retracted": list(map(range_json, self.retracted)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Coverage of one series.
+
+    Attributes:
+        known: Ranges of kinds rows, empty and provisional in time order; adjacent ranges differ in kind.
+        pages: Rows of the coverage table behind them, by start; only if requested.
+    """
+
+    ticker: str
+    period_seconds: int
+    known: tuple[CoverageRange, ...]
+    pages: tuple[CoveragePage, ...] = ()
+
+    def whole(self, since_ns: int | None = None, until_ns: int | None = None) -> list[CoverageRange]:
+        """Return the ranges with the holes as kind missing: between them, and out to the given ends."""
+        spans = [each.span for each in self.known]
+        ends = [*(span.start_ns for span in spans[:1]), *(span.end_ns for span in spans[-1:])]
+        start_ns = since_ns if since_ns is not None else min(ends, default=until_ns)
+        end_ns = until_ns if until_ns is not None else max(ends, default=start_ns)
+        if start_ns is None or end_ns is None or end_ns < start_ns:
+            return list(self.known)
+        holes = subtract([TimeRange(start_ns, end_ns)], spans)
+        return sorted([*self.known, *(CoverageRange(hole, CoverageKind.MISSING) for hole in holes)])
+
+    def periods(self, ranges: Iterable[CoverageRange]) -> dict[CoverageKind, int]:
+        """Return the number of periods of each kind."""
+        counts = dict.fromkeys(CoverageKind, 0)
+        for each in ranges:
+            counts[each.kind] += count_periods(each.span, self.period_seconds)
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationProgress:
+    """Progress of a verification.
+
+    Attributes:
+        windows: Number of windows; 0 until it is known.
+        lost_periods: Periods that seem lost so far; they are checked again before they are reported.
+        request_id: The request that the verification waits for now; empty if it does not wait for any.
+        request: Progress of that request.
+    """
+
+    windows: int
+    checked_windows: int
+    rows: int
+    lost_periods: int
+    request_id: str = ""
+    request: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationResult:
+    """Differences between the table and its coverage. Lists have at most 10,000 ranges; the counts cover all of them.
+
+    Attributes:
+        checked: From the first to the last period that coverage or the table has; None if they have none.
+        rows: Rows of the series.
+        row_periods: Periods that coverage claims as rows.
+        empty_periods: Periods that coverage claims as verified empty.
+        lost: Ranges claimed as rows that have no row.
+        unexpected: Ranges claimed as empty that have a row.
+        duplicates: Periods with more than one row.
+        surplus_rows: Rows beyond the first of a period.
+        off_grid: Periods in which these rows are.
+        off_grid_rows: Rows whose open time is not on the period's grid.
+        unclaimed_periods: Periods with a row that coverage does not claim; not a fault.
+        repairs: Ids of the requests that this verification submitted to fetch ranges again.
+        repaired_periods: Lost periods that these requests fetch.
+        removed_rows: Unexpected, surplus and off-grid rows that this verification removed.
+        values: Comparison of the values with the exchange; None if it was not requested.
+        values_after_repair: The same for the ranges that the repair fetched again; None if it fetched none.
+    """
+
+    ticker: str
+    period_seconds: int
+    checked: TimeRange | None
+    rows: int
+    row_periods: int
+    empty_periods: int
+    lost: tuple[TimeRange, ...]
+    lost_periods: int
+    unexpected: tuple[TimeRange, ...]
+    unexpected_periods: int
+    duplicates: tuple[TimeRange, ...]
+    surplus_rows: int
+    off_grid: tuple[TimeRange, ...]
+    off_grid_rows: int
+    unclaimed_periods: int
+    repairs: tuple[str, ...]
+    repaired_periods: int
+    removed_rows: int
+    values: ValueComparison | None = None
+    values_after_repair: ValueComparison | None = None
+
+    @property
+    def wrong_rows(self) -> int:
+        """Number of rows that the table must not have."""
+        return self.unexpected_periods + self.surplus_rows + self.off_grid_rows
+
+    def well(self, repaired: Sequence[RequestRecord] = ()) -> bool:
+        """Return whether table, coverage and exchange agree, given the records of the requests among ``repairs``.
+
+        What a repair has fetched again agrees with the exchange, even if the exchange's own candles contradict each
+        other.
+        """
+        mended = self.wrong_rows == self.removed_rows and self.lost_periods == self.repaired_periods
+        if self.values:
+            mended = mended and not self.values.errors
+            mended = mended and self.values.differing_periods == self.values.repaired_periods
+        ended = [each.request_id for each in repaired if each.status in (RequestStatus.OK, RequestStatus.NOT_FOUND)]
+        return mended and set(ended) == set(self.repairs)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "ticker": self.ticker,
+            "period_seconds": self.period_seconds,
+            "since": iso(self.checked.start_ns) if self.checked else None,
+            "until": iso(self.checked.end_ns) if self.checked else None,
+            "rows": self.rows,
+            "row_periods": self.row_periods,
+            "empty_periods": self.empty_periods,
+            "lost_periods": self.lost_periods,
+            "lost": list(map(range_json, self.lost)),
+            "unexpected_periods": self.unexpected_periods,
+            "unexpected": list(map(range_json, self.unexpected)),
+            "surplus_rows": self.surplus_rows,
+            "duplicates": list(map(range_json, self.duplicates)),
+            "off_grid_rows": self.off_grid_rows,
+            "off_grid": list(map(range_json, self.off_grid)),
+            "unclaimed_periods": self.unclaimed_periods,
+            "repaired_periods": self.repaired_periods,
+            "removed_rows": self.removed_rows,
+            "values": self.values.as_json() if self.values else None,
+            "values_after_repair": self.values_after_repair.as_json() if self.values_after_repair else None,
+        }

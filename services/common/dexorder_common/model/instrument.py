@@ -1,0 +1,120 @@
+"""Instruments and series. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dexorder_common.model.errors import InvalidRequest
+
+MAX_TICKER_LENGTH = 256
+ALL_SYMBOLS = "*"
+"""Stands for the symbol where a ticker means all instruments of a venue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """An instrument at a venue. Its text, ``BTC/USDT.BINANCE``, is the ticker.
+
+    Attributes:
+        symbol: Unified symbol of ccxt. Only ccxt interprets it: ``BTC/USDT:USDT`` (swap), ``BTC/USD:BTC`` (inverse
+            swap), ``BTC/USDT:USDT-251226`` (dated future), ``BTC/USDT:USDT-251226-50000-C`` (option), ``ETH2.S/ETH``.
+            Case matters.
+        venue: Name of the exchange, in ASCII.
+    """
+
+    symbol: str
+    venue: str
+
+    @staticmethod
+    def parse(ticker: str) -> Instrument:
+        """Split a ticker at its last dot, as symbols may contain dots.
+
+        Raises:
+            InvalidRequest: The ticker is too long, or it has no dot, an empty side, a venue that is not ASCII, an
+                unprintable character (a line break, half of a surrogate pair) or surrounding white space.
+        """
+        if len(ticker) > MAX_TICKER_LENGTH:
+            raise InvalidRequest(f"ticker {ticker[:32]!r}... has more than {MAX_TICKER_LENGTH} characters")
+        symbol, dot, venue = ticker.rpartition(".")
+        printable = ticker.isprintable() and ticker == ticker.strip()
+        if not (dot and symbol and venue and venue.isascii() and printable):
+            raise InvalidRequest(f"ticker {ticker!r} is not SYMBOL.VENUE, for example BTC/USDT.BINANCE")
+        return Instrument(symbol, venue)
+
+    def __str__(self) -> str:
+        return f"{self.symbol}.{self.venue}"
+
+
+class Series(NamedTuple):
+    """The candles of one instrument and one period; or its trades, or snapshots of all tickers of an exchange."""
+
+    ticker: str
+    period_seconds: int
+
+    @property
+    def is_snapshot(self) -> bool:
+        """True if it stands for snapshots of all tickers of an exchange."""
+        return self.ticker.startswith(f"{ALL_SYMBOLS}.") and self.period_seconds == 0
+
+    @property
+    def exchange(self) -> str:
+        """The venue of the ticker."""
+        return Instrument.parse(self.ticker).venue
+
+
+class ListedInstrument(NamedTuple):
+    """An instrument as its venue lists it.
+
+    Attributes:
+        active: Whether it is traded now. It may have history either way.
+        type: spot, swap, future or option.
+    """
+
+    ticker: str
+    active: bool
+    type: str
+    base: str
+    quote: str
+
+
+class CandleOffer(NamedTuple):
+    """Candles that an exchange offers, and how its answers to queries for them are made up.
+
+    Attributes:
+        period_seconds: Periods, ascending.
+        call_candles: Largest number of candles in an answer; ``learnt`` from answers if it is lower than documented.
+        newest_first: Learnt: a window with more candles is answered with its newest ones.
+        excludes_since: Learnt: the candle at the start of a window is left out.
+        excludes_until: Learnt: the candle at the end of a window is left out.
+        volume_tolerance: Relative difference between the volume of a coarser candle and the sum of the finer ones that
+            rounding explains; None if coarser candles are not known to be checksums.
+    """
+
+    period_seconds: tuple[int, ...]
+    call_candles: int
+    learnt: bool = False
+    newest_first: bool = False
+    excludes_since: bool = False
+    excludes_until: bool = False
+    volume_tolerance: float | None = None
+
+    def __str__(self) -> str:
+        texts = [f"{self.call_candles:,} candles a call{' (learnt)' if self.learnt else ''}"]
+        texts += ["newest candles first (learnt)"] if self.newest_first else []
+        texts += ["the start of a window is excluded (learnt)"] if self.excludes_since else []
+        texts += ["the end of a window is excluded (learnt)"] if self.excludes_until else []
+        return ", ".join(texts)
+
+
+class InstrumentList(NamedTuple):
+    """All instruments of a venue by ticker, and the time at which an ingestor received them from the exchange.
+
+    Attributes:
+        candles: None if the ingestor did not report it.
+    """
+
+    venue: str
+    markets: tuple[ListedInstrument, ...]
+    fetched_ns: int
+    candles: CandleOffer | None = None

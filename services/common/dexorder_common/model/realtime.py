@@ -1,0 +1,176 @@
+"""Realtime subscriptions and dispatches, for relay and client alike. Pure.
+
+``dexorder_common/rpc/realtime_messages.py`` converts these values to protobuf messages and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeParams:
+    """Outputs of a realtime job.
+
+    Attributes:
+        include_ticks: Each trade.
+        periods: Periods of candles, in seconds, ascending; none for no candles.
+    """
+
+    include_ticks: bool
+    periods: tuple[int, ...] = ()
+
+    @staticmethod
+    def union(several: Iterable[RealtimeParams]) -> RealtimeParams:
+        """Return what all of them ask for together."""
+        several = list(several)
+        periods = {period for each in several for period in each.periods}
+        return RealtimeParams(any(each.include_ticks for each in several), tuple(sorted(periods)))
+
+    def __bool__(self) -> bool:
+        return self.include_ticks or bool(self.periods)
+
+    @property
+    def series(self) -> tuple[int, ...]:
+        """Periods of all series that are produced: 0 for trades first, then those of candles."""
+        return (TRADES_PERIOD, *self.periods) if self.include_ticks else self.periods
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A client's subscription. Two are the same if all fields are equal.
+
+    Attributes:
+        since_ns: It is complete from then on; from its acceptance if None.
+        client_id: Its owner; may be empty.
+    """
+
+    subscription_id: str
+    ticker: str
+    params: RealtimeParams
+    since_ns: int | None = None
+    client_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedSubscription:
+    """A subscription that was accepted.
+
+    Attributes:
+        sequence: Position in the relay's list of subscriptions; 0 where it is not known.
+        history_request_ids: The latest requests that fetch candles as history, where they are known.
+    """
+
+    subscription: Subscription
+    started_ns: int
+    sequence: int = 0
+    history_request_ids: tuple[str, ...] = ()
+
+    @property
+    def begin_ns(self) -> int:
+        """Time from which it is complete."""
+        since_ns = self.subscription.since_ns
+        return self.started_ns if since_ns is None else since_ns
+
+
+class RealtimeState(IntEnum):
+    """State of a realtime job, with the numbers of the proto."""
+
+    WAITING = 1
+    RUNNING = 2
+    STOPPING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesProgress:
+    """Progress of one series of a realtime job; times are 0 where nothing is known.
+
+    Attributes:
+        settled_ns: Kafka has everything before.
+        count: Trades or candles reported since the relay's start.
+        lag_ns: From the end of the last reported span to Kafka's acknowledgement.
+    """
+
+    period_seconds: int
+    settled_ns: int
+    count: int
+    reported_ns: int
+    lag_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeJobRecord:
+    """The one job of an instrument, as clients see it.
+
+    Attributes:
+        ingestor: Name of the ingestor that has it, or the identity of its socket in hexadecimal.
+        dispatched_ns: Time of the current dispatch; 0 without one.
+        restarts: Dispatches after the first one.
+        error: Reason for which the last dispatch ended early; empty if none has.
+        next_attempt_ns: Time before which it is not dispatched again; 0 if it does not wait for a time.
+    """
+
+    ticker: str
+    params: RealtimeParams
+    state: RealtimeState
+    ingestor: str
+    dispatched_ns: int
+    restarts: int
+    error: str
+    next_attempt_ns: int
+    series: tuple[SeriesProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeDispatch:
+    """One attempt of a realtime job at one ingestor; without an end."""
+
+    dispatch_id: str
+    request_id: str
+    ticker: str
+    params: RealtimeParams
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Order to stop a dispatch."""
+
+    dispatch_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Start of a realtime dispatch.
+
+    Attributes:
+        start_ns: Trades are wanted from then on.
+        last_trade_id: Id of the last trade settled before; empty if it is not known.
+        candles: By period, the open time of the first candle that is wanted; may lie in the future.
+    """
+
+    start_ns: int
+    last_trade_id: str
+    candles: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RealtimeReport:
+    """A span of one series of a dispatch that Kafka has acknowledged.
+
+    Attributes:
+        period_seconds: 0 for trades.
+        count: Trades or candles.
+    """
+
+    dispatch_id: str
+    period_seconds: int
+    span: TimeRange
+    count: int = 0
+    last_trade_id: str = ""
+    lag_ns: int = 0

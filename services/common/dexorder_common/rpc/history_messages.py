@@ -1,0 +1,463 @@
+"""Conversion between the values of ``dexorder_common/model`` and the relay's protobuf messages, for both ends.
+
+Decoding does not validate a client's request: ``dexorder_relay/history/request.py`` does, so that a request with an
+invalid field is answered like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from dexorder_common.model.coverage import (
+    CoverageKind,
+    CoveragePage,
+    CoverageRange,
+    VerificationProgress,
+    VerificationResult,
+)
+from dexorder_common.model.dispatch_id import number_of
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import (
+    Delay,
+    FinalResult,
+    FinalStatus,
+    HistoryRequest,
+    IssuedDispatch,
+    Notification,
+    Outcome,
+    PageResult,
+    Progress,
+    RequestRecord,
+    RequestState,
+    RequestStatus,
+)
+from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import TRADES_PERIOD, check_span
+from dexorder_common.model.proof import proofs_of, provisional_ranges
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.model.values import ValueComparison, ValueDifference
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+
+MAX_UINT32 = 2**32 - 1
+MAX_REASON = 500
+"""Characters of a delay's reason that are kept."""
+_PROGRESS = set(pb.Progress.DESCRIPTOR.fields_by_name) - {"delay"}
+_LISTED = tuple(pb.Market.DESCRIPTOR.fields_by_name)
+_WINDOWS = set(pb.VerifyProgress.DESCRIPTOR.fields_by_name) - {"request"}
+_OFFER = set(pb.CandleOffer.DESCRIPTOR.fields_by_name) - {"period_seconds", "volume_tolerance"}
+_RANGES = ("lost", "unexpected", "duplicates", "off_grid")
+_COMPARISONS = ("values", "values_after_repair")
+_COUNTS = set(pb.VerifyResult.DESCRIPTOR.fields_by_name) - {"checked", "repair_request_ids", *_RANGES, *_COMPARISONS}
+_COMPARED = set(pb.ValueComparison.DESCRIPTOR.fields_by_name) - {
+    *("cell_seconds", "differing", "uncompared", "errors", "request_ids")
+}
+
+
+def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalRequest:
+    """Return the message that submits a request; ``refresh`` is told by the call."""
+    return ingest_pb2.SubmitHistoricalRequest(
+        request_id=request.request_id,
+        ticker=request.ticker,
+        start_time=request.start_ns,
+        end_time=request.end_ns,
+        period_seconds=request.period_seconds,
+        limit=request.limit,
+        client_id=request.client_id or None,
+    )
+
+
+def decode_request(
+    message: ingest_pb2.SubmitHistoricalRequest | ingest_pb2.OHLCRequest, *, refresh: bool = False
+) -> HistoryRequest:
+    """Return a request, unchecked. The older form of the message names no client."""
+    return HistoryRequest(
+        message.request_id,
+        message.ticker,
+        message.start_time,
+        message.end_time,
+        message.period_seconds,
+        message.limit if message.HasField("limit") else None,
+        message.client_id if isinstance(message, ingest_pb2.SubmitHistoricalRequest) else "",
+        refresh,
+    )
+
+
+def encode_progress(progress: Progress) -> pb.Progress:
+    """Return the progress without its state, which has a field of its own beside it."""
+    return pb.Progress(**_fields(progress, _PROGRESS), delay=encode_delay(progress.delay))
+
+
+def decode_progress(state: pb.RequestState.ValueType, message: pb.Progress) -> Progress:
+    """Return the progress in a record or in a message of a stream."""
+    delay = decode_delay(message.delay) if message.HasField("delay") else None
+    return Progress(RequestState.from_number(state), **_fields(message, _PROGRESS), delay=delay)
+
+
+def encode_delay(delay: Delay | None) -> pb.Delay | None:
+    """Return what holds up a dispatch."""
+    if delay is None:
+        return None
+    return pb.Delay(
+        reason=delay.reason,
+        retries=delay.retries,
+        next_attempt=delay.next_attempt_ns,
+        banned_until=delay.banned_until_ns,
+    )
+
+
+def decode_delay(message: pb.Delay) -> Delay:
+    """Return what holds up a dispatch; InvalidRequest if a time is too large."""
+    for field in ("next_attempt", "banned_until"):
+        if (time_ns := getattr(message, field)) > MAX_TIME_NS:
+            raise InvalidRequest(f"delay.{field} {time_ns} is larger than {MAX_TIME_NS}")
+    return Delay(message.reason[:MAX_REASON], message.retries, message.next_attempt, message.banned_until)
+
+
+def encode_state(state: RequestState) -> pb.RequestState.ValueType:
+    """Return the number of a state."""
+    return pb.RequestState.ValueType(state.number)
+
+
+def encode_record(record: RequestRecord) -> pb.RequestRecord:
+    """Return the record of a request."""
+    end = record.outcome
+    message = pb.RequestRecord(
+        request=encode_request(record.request),
+        state=encode_state(record.state),
+        notification_topic=record.topic,
+        submitted_at=record.submitted_ns,
+        progress=encode_progress(record.progress),
+        refresh=record.request.refresh,
+        again=record.request.again,
+        missing=encode_ranges(record.missing),
+        provisional=encode_ranges(record.provisional),
+        revised=encode_ranges(end.revised if end else ()),
+    )
+    if end is not None:
+        message.status = _encode_status(end.status)
+        message.row_count = end.row_count
+        message.empty_periods = end.empty_periods
+        message.completed_at = end.completed_ns
+        message.answered_end_time = end.end_ns
+        if end.error:
+            message.error_message = end.error
+        if end.snapshot_id is not None:
+            message.snapshot_id = end.snapshot_id
+    return message
+
+
+def decode_record(message: pb.RequestRecord) -> RequestRecord:
+    """Return the record of a request."""
+    request = replace(decode_request(message.request, refresh=message.refresh), again=message.again)
+    outcome = Outcome(
+        status=RequestStatus.from_number(message.status),
+        error=message.error_message,
+        end_ns=message.answered_end_time if message.HasField("answered_end_time") else request.end_ns,
+        completed_ns=message.completed_at,
+        row_count=message.row_count,
+        empty_periods=message.empty_periods,
+        missing=decode_ranges(message.missing),
+        snapshot_id=message.snapshot_id if message.HasField("snapshot_id") else None,
+        provisional=decode_ranges(message.provisional),
+        revised=decode_ranges(message.revised),
+    )
+    return RequestRecord(
+        request,
+        message.submitted_at,
+        decode_progress(message.state, message.progress),
+        outcome if message.HasField("status") else None,
+    )
+
+
+def encode_notification(notification: Notification) -> pb.SubscribeNotificationsResponse:
+    """Return one entry of a topic; its ``end_time`` is the end of the answer."""
+    request, end = notification.request, notification.outcome
+    namespace, _, table = notification.table.partition(".")
+    return pb.SubscribeNotificationsResponse(
+        cursor=notification.cursor,
+        notification=ingest_pb2.HistoryReadyNotification(
+            request_id=request.request_id,
+            ticker=request.ticker,
+            period_seconds=request.period_seconds,
+            start_time=request.start_ns,
+            end_time=end.end_ns,
+            status=_encode_status(end.status),
+            error_message=end.error or None,
+            iceberg_namespace=namespace,
+            iceberg_table=table,
+            row_count=min(end.row_count, MAX_UINT32),
+            completed_at=end.completed_ns,
+        ),
+        provisional=encode_ranges(end.provisional),
+        revised=encode_ranges(end.revised),
+    )
+
+
+def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) -> Notification:
+    """Return one entry of a topic."""
+    note = message.notification
+    status = RequestStatus.from_number(note.status)
+    return Notification(
+        topic,
+        message.cursor,
+        HistoryRequest(note.request_id, note.ticker, note.start_time, note.end_time, note.period_seconds),
+        Outcome(
+            status,
+            note.error_message,
+            note.end_time,
+            note.completed_at,
+            note.row_count,
+            provisional=decode_ranges(message.provisional),
+            revised=decode_ranges(message.revised),
+        ),
+        f"{note.iceberg_namespace}.{note.iceberg_table}",
+    )
+
+
+def encode_instruments(found: InstrumentList) -> pb.ListMarketsResponse:
+    """Return the instruments of a venue."""
+    return pb.ListMarketsResponse(
+        markets=[pb.Market(**each._asdict()) for each in found.markets],
+        fetched_at=found.fetched_ns,
+        candles=encode_candle_offer(found.candles) if found.candles else None,
+    )
+
+
+def encode_candle_offer(offer: CandleOffer) -> pb.CandleOffer:
+    """Return the candles that an exchange offers."""
+    return pb.CandleOffer(**offer._asdict())
+
+
+def decode_instruments(
+    venue: str, message: ingestor_service_pb2.ReportMarketsRequest | pb.ListMarketsResponse
+) -> InstrumentList:
+    """Return the instruments of a venue, unchecked."""
+    instruments = tuple(ListedInstrument(**_fields(each, _LISTED)) for each in message.markets)
+    offer = _decode_candle_offer(message.candles) if message.HasField("candles") else None
+    return InstrumentList(venue, instruments, message.fetched_at, offer)
+
+
+def _decode_candle_offer(message: pb.CandleOffer) -> CandleOffer:
+    tolerance = message.volume_tolerance if message.HasField("volume_tolerance") else None
+    return CandleOffer(tuple(message.period_seconds), **_fields(message, _OFFER), volume_tolerance=tolerance)
+
+
+def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
+    """Return one page of a report."""
+    return pipeline_service_pb2.PageResult(
+        job_id=page.dispatch_id,
+        ticker=page.series.ticker,
+        period_seconds=page.series.period_seconds,
+        start_time=page.span.start_ns,
+        end_time=page.span.end_ns,
+        rows=page.rows,
+        refused=page.refused,
+        fetched_at=page.fetched_ns or None,
+        empty=encode_ranges(page.empty),
+        provisional=encode_ranges(provisional_ranges(proofs_of(page.evidence), page.empty)),
+    )
+
+
+def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
+    """Return one page of a report; InvalidRequest if its id, ticker, period or range is invalid."""
+    number_of(message.job_id)
+    Instrument.parse(message.ticker)
+    start_ns, end_ns, period_seconds = message.start_time, message.end_time, message.period_seconds
+    return PageResult(
+        message.job_id,
+        Series(message.ticker, period_seconds),
+        TimeRange(start_ns, end_ns)
+        if period_seconds == TRADES_PERIOD
+        else check_span(start_ns, end_ns, period_seconds),
+        decode_ranges(message.empty),
+        (message.refused or "no reason given") if message.HasField("refused") else None,
+        message.fetched_at,
+        message.rows,
+        provisional=decode_ranges(message.provisional),
+    )
+
+
+def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.IssuedDispatch:
+    """Return one dispatch of an answer."""
+    return pipeline_service_pb2.IssuedDispatch(
+        job_id=dispatch.dispatch_id,
+        ticker=dispatch.series.ticker,
+        period_seconds=dispatch.series.period_seconds,
+        start_time=dispatch.span.start_ns,
+        end_time=dispatch.span.end_ns,
+        realtime=dispatch.is_realtime,
+    )
+
+
+def decode_issued_dispatch(message: pipeline_service_pb2.IssuedDispatch) -> IssuedDispatch:
+    """Return one dispatch of an answer."""
+    series, span = Series(message.ticker, message.period_seconds), TimeRange(message.start_time, message.end_time)
+    return IssuedDispatch(message.job_id, series, span, message.realtime)
+
+
+def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:
+    """Return one final record of a report; InvalidRequest if the job_id is missing or the status is unknown."""
+    if not message.job_id or int(message.status) not in set(FinalStatus):
+        raise InvalidRequest(f"final of job_id {message.job_id!r} has status {message.status}")
+    total = min(message.total_records, MAX_TIME_NS)
+    return FinalResult(message.job_id, FinalStatus(message.status), message.error_message, total)
+
+
+def encode_ranges(ranges: Iterable[TimeRange]) -> list[pb.TimeRange]:
+    """Return half-open ranges."""
+    return [pb.TimeRange(start_time=each.start_ns, end_time=each.end_ns) for each in ranges]
+
+
+def decode_ranges(messages: Iterable[pb.TimeRange]) -> tuple[TimeRange, ...]:
+    """Return half-open ranges; InvalidRequest if one is reversed."""
+    return tuple(TimeRange(each.start_time, each.end_time) for each in messages)
+
+
+def encode_coverage_range(found: CoverageRange) -> pb.CoverageRange:
+    """Return a range of one kind."""
+    provisional = found.kind is CoverageKind.PROVISIONAL
+    kind = CoverageKind.EMPTY if provisional else found.kind
+    return pb.CoverageRange(
+        start_time=found.span.start_ns,
+        end_time=found.span.end_ns,
+        kind=pb.CoverageKind.Value(f"COVERAGE_KIND_{kind.name}"),
+        provisional=provisional,
+    )
+
+
+def decode_coverage_range(message: pb.CoverageRange) -> CoverageRange:
+    """Return a range of one kind."""
+    name = pb.CoverageKind.Name(message.kind).removeprefix("COVERAGE_KIND_")
+    kind = CoverageKind.PROVISIONAL if message.provisional else CoverageKind[name]
+    return CoverageRange(TimeRange(message.start_time, message.end_time), kind)
+
+
+def encode_coverage_page(page: CoveragePage) -> pb.CoveragePage:
+    """Return a row of the coverage table and the parts of it that no longer count."""
+    return pb.CoveragePage(
+        start_time=page.span.start_ns,
+        end_time=page.span.end_ns,
+        rows=page.rows,
+        empty=encode_ranges(page.empty),
+        evidence=page.evidence,
+        fetched_at=page.fetched_ns,
+        committed_at=page.committed_ns,
+        retracted=encode_ranges(page.retracted),
+    )
+
+
+def decode_coverage_page(message: pb.CoveragePage) -> CoveragePage:
+    """Return a row of the coverage table and the parts of it that no longer count."""
+    return CoveragePage(
+        TimeRange(message.start_time, message.end_time),
+        message.rows,
+        decode_ranges(message.empty),
+        message.evidence,
+        message.fetched_at,
+        message.committed_at,
+        decode_ranges(message.retracted),
+    )
+
+
+def encode_verification_progress(progress: VerificationProgress) -> pb.VerifyCoverageResponse:
+    """Return an answer before the last one."""
+    request = encode_progress(progress.request) if progress.request else None
+    return pb.VerifyCoverageResponse(progress=pb.VerifyProgress(**_fields(progress, _WINDOWS), request=request))
+
+
+def decode_verification_progress(message: pb.VerifyProgress) -> VerificationProgress:
+    """Return the progress of a verification."""
+    request = decode_progress(pb.REQUEST_STATE_RUNNING, message.request) if message.HasField("request") else None
+    return VerificationProgress(**_fields(message, _WINDOWS), request=request)
+
+
+def encode_verification(result: VerificationResult) -> pb.VerifyCoverageResponse:
+    """Return the last answer."""
+    message = pb.VerifyResult(
+        **_fields(result, _COUNTS),
+        **{name: encode_ranges(getattr(result, name)) for name in _RANGES},  # type: ignore[arg-type]
+        checked=encode_ranges([result.checked])[0] if result.checked else None,
+        repair_request_ids=result.repairs,
+        values=_encode_values(result.values),
+        values_after_repair=_encode_values(result.values_after_repair),
+    )
+    return pb.VerifyCoverageResponse(result=message)
+
+
+def _encode_values(found: ValueComparison | None) -> pb.ValueComparison | None:
+    if found is None:
+        return None
+    return pb.ValueComparison(
+        **_fields(found, _COMPARED),
+        cell_seconds=found.cell_seconds,
+        differing=[
+            pb.ValueDifference(
+                cell=encode_ranges([each.span])[0],
+                exchange=_encode_candle(each.exchange),
+                table=_encode_candle(each.table),
+            )
+            for each in found.differing
+        ],
+        uncompared=encode_ranges(found.uncompared),
+        errors=found.errors,
+        request_ids=found.requests,
+    )
+
+
+def _encode_candle(candle: Candle | None) -> ohlcv_pb2.OHLCV | None:
+    if candle is None:
+        return None
+    open_ns, open_, high, low, close, volume = candle[:6]
+    return ohlcv_pb2.OHLCV(open_time=open_ns, open=open_, high=high, low=low, close=close, volume=volume)
+
+
+def decode_verification(series: Series, message: pb.VerifyResult) -> VerificationResult:
+    """Return the result of a verification."""
+    return VerificationResult(
+        ticker=series.ticker,
+        period_seconds=series.period_seconds,
+        **_fields(message, _COUNTS),
+        **{name: decode_ranges(getattr(message, name)) for name in _RANGES},  # type: ignore[arg-type]
+        checked=decode_ranges([message.checked])[0] if message.HasField("checked") else None,
+        repairs=tuple(message.repair_request_ids),
+        **{name: _decode_values(getattr(message, name)) for name in _COMPARISONS if message.HasField(name)},  # type: ignore[arg-type]
+    )
+
+
+def _decode_values(message: pb.ValueComparison) -> ValueComparison:
+    differing = (
+        ValueDifference(
+            TimeRange(each.cell.start_time, each.cell.end_time),
+            _decode_candle(each.exchange) if each.HasField("exchange") else None,
+            _decode_candle(each.table) if each.HasField("table") else None,
+        )
+        for each in message.differing
+    )
+    return ValueComparison(
+        **_fields(message, _COMPARED),
+        cell_seconds=tuple(message.cell_seconds),
+        differing=tuple(differing),
+        uncompared=decode_ranges(message.uncompared),
+        errors=tuple(message.errors),
+        requests=tuple(message.request_ids),
+    )
+
+
+def _decode_candle(message: ohlcv_pb2.OHLCV) -> Candle:
+    return Candle(message.open_time, message.open, message.high, message.low, message.close, message.volume)
+
+
+def _encode_status(status: RequestStatus) -> ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType:
+    return ingest_pb2.HistoryReadyNotification.NotificationStatus.ValueType(status.number)
+
+
+def _fields(source: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return fields that have the same names in a value and in its message."""
+    return {name: getattr(source, name) for name in names}

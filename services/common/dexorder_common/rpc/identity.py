@@ -1,0 +1,244 @@
+"""Identity of callers: a token or client certificate names the caller, the callers file gives it a role and quotas.
+
+    callers:
+      - client_id: desk-1
+        sha256: 2cf24dba5fb0a30e...        # hash of its token; a list during rotation; absent: certificate only
+        role: client                       # client, ingestor, pipeline or admin
+        quota: {unfinished_requests: 20}   # overrides the service's limits
+
+``python -m dexorder_common.rpc.identity token CLIENT_ID`` creates a token and its entry. Only its hash is
+stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from dexorder_common.model.errors import NotAllowed, Unauthenticated
+from dexorder_common.rpc.metadata_names import AUTHORIZATION
+from dexorder_common.storage.watched_file import FileModel, WatchedFile, read_yaml
+
+OPEN_SERVICES = frozenset(
+    {
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+        "grpc.channelz.v1.Channelz",
+    }
+)
+"""Services that need no identity; a setting turns the last two off."""
+
+
+class Role(StrEnum):
+    """Role of a caller; each service lists the roles that may call it."""
+
+    CLIENT = "client"
+    INGESTOR = "ingestor"
+    PIPELINE = "pipeline"
+    ADMIN = "admin"
+
+
+class Quota(FileModel):
+    """Limits of one caller; None takes the service's limit. docs/security.md defines each."""
+
+    unfinished_requests: int | None = Field(default=None, ge=0)
+    submissions_per_minute: int | None = Field(default=None, ge=1)
+    unfinished_periods: int | None = Field(default=None, ge=0)
+    open_streams: int | None = Field(default=None, ge=0)
+    subscriptions: int | None = Field(default=None, ge=0)
+    triggers: int | None = Field(default=None, ge=0)
+
+
+NO_QUOTA = Quota()
+STAFF = (Role.INGESTOR, Role.PIPELINE, Role.ADMIN)
+"""Roles that may call a service that lists none; clients call the relay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Authenticated caller."""
+
+    client_id: str
+    role: Role
+    quota: Quota = NO_QUOTA
+
+
+_caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
+
+
+def current_caller() -> Caller | None:
+    """Return the caller of the RPC that runs in this task; None if the server requires no identity."""
+    return _caller.get()
+
+
+class _Entry(FileModel):
+    client_id: str = Field(min_length=1, max_length=256)
+    sha256: Annotated[
+        tuple[Annotated[str, StringConstraints(to_lower=True, pattern=r"^[0-9a-fA-F]{64}$")], ...],
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    ] = ()
+    role: Role = Role.CLIENT
+    quota: Quota = NO_QUOTA
+
+
+class _File(FileModel):
+    callers: tuple[_Entry, ...]
+
+
+class Callers:
+    """Callers of the file, by token and by name."""
+
+    def __init__(self, entries: Iterable[_Entry]) -> None:
+        self._by_name: dict[str, Caller] = {}
+        self._by_hash: dict[str, Caller] = {}
+        for entry in entries:
+            caller = Caller(entry.client_id, entry.role, entry.quota)
+            if caller.client_id in self._by_name:
+                raise ValueError(f"client_id {caller.client_id!r} has two entries")
+            self._by_name[caller.client_id] = caller
+            for digest in entry.sha256:
+                if digest in self._by_hash:
+                    raise ValueError(f"a token of client_id {caller.client_id!r} has two entries")
+                self._by_hash[digest] = caller
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def by_token(self, token: str) -> Caller | None:
+        """Return the owner of a token, in the same time for known and unknown tokens."""
+        digest, found = token_hash(token), None
+        for known, caller in self._by_hash.items():
+            if hmac.compare_digest(known, digest):
+                found = caller
+        return found
+
+    def by_name(self, name: str) -> Caller | None:
+        """Return the caller with this client_id."""
+        return self._by_name.get(name)
+
+
+def token_hash(token: str) -> str:
+    """Return the hash of a token as the callers file stores it."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def read_callers(path: Path) -> Callers:
+    """Read a callers file.
+
+    Raises:
+        OSError: It can't be read.
+        ValueError: It is invalid; the message says where and shows no value, which might be a misplaced token.
+    """
+    return Callers(read_yaml(path, _File).callers)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Admission of calls: identifies the caller and checks that its role may call the service.
+
+    ``lifecycle.grpc_server`` creates it; ``roles`` and ``own_identity`` are its arguments of the same names.
+    """
+
+    mode: Literal["token", "certificate"]
+    file: WatchedFile[Callers]
+    roles: Mapping[str, Collection[Role]]
+    own_identity: Collection[str]
+
+    def admit(self, service: str, context: Any) -> None:
+        """Admit one call and make its caller the task's ``current_caller``.
+
+        A service in ``own_identity`` receives every call, with a caller if the callers file knows it.
+
+        Raises:
+            Unauthenticated: The call has no valid proof of identity, or the caller is unknown.
+            NotAllowed: The caller's role may not call this service.
+        """
+        if service in OPEN_SERVICES or trusted_socket(context):
+            return
+        if service in self.own_identity:
+            with suppress(Unauthenticated):
+                _caller.set(self._find(context))
+            return
+        caller = self._find(context)
+        allowed = self.roles.get(service, STAFF)
+        if caller.role not in allowed:
+            raise NotAllowed(
+                f"client_id {caller.client_id!r} has the role {caller.role}; "
+                f"{service} takes {' or '.join(sorted(allowed))}"
+            )
+        _caller.set(caller)
+
+    def _find(self, context: Any) -> Caller:
+        callers = self.file.current()
+        if self.mode == "token":
+            caller, unknown = callers.by_token(bearer_token(context)), "the token"
+        else:
+            name = certificate_name(context.auth_context())
+            caller, unknown = callers.by_name(name), f"the certificate's name {name[:64]!r}"
+        if caller is None:
+            raise Unauthenticated(f"{unknown} is not known")
+        return caller
+
+
+def trusted_socket(context: Any) -> bool:
+    """Return whether the call arrived on a unix socket, which only its file's permissions protect."""
+    return bool(context.peer().startswith("unix:"))
+
+
+def bearer_token(context: Any) -> str:
+    """Return the bearer token in a call's metadata.
+
+    Raises:
+        Unauthenticated: There is no token, more than one, or it is malformed.
+    """
+    values = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION]
+    if len(values) != 1:
+        raise Unauthenticated(f"{len(values)} tokens; send one, as metadata '{AUTHORIZATION}: Bearer TOKEN'")
+    scheme, _, token = str(values[0]).partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise Unauthenticated(f"the metadata '{AUTHORIZATION}' is not of the form 'Bearer TOKEN'")
+    return token.strip()
+
+
+def certificate_name(auth_context: Mapping[str, Iterable[bytes]]) -> str:
+    """Return the common name of a verified client certificate, or its only alternative name if it has none.
+
+    Raises:
+        Unauthenticated: There is no certificate, or it has no such name.
+    """
+    for key in ("x509_common_name", "x509_subject_alternative_name"):
+        names = [name.decode(errors="replace") for name in auth_context.get(key, ()) if name]
+        if len(names) == 1:
+            return names[0]
+        if names:
+            raise Unauthenticated(f"the client certificate has {len(names)} names ({key})")
+    raise Unauthenticated("no client certificate with a name")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print a new token, once, and its entry for the callers file."""
+    parser = argparse.ArgumentParser(prog="python -m dexorder_common.rpc.identity")
+    command = parser.add_subparsers(required=True).add_parser("token", help="create a token and its entry")
+    command.add_argument("client_id")
+    command.add_argument("--role", choices=[str(role) for role in Role], default=str(Role.CLIENT))
+    given = parser.parse_args(arguments)
+    token = secrets.token_urlsafe(32)
+    entry = {"client_id": given.client_id, "sha256": token_hash(token), "role": given.role}
+    print(f"DEXORDER_TOKEN={token}\n\n# add to the callers file; the token itself is not stored anywhere")
+    print(yaml.safe_dump([entry], sort_keys=False), end="")
+
+
+if __name__ == "__main__":
+    main()

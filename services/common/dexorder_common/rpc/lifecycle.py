@@ -1,0 +1,245 @@
+"""Start and stop of every service: a gRPC server with health, reflection, channelz and metrics; SIGTERM as an event.
+
+Stop order: health reports NOT_SERVING, calls are still served for ``lame_duck_seconds``, then new calls are refused,
+running calls get ``drain_seconds``, and sockets close. A service that drains by itself first calls
+`RunningServer.begin_stop`; running calls then get the rest of ``drain_seconds``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+import uvloop
+from grpc_channelz.v1 import channelz
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry
+
+from dexorder_common import logs, tracing
+from dexorder_common.config import BadSettings, ServiceSettings, split_address
+from dexorder_common.metrics import CallMetrics, metrics_endpoint
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.rpc.identity import Admission, Role, read_callers
+from dexorder_common.rpc.policy import Admit, InternalText
+from dexorder_common.rpc.server_interceptor import PolicyInterceptor
+from dexorder_common.rpc.server_tracing import TracingInterceptor
+from dexorder_common.storage.watched_file import WatchedFile
+
+log = structlog.get_logger(__name__)
+
+# By default an aio server answers clients that ping every 10 s with GOAWAY too_many_pings; these options allow it.
+KEEPALIVE = (("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1))
+# gRPC cancels random calls once 1,000 wait to be accepted; a request for a list of tickers makes more.
+BACKLOG = (("grpc.server.max_pending_requests", 20_000), ("grpc.server.max_pending_requests_hard_limit", 40_000))
+MIN_GRACE_SECONDS = 1.0
+"""Least time for running calls to end, even if the service has used up ``drain_seconds``."""
+
+_PROBE_SECONDS = 1.0
+
+
+@dataclass
+class RunningServer:
+    """Server that accepts calls.
+
+    Attributes:
+        address: host:port, with the real port if the settings say port 0.
+        calls: Metrics of the calls, for a second transport.
+        admit: Admission of the calls, likewise; None if no identity is required.
+    """
+
+    address: str
+    server: grpc.aio.Server
+    calls: CallMetrics
+    admit: Admit | None
+    _health: health.aio.HealthServicer
+    _services: tuple[str, ...]
+    _lame_duck_seconds: float = 0.0
+    _is_leaving: bool = False
+    _stopping_since_s: float | None = None
+
+    async def set_serving(self, serving: bool, names: Sequence[str] | None = None) -> None:
+        """Set the health of these services; by default of all of them and of "", which stands for the whole server.
+
+        A server that is leaving stays NOT_SERVING.
+        """
+        serving = serving and not self._is_leaving
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ("", *self._services) if names is None else names:
+            await self._health.set(name, status)
+
+    async def leave(self) -> None:
+        """Report NOT_SERVING, and return after ``lame_duck_seconds``, in which load balancers notice it."""
+        self._is_leaving = True
+        await self.set_serving(False)
+        if self._lame_duck_seconds:
+            log.info("leaving", lame_duck_seconds=self._lame_duck_seconds)
+            await asyncio.sleep(self._lame_duck_seconds)
+
+    async def begin_stop(self) -> None:
+        """Report NOT_SERVING from now on and start ``drain_seconds`` now instead of at the end of the block."""
+        self._is_leaving = True
+        self._stopping_since_s = time.monotonic()
+        await self.set_serving(False)
+
+    def grace_seconds(self, drain_seconds: float) -> float:
+        """Return the time that running calls get after the end of the block."""
+        if self._stopping_since_s is None:
+            return drain_seconds
+        return max(MIN_GRACE_SECONDS, drain_seconds - (time.monotonic() - self._stopping_since_s))
+
+
+@asynccontextmanager
+async def grpc_server(
+    settings: ServiceSettings,
+    register: Callable[[grpc.aio.Server], Sequence[str]],
+    *,
+    registry: CollectorRegistry | None = None,
+    extra_addresses: Sequence[str] = (),
+    roles: Mapping[str, Collection[Role]] | None = None,
+    own_identity: Collection[str] = (),
+    options: Sequence[tuple[str, Any]] = (),
+    internal_text: InternalText | None = None,
+    trace_roots: Collection[str] = (),
+) -> AsyncIterator[RunningServer]:
+    """Run a server until the block ends, then drain it.
+
+    Args:
+        register: Adds the servicers and returns their full service names, for reflection and health.
+        registry: Metrics of this process, served at ``metrics_listen``; metrics of calls are added to it.
+        extra_addresses: Further plaintext addresses such as ``unix:/path``, where file permissions replace identity.
+        roles: Roles that may call a service, by full service name; other services accept identity.STAFF.
+        own_identity: Services that check their callers in another way than by the callers file. They receive every
+            call; `identity.current_caller` is set if that file knows the caller.
+        trace_roots: Methods (``service/method``) whose calls begin a trace if their caller has none.
+    Yields:
+        The bound server; its health is NOT_SERVING until ``set_serving``.
+    Raises:
+        OSError: An address can't be bound.
+    """
+    registry = registry or CollectorRegistry()
+    size = settings.max_message_bytes
+    admit, calls = None, CallMetrics(registry)
+    if settings.identity != "none" and settings.tokens:
+        callers = WatchedFile(settings.tokens, "callers", read_callers)
+        admit = Admission(settings.identity, callers, roles or {}, own_identity).admit
+    server = grpc.aio.server(
+        interceptors=[
+            *([TracingInterceptor(trace_roots)] if tracing.is_on() else []),
+            PolicyInterceptor(calls, admit, internal_text),
+        ],
+        options=[
+            *KEEPALIVE,
+            *BACKLOG,
+            ("grpc.max_receive_message_length", size),
+            ("grpc.max_send_message_length", size),
+            ("grpc.so_reuseport", 0),
+            *options,
+        ],
+    )
+    names = tuple(register(server))
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    if settings.introspection:
+        channelz.add_channelz_servicer(server)
+        reflection.enable_server_reflection(
+            [*names, health.SERVICE_NAME, reflection.SERVICE_NAME, "grpc.channelz.v1.Channelz"], server
+        )
+    port = bind(server, settings.listen, settings)
+    for address in extra_addresses:
+        bind(server, address, None)
+    address = f"{split_address(settings.listen)[0]}:{port}"
+    running = RunningServer(address, server, calls, admit, health_servicer, names, settings.lame_duck_seconds)
+    await running.set_serving(False)
+    with metrics_endpoint(settings.metrics_listen, registry) as metrics_address:
+        await server.start()
+        log.info("listening", address=running.address, metrics=metrics_address or None)
+        try:
+            yield running
+        finally:
+            await health_servicer.enter_graceful_shutdown()
+            await server.stop(running.grace_seconds(settings.drain_seconds))
+
+
+def bind(server: grpc.aio.Server, address: str, settings: ServiceSettings | None) -> int:
+    """Bind one address, with TLS if the settings have it, and return the port; OSError if it can't be bound."""
+    if address.startswith("unix:"):
+        refuse_if_served(Path(address.removeprefix("unix:")))
+    try:
+        if settings and settings.tls_certificate and settings.tls_key:
+            ca = settings.tls_client_ca
+            credentials = grpc.ssl_server_credentials(
+                [(settings.tls_key.read_bytes(), settings.tls_certificate.read_bytes())],
+                root_certificates=ca.read_bytes() if ca else None,
+                require_client_auth=ca is not None,
+            )
+            port = server.add_secure_port(address, credentials)
+        else:
+            port = server.add_insecure_port(address)
+    except RuntimeError as error:  # grpcio raises it for a port in use
+        raise OSError(f"can't listen on {address}: {error}") from error
+    if port == 0:
+        raise OSError(f"can't listen on {address}")
+    return port
+
+
+def refuse_if_served(path: Path) -> None:
+    """Check that no process listens on a unix socket: gRPC takes the path over even from a living process.
+
+    A socket that a killed process left behind is free; gRPC replaces it.
+
+    Raises:
+        OSError: A process listens there.
+    """
+    with socket.socket(socket.AF_UNIX) as probe, suppress(TimeoutError):  # too busy to answer is alive
+        probe.settimeout(_PROBE_SECONDS)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            return
+        except OSError as error:
+            if error.errno is None:
+                return  # the name is too long, as bind will say
+            raise
+    raise OSError(f"can't listen on unix:{path}: another process does")
+
+
+@asynccontextmanager
+async def stop_signal() -> AsyncIterator[asyncio.Event]:
+    """Yield an event that SIGTERM or SIGINT sets; a second SIGTERM ends the process at once."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def terminate() -> None:
+        stop.set()
+        loop.remove_signal_handler(signal.SIGTERM)
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def run(service: str, settings: ServiceSettings, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Configure logs and traces, warn about insecure listening, and run ``main`` on uvloop until it returns."""
+    logs.configure(service, level=settings.log_level, style=settings.log_format)
+    tracing.configure(service)
+    if settings.allow_insecure:
+        log.warning("DEXORDER_ALLOW_INSECURE is set: plaintext and unknown callers are accepted beyond loopback")
+    try:
+        uvloop.run(main())
+    except (BadSettings, Unavailable) as error:  # from the channels that main opens, and from what it reads at start
+        raise SystemExit(str(error)) from None
+    finally:
+        tracing.shutdown()

@@ -1,0 +1,192 @@
+"""Conversion between the values of ``dexorder_common/model/realtime.py`` and protobuf messages, for both ends.
+
+Decoding does not validate a client's subscription: ``dexorder_relay/realtime/subscription.py`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import TRADES_PERIOD, check_span
+from dexorder_common.model.realtime import (
+    RealtimeJobRecord,
+    RealtimeParams,
+    RealtimeReport,
+    RealtimeState,
+    Resumption,
+    SeriesProgress,
+    StartedSubscription,
+    Subscription,
+)
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, realtime_pb2
+
+
+def encode_params(params: RealtimeParams) -> ingest_pb2.RealtimeParams:
+    """Return the message of what is produced."""
+    return ingest_pb2.RealtimeParams(
+        include_ticks=params.include_ticks, include_ohlc=bool(params.periods), ohlc_period_seconds=params.periods
+    )
+
+
+def decode_params(message: ingest_pb2.RealtimeParams) -> RealtimeParams:
+    """Return what is produced; InvalidRequest if ``include_ohlc`` and the periods contradict each other."""
+    if message.include_ohlc != bool(message.ohlc_period_seconds):
+        raise InvalidRequest(
+            f"include_ohlc is {message.include_ohlc}, and ohlc_period_seconds is {list(message.ohlc_period_seconds)}; "
+            "set both or neither"
+        )
+    return RealtimeParams(message.include_ticks, tuple(sorted(set(message.ohlc_period_seconds))))
+
+
+def encode_subscription(subscription: Subscription) -> realtime_pb2.RealtimeSubscription:
+    """Return the message of a subscription."""
+    return realtime_pb2.RealtimeSubscription(
+        subscription_id=subscription.subscription_id,
+        ticker=subscription.ticker,
+        params=encode_params(subscription.params),
+        since=subscription.since_ns,
+        client_id=subscription.client_id or None,
+    )
+
+
+def decode_subscription(message: realtime_pb2.RealtimeSubscription) -> Subscription:
+    """Return a subscription; InvalidRequest as ``decode_params``."""
+    return Subscription(
+        message.subscription_id,
+        message.ticker,
+        decode_params(message.params),
+        message.since if message.HasField("since") else None,
+        message.client_id,
+    )
+
+
+def encode_started(
+    started: StartedSubscription, history_request_ids: Iterable[str]
+) -> realtime_pb2.StartedSubscription:
+    """Return the message of a subscription that was accepted."""
+    return realtime_pb2.StartedSubscription(
+        subscription=encode_subscription(started.subscription),
+        started_at=started.started_ns,
+        history_request_ids=history_request_ids,
+    )
+
+
+def decode_started(message: realtime_pb2.StartedSubscription) -> StartedSubscription:
+    """Return a subscription that was accepted."""
+    return StartedSubscription(
+        decode_subscription(message.subscription),
+        message.started_at,
+        history_request_ids=tuple(message.history_request_ids),
+    )
+
+
+def encode_state(state: RealtimeState) -> realtime_pb2.RealtimeState.ValueType:
+    """Return the number of a state."""
+    return realtime_pb2.RealtimeState.ValueType(state)
+
+
+def decode_state(state: realtime_pb2.RealtimeState.ValueType) -> RealtimeState:
+    """Return a state; WAITING for one that is not given or not known."""
+    try:
+        return RealtimeState(state)
+    except ValueError:
+        return RealtimeState.WAITING
+
+
+def encode_job(job: RealtimeJobRecord) -> realtime_pb2.RealtimeJob:
+    """Return the message of a job."""
+    return realtime_pb2.RealtimeJob(
+        ticker=job.ticker,
+        params=encode_params(job.params),
+        state=encode_state(job.state),
+        ingestor=job.ingestor,
+        dispatched_at=job.dispatched_ns,
+        restarts=job.restarts,
+        last_error=job.error,
+        next_attempt=job.next_attempt_ns,
+        series=[
+            realtime_pb2.RealtimeSeries(
+                period_seconds=each.period_seconds,
+                settled_until=each.settled_ns,
+                count=each.count,
+                reported_at=each.reported_ns,
+                lag=each.lag_ns,
+            )
+            for each in job.series
+        ],
+    )
+
+
+def decode_job(message: realtime_pb2.RealtimeJob) -> RealtimeJobRecord:
+    """Return a job."""
+    return RealtimeJobRecord(
+        message.ticker,
+        decode_params(message.params),
+        decode_state(message.state),
+        message.ingestor,
+        message.dispatched_at,
+        message.restarts,
+        message.last_error,
+        message.next_attempt,
+        tuple(
+            SeriesProgress(each.period_seconds, each.settled_until, each.count, each.reported_at, each.lag)
+            for each in message.series
+        ),
+    )
+
+
+def encode_resumption(resumption: Resumption | None) -> ingestor_service_pb2.ResumeRealtimeResponse:
+    """Return where a dispatch begins; None for one that is not current."""
+    if resumption is None:
+        return ingestor_service_pb2.ResumeRealtimeResponse(current=False)
+    return ingestor_service_pb2.ResumeRealtimeResponse(
+        current=True,
+        start_time=resumption.start_ns,
+        last_trade_id=resumption.last_trade_id or None,
+        candles=[
+            ingestor_service_pb2.CandleStart(period_seconds=period, start_time=start_ns)
+            for period, start_ns in resumption.candles.items()
+        ],
+    )
+
+
+def decode_resumption(message: ingestor_service_pb2.ResumeRealtimeResponse) -> Resumption | None:
+    """Return where a dispatch begins; None if it is not current."""
+    if not message.current:
+        return None
+    candles = {each.period_seconds: each.start_time for each in message.candles}
+    return Resumption(message.start_time, message.last_trade_id, candles)
+
+
+def encode_report(report: RealtimeReport) -> ingestor_service_pb2.RealtimeReport:
+    """Return the message of a report."""
+    return ingestor_service_pb2.RealtimeReport(
+        job_id=report.dispatch_id,
+        period_seconds=report.period_seconds,
+        start_time=report.span.start_ns,
+        end_time=report.span.end_ns,
+        count=report.count,
+        last_trade_id=report.last_trade_id or None,
+        lag=report.lag_ns,
+    )
+
+
+def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeReport:
+    """Return a report; InvalidRequest if its id, period or range is invalid. Spans of trades may be empty."""
+    if not message.job_id:
+        raise InvalidRequest("job_id is missing")
+    trades = message.period_seconds == TRADES_PERIOD
+    return RealtimeReport(
+        message.job_id,
+        message.period_seconds,
+        TimeRange(message.start_time, message.end_time)
+        if trades
+        else check_span(message.start_time, message.end_time, message.period_seconds),
+        message.count,
+        message.last_trade_id,
+        min(message.lag, MAX_TIME_NS),
+    )

@@ -1,0 +1,257 @@
+"""One connection to a UDF in use: frames out, responses in, keepalive. Runs only inside the caller's calls.
+
+There is no thread: whoever waits for the UDF also reads from it, so its output is taken all the time in which its
+silence counts. Between calls the pipe or socket bounds what is under way.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from dexorder_protos.udf import udf_pb2 as pb
+from dexorder_udf import messages
+from dexorder_udf.connections import Connection
+from dexorder_udf.errors import ProtocolError, UdfError, UdfGone, UdfKilled, UdfStopped
+from dexorder_udf.framing import FrameSplitter, shown, text_hint
+from dexorder_udf.point_layouts import PointLayouts
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge, HostSession, Kind
+from dexorder_udf.spec import UdfSpec
+
+_READ_BYTES = 256 * 1024
+_WAIT_SECONDS = 0.5
+T = TypeVar("T")
+
+
+class Link:
+    """A connection with the state of its session and the output that has arrived."""
+
+    def __init__(self, spec: UdfSpec, connection: Connection, stop: threading.Event) -> None:
+        self._spec = spec
+        self._stop = stop
+        self._connection = connection
+        self._session = HostSession()
+        self._splitter = FrameSplitter(spec.frame_limit_bytes, messages.FIRST_BYTES)
+        self._chunks: deque[bytes] = deque()
+        self._written = 0  # bytes of the first chunk that are already written
+        self._outputs: list[Point | Batch] = []
+        self._output_bytes = 0
+        self._points = PointLayouts(in_batch=False)
+        self._begin: pb.BeginBatch | None = None
+        self._batch: list[Point] = []
+        self._answers: dict[Kind, pb.Response] = {}
+        self._keepalive_at = time.monotonic()
+        self._alive_at = self._keepalive_at
+
+    # Requests
+
+    def info(self) -> messages.UdfInfo:
+        """Ask what the UDF is; see `init` for the errors."""
+        answer = self._ask(Kind.INFO, messages.info_request())
+        return self._checked(lambda: messages.read_info(answer.info))
+
+    def init(self, request: bytes, info: messages.UdfInfo) -> None:
+        """Initialise the UDF.
+
+        Raises:
+            UdfError: It refuses, with its own words, or breaks the protocol.
+            UdfGone: It ends or does not answer.
+        """
+        self._session.provides(info.provides)
+        self._points = PointLayouts(in_batch=info.provides is Edge.BATCH)
+        answer = self._ask(Kind.INIT, request).init
+        if not answer.success:
+            raise UdfError(self._spec.name, f"init failed: {answer.error or 'it gave no reason'}")
+
+    def restore(self, snapshot: bytes) -> None:
+        """Give back a state; see `init` for the errors."""
+        answer = self._ask(Kind.RESTORE, messages.restore_request(snapshot)).restore
+        if not answer.success:
+            raise UdfError(self._spec.name, f"restore failed: {answer.error or 'it gave no reason'}")
+
+    def feed(self, chunk: bytes) -> None:
+        """Write a chunk of whole data frames, and take what the UDF sends meanwhile."""
+        self._session.sends(Kind.POINT)
+        self._chunks.append(chunk)
+        self._run(lambda: not self._chunks, "take its input", "answer_seconds", keepalive=True)
+
+    def snapshot(self) -> tuple[list[Point | Batch], bytes]:
+        """Return the outputs of everything that was fed, and the state after it."""
+        answer = self._ask(Kind.SNAPSHOT, messages.snapshot_request(), "answer_seconds", keepalive=True)
+        return self.take_outputs(), answer.snapshot.snapshot
+
+    def drain(self, seconds: float) -> bool:
+        """End the input and read until the UDF ends its output; return False if it has not within this time."""
+        self._connection.half_close()
+        deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._connection.read_fd, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            if poll.poll(left * 1000) and not self._read():
+                return True
+        return False
+
+    def take_outputs(self) -> list[Point | Batch]:
+        """Return the outputs that are complete, and forget them."""
+        taken, self._outputs, self._output_bytes = self._outputs, [], 0
+        return taken
+
+    # The loop
+
+    def _ask(
+        self, kind: Kind, request: bytes, setting: str = "start_seconds", *, keepalive: bool = False
+    ) -> pb.Response:
+        """Send a request and return its answer; see `_run`."""
+        self._session.sends(kind)
+        self._chunks.append(request)
+        self._answers.pop(kind, None)
+        self._run(lambda: kind in self._answers, f"answer {kind.name.lower()}", setting, keepalive=keepalive)
+        return self._answers.pop(kind)
+
+    def _run(self, done: Callable[[], bool], act: str, setting: str, *, keepalive: bool) -> None:
+        """Write and read until ``done``.
+
+        Args:
+            done: Whether the UDF has done what is waited for.
+            act: What that is, for the error.
+            setting: Name of the setting with the longest time for it, whatever the UDF sends meanwhile.
+            keepalive: Whether silence is an error, too.
+        """
+        seconds: float = getattr(self._spec, setting)
+        # The time before this call was ours: the UDF may have been blocked by us.
+        self._alive_at = now = time.monotonic()
+        deadline = now + seconds
+        poll = select.poll()
+        read_fd, write_fd = self._connection.read_fd, self._connection.write_fd
+        while not done():
+            poll.register(read_fd, select.POLLIN | (select.POLLOUT if self._chunks and read_fd == write_fd else 0))
+            if write_fd != read_fd:
+                if self._chunks:
+                    poll.register(write_fd, select.POLLOUT)
+                else:
+                    with suppress(KeyError):
+                        poll.unregister(write_fd)
+            events = dict(poll.poll(max(0.0, min(_WAIT_SECONDS, deadline - now)) * 1000))
+            if events.get(read_fd, 0) & ~select.POLLOUT and not self._read():
+                raise self._ended()
+            if self._chunks and events.get(write_fd, 0) & ~select.POLLIN:
+                self._write()
+            if self._stop.is_set():
+                raise UdfStopped(self._spec.name, "it was stopped")
+            now = time.monotonic()
+            if now > deadline:
+                reason = f"it did not {act} within {seconds:g} s ({setting})"
+                raise UdfGone(self._spec.name, reason + self._unfinished())
+            if keepalive:
+                self._watch(now)
+
+    def _ended(self) -> UdfGone:
+        reason = self._connection.ending() + self._unfinished()
+        return (UdfKilled if self._connection.was_killed() else UdfGone)(self._spec.name, reason)
+
+    def _watch(self, now: float) -> None:
+        if now - self._alive_at > self._spec.timeout_seconds:
+            raise UdfGone(
+                self._spec.name,
+                f"keepalive: it sent nothing for {self._spec.timeout_seconds:g} s{self._unfinished()}",
+            )
+        if now - self._keepalive_at >= self._spec.timeout_seconds / 2:
+            self._keepalive_at = now
+            # behind the chunk that is partly written, before the others
+            self._chunks.insert(1 if self._written else 0, messages.keepalive_request(time.time_ns()))
+
+    def _write(self) -> None:
+        while self._chunks:
+            chunk = memoryview(self._chunks[0])[self._written :]
+            try:
+                count = os.write(self._connection.write_fd, chunk)
+            except BlockingIOError:
+                return
+            except OSError:
+                # What it sent before it ended may say why.
+                with suppress(OSError):
+                    while self._read():
+                        pass
+                raise self._ended() from None
+            self._alive_at = time.monotonic()
+            if count < len(chunk):
+                self._written += count
+                return
+            self._chunks.popleft()
+            self._written = 0
+
+    def _read(self) -> bool:
+        """Take what has arrived; return False at the end of the stream."""
+        try:
+            data = os.read(self._connection.read_fd, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        self._alive_at = time.monotonic()
+        self.take(data)
+        return True
+
+    def take(self, data: bytes) -> None:
+        """Take bytes that the UDF sent.
+
+        Raises:
+            UdfError: It reports an error or breaks the protocol.
+        """
+        self._checked(lambda: self._take(self._splitter.feed(data)))
+        self._checked(self._splitter.check)
+
+    def _take(self, bodies: Sequence[bytes]) -> None:
+        decode, takes_points, points = self._points.decode, self._session.takes_points, self._target()
+        for body in bodies:
+            self._output_bytes += len(body)
+            if takes_points and (found := decode(body)) is not None:
+                points.append(found[0])
+            else:
+                self._take_response(body)
+                takes_points, points = self._session.takes_points, self._target()
+        if self._output_bytes > self._spec.output_limit_bytes:
+            raise ProtocolError(f"it sent more than {self._spec.output_limit_bytes:,} bytes since its last snapshot")
+
+    def _target(self) -> list[Any]:
+        """Return where points go."""
+        return self._outputs if self._begin is None else self._batch
+
+    def _take_response(self, body: bytes) -> None:
+        response = messages.decode_response(body)
+        kind = messages.kind_of(response)
+        self._session.receives(kind, response.begin.size if kind is Kind.BEGIN else 0)
+        if kind is Kind.POINT:
+            self._target().append(self._points.learn(body, response.point))
+        elif kind is Kind.BEGIN:
+            self._begin = response.begin
+        elif kind is Kind.END:
+            assert self._begin is not None
+            self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
+            self._begin = None
+            self._batch = []
+        elif kind is Kind.ERROR:
+            raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
+        elif kind is not Kind.KEEPALIVE:
+            self._answers[kind] = response
+
+    def _checked(self, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except ProtocolError as error:
+            raise UdfError(self._spec.name, str(error)) from None
+
+    def _unfinished(self) -> str:
+        pending = self._splitter.pending
+        if not pending:
+            return ""
+        return f"; a frame is incomplete, it begins with {shown(pending)}{text_hint(pending)}"

@@ -1,0 +1,78 @@
+"""Points and batches: what goes in and out of a UDF. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dexorder_udf.groups import group_id, group_tags
+
+Value = bool | int | float | str
+
+
+@dataclass(slots=True)
+class Point:
+    """One data point. ``group`` follows from the other fields; a host ignores what a UDF says about it.
+
+    Attributes:
+        time_ns: Time, nanoseconds since 1970, signed 64 bits.
+        tags: Text by name, for example ticker and period.
+        fields: Values by name. int is sent as int64, float as double; a bool is a bool.
+        name: Name of the series, Kapacitor's "measurement"; empty inside a batch.
+        dimensions: Names of the tags by which points are grouped, in order.
+        by_name: Whether the name is a part of the group.
+    """
+
+    time_ns: int
+    tags: dict[str, str] = field(default_factory=dict)
+    fields: dict[str, Value] = field(default_factory=dict)
+    name: str = ""
+    dimensions: tuple[str, ...] = ()
+    by_name: bool = False
+    database: str = ""
+    retention_policy: str = ""
+
+    @property
+    def group(self) -> str:
+        """Return the id of the point's group."""
+        return group_id(self.name, self.dimensions, self.tags, self.by_name)
+
+    def with_fields(self, fields: dict[str, Value], name: str | None = None) -> Point:
+        """Return a point with other fields and the same time, tags and group, so that both can be joined."""
+        return Point(
+            self.time_ns,
+            self.tags,
+            fields,
+            self.name if name is None else name,
+            self.dimensions,
+            self.by_name,
+            self.database,
+            self.retention_policy,
+        )
+
+    @property
+    def group_tags(self) -> dict[str, str]:
+        """Return the tags that all points of the group share."""
+        return group_tags(self.dimensions, self.tags)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Points of one group that belong together, for example those of a window.
+
+    Attributes:
+        points: Their names, databases and dimensions are not sent: they are those of the batch.
+        tags: Tags of the group; all of them are its dimensions, in alphabetical order.
+        tmax_ns: End of the window, nanoseconds.
+    """
+
+    points: Sequence[Point]
+    name: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+    tmax_ns: int = 0
+    by_name: bool = False
+
+    @property
+    def group(self) -> str:
+        """Return the id of the batch's group."""
+        return group_id(self.name, sorted(self.tags), self.tags, self.by_name)

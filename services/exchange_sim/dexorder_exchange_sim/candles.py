@@ -1,0 +1,115 @@
+"""Candle columns, their aggregation to coarser periods, and summaries for tickers. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dexorder_exchange_sim.instruments import Instrument
+from dexorder_exchange_sim.periods import MINUTE, PERIODS, Period
+
+Column = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Candles:
+    """Candles in time order, one array per column.
+
+    Prices and volumes are float64 in quote and base units, or int64 in ticks and lots inside `market`.
+    """
+
+    open_s: NDArray[np.int64]
+    open: Column
+    high: Column
+    low: Column
+    close: Column
+    volume: Column
+
+    def __len__(self) -> int:
+        return len(self.open_s)
+
+    def __getitem__(self, part: slice) -> Candles:
+        return Candles(*(column[part] for column in self.columns()))
+
+    def columns(self) -> tuple[Column, ...]:
+        """Return the six columns, open time first."""
+        return self.open_s, self.open, self.high, self.low, self.close, self.volume
+
+
+@dataclass(frozen=True, slots=True)
+class CandleQuery:
+    """Request for candles: both ends inclusive on the open time, in milliseconds.
+
+    With ``start_ms`` the oldest ``limit`` candles from there on; without it the newest ``limit`` up to ``end_ms``.
+    """
+
+    start_ms: int | None
+    end_ms: int | None
+    limit: int
+
+
+class Source(Protocol):
+    """Source of one symbol's candles."""
+
+    instrument: Instrument
+
+    def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
+        """Return ascending candles in units (float64) that open by ``now_ns``; empty where there is no data."""
+
+    def newest_s(self, *, now_ns: int) -> int:
+        """Return the last second with data, for windows that end "now"; at most ``now_ns``."""
+
+
+def concat(parts: list[Candles]) -> Candles:
+    """Join consecutive candles."""
+    return Candles(*(np.concatenate(columns) for columns in zip(*(part.columns() for part in parts), strict=True)))
+
+
+def aggregate(fine: Candles, period: Period) -> Candles:
+    """Aggregate ascending candles to a coarser period; none may cross a boundary of it.
+
+    A coarse candle without any fine one does not appear.
+    """
+    if not len(fine):
+        return fine
+    indexes = period.indexes(fine.open_s)
+    first = np.concatenate(([0], np.flatnonzero(np.diff(indexes)) + 1))
+    last = np.append(first[1:], len(fine)) - 1
+    return Candles(
+        period.opens_s(indexes[first]),
+        fine.open[first],
+        np.maximum.reduceat(fine.high, first),
+        np.minimum.reduceat(fine.low, first),
+        fine.close[last],
+        np.add.reduceat(fine.volume, first),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Summary of some hours of one market, to the minute; all 0 where there was no candle.
+
+    ``mean`` is the price weighted by volume, estimated from the minutes' closes.
+    """
+
+    open: float = 0.0
+    high: float = 0.0
+    low: float = 0.0
+    close: float = 0.0
+    volume: float = 0.0
+    mean: float = 0.0
+
+
+def sum_up(source: Source, start_s: int, end_s: int, *, now_ns: int) -> Summary:
+    """Summarize the minutes that open in [start_s, end_s]."""
+    query = CandleQuery(start_s * 1000, end_s * 1000, (end_s - start_s) // MINUTE + 1)
+    minutes = source.candles(PERIODS["1m"], query, now_ns=now_ns)
+    if not len(minutes):
+        return Summary()
+    volume = float(minutes.volume.sum())
+    mean = float(np.average(minutes.close, weights=minutes.volume)) if volume else float(minutes.close[-1])
+    high, low = float(minutes.high.max()), float(minutes.low.min())
+    return Summary(float(minutes.open[0]), high, low, float(minutes.close[-1]), volume, mean)

@@ -1,0 +1,105 @@
+"""Exchange behind the dialects: its clock and its markets."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dexorder_exchange_sim.absent import Coarser, without
+from dexorder_exchange_sim.candles import Source
+from dexorder_exchange_sim.filled import Filled
+from dexorder_exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, Instrument
+from dexorder_exchange_sim.market import SyntheticMarket
+from dexorder_exchange_sim.trades import TradeSource
+
+
+class Clock:
+    """Clock of the exchange: the machine's, or one that starts at a given time and runs at a multiple of its speed.
+
+    Attributes:
+        speed: Seconds that pass here in one of the machine's; 0 stands still.
+        jumps: Number of times that the clock was set; moving it by `advance` is not a jump.
+    """
+
+    def __init__(self, now_ns: int | None = None, speed: float | None = None) -> None:
+        self.jumps = -1
+        self.set(now_ns, speed)
+
+    def now_ns(self) -> int:
+        """Return nanoseconds since the epoch."""
+        if self._start_ns is None:
+            return time.time_ns()
+        return self._start_ns + int((time.monotonic_ns() - self._set_ns) * self.speed)
+
+    def set(self, now_ns: int | None, speed: float | None = None) -> None:
+        """Set the time; None is the machine's. Without a speed the machine's clock runs and another stands still."""
+        self.jumps += 1
+        self.speed = (1.0 if now_ns is None else 0.0) if speed is None else speed
+        self._set_ns = time.monotonic_ns()
+        self._start_ns = time.time_ns() if now_ns is None and self.speed != 1 else now_ns
+
+    def advance(self, by_ns: int) -> None:
+        """Move the clock; the time between passes, and the speed stays."""
+        self._start_ns = self.now_ns() + by_ns
+        self._set_ns = time.monotonic_ns()
+
+    def pace(self, speed: float) -> None:
+        """Change the speed from now on."""
+        self.advance(0)
+        self.speed = speed
+
+
+class ClockChange(BaseModel):
+    """Change of the clock: a time and a speed for it, a way to move, or another speed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    now_ns: int | None = Field(default=None, ge=0, lt=2**63)
+    advance_ns: int | None = Field(default=None, ge=0, lt=2**62)
+    speed: float | None = Field(default=None, ge=0, le=100_000)
+
+    @model_validator(mode="after")
+    def _one_change(self) -> ClockChange:
+        if not self.model_fields_set or {"now_ns", "advance_ns"} <= self.model_fields_set:
+            raise ValueError("use now_ns, advance_ns or speed; only speed may be beside another one")
+        return self
+
+    def apply(self, clock: Clock) -> None:
+        """Change a clock."""
+        if "now_ns" in self.model_fields_set:
+            clock.set(self.now_ns, self.speed)
+            return
+        if self.speed is not None:
+            clock.pace(self.speed)
+        if self.advance_ns is not None:
+            clock.advance(self.advance_ns)
+
+
+class Venue:
+    """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
+
+    With ``fill`` their candles have no gaps; ``extra`` markets are added. ``dark`` holds the dark pools by the id of
+    the market whose name they share.
+    """
+
+    def __init__(
+        self, recorded: Iterable[Source], *, seed: int, fill: bool = False, extra: Iterable[Instrument] = ()
+    ) -> None:
+        synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra))
+        self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}
+        if fill:
+            for id, source in self.sources.items():
+                self.sources[id] = Filled(source) if isinstance(source, TradeSource) else source
+        # another seed, or they would trade at the other market's prices
+        dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in DARK_POOLS]
+        self.dark = {source.instrument.id: source for source in dark}
+
+    def without(self, span_ns: tuple[int, int], coarser: Coarser) -> Venue:
+        """Return the venue as a replica has it that lacks what opens in [start, end), nanoseconds."""
+        replica = copy.copy(self)
+        replica.sources = {id: without(source, span_ns, coarser) for id, source in self.sources.items()}
+        replica.dark = {id: without(source, span_ns, coarser) for id, source in self.dark.items()}
+        return replica

@@ -1,0 +1,76 @@
+"""Messages of a Telegram bot, through ``sendMessage`` of the Bot API."""
+
+from __future__ import annotations
+
+import html
+from http import HTTPStatus
+from typing import Final
+
+from pydantic import SecretStr
+
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.channels.adapter import NO_CONTACT, NOT_ACCEPTED, truncate
+from dexorder_gateway.events.channels.http import Answer, Http
+from dexorder_gateway.events.model import Contacts, Later, Message, Refused, Result
+
+_MAX_TITLE = 256  # UTF-16 units, after the markup is parsed
+_MAX_TEXT = 4096
+_REASONS: Final = {
+    "blocked by the user": "blocked by the user",
+    "user is deactivated": "the user's account is deactivated",
+    "can't initiate conversation": "the user has not started our bot",
+    "was kicked": "our bot was removed from the chat",
+    "not a member": "our bot was removed from the chat",
+    "not enough rights": "our bot may not write in the chat",
+    "upgraded to a supergroup": "the chat has moved",
+    "chat not found": "no such chat",
+    "chat_id is empty": "no such chat",
+}
+"""Reasons by parts of the Bot API's descriptions; no other word of a description is reported."""
+
+
+class Telegram:
+    """Channel of one bot."""
+
+    channel = Channel.TELEGRAM
+
+    def __init__(self, http: Http, base_url: str, token: SecretStr) -> None:
+        self._http = http
+        self._base = base_url.rstrip("/")
+        self._token = token
+
+    def reachable(self, contacts: Contacts) -> str:
+        """See `ChannelAdapter`."""
+        return "" if contacts.telegram_chat_id else NO_CONTACT
+
+    async def send(self, message: Message, contacts: Contacts) -> Result:
+        """See `ChannelAdapter`."""
+        if reason := self.reachable(contacts):
+            return Refused(reason)
+        body = {
+            "chat_id": contacts.telegram_chat_id,
+            "text": _markup(message),
+            "parse_mode": "HTML",
+            "link_preview_options": {"is_disabled": True},
+        }
+        url = f"{self._base}/bot{self._token.get_secret_value()}/sendMessage"
+        answer = await self._http.post(url, json=body)
+        return _refusal(answer) if isinstance(answer, Answer) else answer
+
+
+def _markup(message: Message) -> str:
+    title = truncate(message.title, _MAX_TITLE)
+    body = truncate(message.body, _MAX_TEXT - _MAX_TITLE - 1)
+    return f"<b>{html.escape(title, quote=False)}</b>\n{html.escape(body, quote=False)}"
+
+
+def _refusal(answer: Answer) -> Later | Refused:
+    body = answer.json()
+    parameters = body.get("parameters")
+    if later := answer.later(parameters.get("retry_after") if isinstance(parameters, dict) else None):
+        return later
+    # 404 answers a token that does not have the form of one
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND):
+        return Refused("our bot's token is refused")
+    description = str(body.get("description")).lower()
+    return Refused(next((reason for words, reason in _REASONS.items() if words in description), NOT_ACCEPTED))

@@ -1,0 +1,120 @@
+"""Decision of the delivery rules on one input, while it is made; and several events in one message. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.delivery.changes import AttemptRow, Changes, SendRequest, SessionEvent
+from dexorder_gateway.events.delivery.pending_events import PendingEvent
+from dexorder_gateway.events.model import Contacts, Event, Message
+
+MAX_EVENTS = 100
+"""Events that one decision moves; the others wait for the next one, as containers wait meanwhile."""
+MAX_DIGEST_LINES = 50
+
+
+@dataclass(slots=True)
+class ProviderCall:
+    """Call of a provider, for one event or for several in one message.
+
+    Members are events with the numbers of their attempts; the first one's key and number identify the call.
+    """
+
+    user_id: str
+    channel: Channel
+    contacts: Contacts
+    started_ns: int
+    members: list[tuple[PendingEvent, int]]
+
+    def request(self, render: Callable[[Event], Message]) -> SendRequest:
+        """Return the call as the dispatcher carries it out."""
+        leader, number = self.members[0]
+        message = digest([pending.event for pending, _ in self.members], render)
+        return SendRequest(leader.event.key, number, self.channel, self.user_id, message, self.contacts)
+
+
+@dataclass(slots=True)
+class Decision:
+    """Collects `Changes`.
+
+    Attributes:
+        open_calls: Calls that more events may join, by user and channel; earlier decisions may have begun them.
+        calls: Other calls that begin.
+        touched: Events whose rows may differ from those on disk.
+        left: Number of events that it may still move.
+    """
+
+    now_ns: int
+    open_calls: dict[tuple[str, Channel], ProviderCall] = field(default_factory=dict)
+    changes: Changes = field(default_factory=Changes)
+    touched: dict[PendingEvent, None] = field(default_factory=dict)
+    calls: list[ProviderCall] = field(default_factory=list)
+    left: int = MAX_EVENTS
+
+    def begin_attempt(self, pending: PendingEvent, channel: Channel, started_ns: int) -> int:
+        """Record that an attempt begins; return its number."""
+        pending.attempts += 1
+        self.changes.attempts.append(AttemptRow(pending.event.key, pending.attempts, channel, started_ns))
+        return pending.attempts
+
+    def end_attempt(
+        self,
+        pending: PendingEvent,
+        number: int,
+        channel: Channel,
+        started_ns: int,
+        outcome: str,
+        retry_at_ns: int | None = None,
+    ) -> None:
+        """Record the outcome of an attempt."""
+        row = AttemptRow(pending.event.key, number, channel, started_ns, self.now_ns, outcome, retry_at_ns)
+        self.changes.attempts.append(row)
+
+    def add_attempt(self, pending: PendingEvent, channel: Channel, started_ns: int, outcome: str) -> None:
+        """Record an attempt whose outcome is known already."""
+        pending.attempts += 1
+        self.end_attempt(pending, pending.attempts, channel, started_ns, outcome)
+
+    def begin_call(self, user_id: str, channel: Channel, contacts: Contacts, *, alone: bool) -> ProviderCall:
+        """Begin a call without members yet. Other events of the user may join unless it is ``alone``."""
+        call = ProviderCall(user_id, channel, contacts, self.now_ns, [])
+        if alone:
+            self.calls.append(call)
+        else:
+            self.open_calls[user_id, channel] = call
+        return call
+
+    def show(self, pending: PendingEvent) -> None:
+        """Show an event to the open sessions of its user."""
+        assert pending.sequence is not None
+        pending.shown_ns = self.now_ns
+        self.changes.session_events.append(SessionEvent(pending.event.user_id, pending.sequence, pending.event))
+
+    def finish(self) -> Changes:
+        """Return the changes, with the rows of those events that are not new and have changed."""
+        for pending in self.touched:
+            row = pending.row()
+            if not pending.done and row != pending.saved:
+                pending.saved = row
+                self.changes.updated.append(row)
+        return self.changes
+
+
+def digest(events: Sequence[Event], render: Callable[[Event], Message]) -> Message:
+    """Return one message that lists the titles of the first `MAX_DIGEST_LINES` events and counts the others.
+
+    A single event is rendered as usual.
+    """
+    if len(events) == 1:
+        return render(events[0])
+    listed = [render(event) for event in events[:MAX_DIGEST_LINES]]
+    lines = [message.title for message in listed]
+    if len(events) > MAX_DIGEST_LINES:
+        lines.append(f"and {len(events) - MAX_DIGEST_LINES} more")
+    names = (f"{event.key.container}\x00{event.key.event_id}".encode() for event in events)
+    reference = hashlib.sha256(b"\x00".join(names)).hexdigest()[:32]
+    newest_ms = max(event.timestamp_ms for event in events)
+    return Message(reference, f"{len(events)} events", "\n".join(lines), events[0].priority, newest_ms)

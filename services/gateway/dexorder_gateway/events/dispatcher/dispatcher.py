@@ -1,0 +1,187 @@
+"""Dispatcher: takes events of containers, stores them in the outbox, and hands out what follows from each transaction.
+
+One thread owns the containers' sockets, the outbox and the delivery rules. Its cycle: wait; take some messages of each
+socket and all calls from the event loop; decide; commit everything in one transaction; then send acks, and hand
+provider calls and session events to the event loop. One fsync serves many events, and nothing is sent before it is on
+disk. A failed write leaves memory ahead of the disk, so it is fatal: ``Dispatcher.failed`` is set and nothing follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from dexorder_common.clock import Clock
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.user_events import Channel
+from dexorder_common.rpc.streams import retrieved
+from dexorder_gateway.events.dispatcher.port import DispatcherOutputs, Place
+from dexorder_gateway.events.dispatcher.thread import DispatcherThread
+from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
+from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
+from dexorder_gateway.events.ingress.acks import AckCallback
+from dexorder_gateway.events.ingress.containers import Container, ContainersFile
+from dexorder_gateway.events.ingress.receiver import read_copies
+from dexorder_gateway.events.ingress.sockets import EventSockets
+from dexorder_gateway.events.model import Contacts, EventKey, Result
+from dexorder_gateway.events.store.event_log import EventLog
+from dexorder_gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_STOPPED = "the gateway takes no events now"
+
+
+class Dispatcher:
+    """`DispatcherPort`: the event loop's side of the dispatcher, called only there. See `start`.
+
+    Attributes:
+        failed: Gets the error that ended the dispatcher; never done otherwise.
+    """
+
+    def __init__(
+        self,
+        processor: TransactionProcessor,
+        sockets: EventSockets,
+        path: Path,
+        containers: ContainersFile,
+        outputs: DispatcherOutputs,
+        clock: Clock,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.failed.add_done_callback(retrieved)
+        self.containers = containers
+        self.sub_address = sockets.sub_address
+        self.router_address = sockets.router_address
+        self._epoch = processor.epoch
+        self._log = EventLog(path)
+        self._outputs = outputs
+        self._waiting: set[asyncio.Future[Any]] = set()
+        self._closed = False
+        in_loop = self._loop.call_soon_threadsafe
+        self._thread = DispatcherThread(
+            processor,
+            sockets,
+            clock,
+            hand_over=lambda effects: in_loop(self._carry_out, effects),
+            ended=lambda failure: in_loop(self._end, failure),
+        )
+
+    def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
+        """See `DispatcherPort`."""
+        self._call(lambda processor: processor.receiver.take(read_copies([(container, body, answer)])))
+
+    def finished(self, key: EventKey, number: int, result: Result) -> None:
+        """Handle the result of a `SendRequest`. After the end it is lost: a restart tries the channel again."""
+        if not self._closed:
+            self._thread.call(lambda processor: processor.finished(key, number, result))
+
+    async def record(self, key: EventKey) -> Record | None:
+        """See `DispatcherPort`."""
+        return await asyncio.to_thread(self._log.record, key)
+
+    async def records(self, query: Query) -> Page:
+        """See `DispatcherPort`."""
+        return await asyncio.to_thread(self._log.page, query)
+
+    def session_opened(self, user_id: str) -> None:
+        """See `DispatcherPort`."""
+        self._call(lambda processor: processor.session_opened(user_id))
+
+    def session_closed(self, user_id: str) -> None:
+        """See `DispatcherPort`."""
+        if not self._closed:
+            self._thread.call(lambda processor: processor.session_closed(user_id))
+
+    def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> asyncio.Future[None]:
+        """See `DispatcherPort`."""
+        return self._ask(lambda processor: processor.acked(user_id, epoch, sequence, seen=seen))
+
+    async def replay(self, user_id: str, cursor: Place | None) -> Replay:
+        """See `DispatcherPort`."""
+        newest, reset = await self._ask(lambda processor: processor.resume(user_id, cursor))
+        after = 0 if cursor is None or reset else cursor[1]
+        waiting_to = newest if cursor is None else 0
+        events, more = await self.replay_more(user_id, after, waiting_to)
+        sequence = newest if cursor is None or reset else after
+        return Replay(self._epoch, sequence, reset, events, more, waiting_to)
+
+    async def replay_more(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
+        """See `DispatcherPort`."""
+        return await asyncio.to_thread(self._log.replay_batch, user_id, after, waiting_to)
+
+    def contacts(self, user_id: str) -> asyncio.Future[Contacts]:
+        """See `DispatcherPort`."""
+        return self._ask(lambda processor: processor.contacts(user_id))
+
+    def set_contacts(self, user_id: str, contacts: Contacts) -> asyncio.Future[None]:
+        """See `DispatcherPort`."""
+        return self._ask(lambda processor: processor.set_contacts(user_id, contacts))
+
+    def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
+        """See `DispatcherPort`."""
+        self._call(lambda processor: processor.user_active(user_id, channel, until_ns))
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop_taking(self) -> None:
+        """Take no more events of containers, which keep what was not acked; continue with those that were taken."""
+        self._thread.stop_taking()
+
+    async def close(self) -> None:
+        """Finish and answer all calls, then end the thread."""
+        if not self._closed:
+            self._closed = True
+            self._thread.stop()
+        await asyncio.to_thread(self._thread.join)
+
+    def _call(self, call: Callable[[TransactionProcessor], object]) -> None:
+        if self._closed:
+            raise Unavailable(_STOPPED)
+        self._thread.call(call)
+
+    def _ask(self, find: Callable[[TransactionProcessor], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        future.add_done_callback(retrieved)
+        try:
+            self._call(lambda processor: processor.resolve(future, lambda: find(processor)))
+        except Unavailable as error:
+            future.set_exception(error)
+        return future
+
+    def _carry_out(self, effects: AfterCommit) -> None:
+        self._thread.transient_taken(len(effects.transient))
+        for future, result in effects.resolved:
+            if future.done():  # cancelled
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        for answer, ack in effects.acks:
+            assert not isinstance(answer, bytes)
+            answer(ack)
+        if effects.transient:
+            self._outputs.inform(effects.transient)
+        if effects.session_events:
+            self._outputs.show(effects.session_events)
+        if effects.sends:
+            self._outputs.send(effects.sends)
+
+    def _end(self, failure: Exception | None) -> None:
+        self._closed = True
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_exception(Unavailable(_STOPPED))
+        if failure and not self.failed.done():
+            log.error("event dispatcher failed", error=repr(failure))
+            self.failed.set_exception(failure)

@@ -1,0 +1,76 @@
+"""Interfaces between the dispatcher and the event loop: calls of sessions and gRPC services, and its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
+from dexorder_gateway.events.ingress.acks import AckCallback
+from dexorder_gateway.events.ingress.containers import Container
+from dexorder_gateway.events.model import Contacts, EventKey
+from dexorder_gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
+
+Place = tuple[str, int]
+"""Epoch and sequence: a position in the log of a user's sessions."""
+
+
+class DispatcherPort(Protocol):
+    """Dispatcher as the event loop sees it. Calls take effect in their order."""
+
+    def publish(self, container: Container, body: bytes, answer: AckCallback) -> None:
+        """Accept a UserEvent; ``answer`` gets its state now and, unless that is final, again when it is.
+
+        Raises:
+            Unavailable: The dispatcher has stopped. Callbacks that wait then get no further ack.
+        """
+
+    def session_opened(self, user_id: str) -> None:
+        """Count a session of a user; from the first one on, the user's events are shown."""
+
+    def session_closed(self, user_id: str) -> None:
+        """Count a session that closed."""
+
+    def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> Awaitable[None]:
+        """Store that a session received an event, or its user saw it; done when that is on disk.
+
+        The awaitable raises InvalidRequest for another epoch, Unavailable when the dispatcher stops.
+        """
+
+    def replay(self, user_id: str, cursor: Place | None) -> Awaitable[Replay]:
+        """Return the first events for a session that opens; all up to its cursor count as received.
+
+        Without a cursor, these are the events that are still queued.
+        """
+
+    def replay_more(self, user_id: str, after: int, waiting_to: int) -> Awaitable[ReplayBatch]:
+        """Return a batch of the events after a position in the log: up to ``waiting_to`` only queued ones, then all."""
+
+    def contacts(self, user_id: str) -> Awaitable[Contacts]:
+        """Return a user's contacts."""
+
+    def set_contacts(self, user_id: str, contacts: Contacts) -> Awaitable[None]:
+        """Replace a user's contacts; done when they are on disk."""
+
+    def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
+        """Store that a user is active on a channel until a time of the wall clock."""
+
+    def record(self, key: EventKey) -> Awaitable[Record | None]:
+        """Return an event and its outcome; None for one that is not stored."""
+
+    def records(self, query: Query) -> Awaitable[Page]:
+        """Return a page of events and their outcomes, newest first."""
+
+
+class DispatcherOutputs(Protocol):
+    """Receiver of the effects of each transaction, called in the event loop."""
+
+    def send(self, requests: Sequence[SendRequest]) -> None:
+        """Call providers; each result goes to ``Dispatcher.finished``."""
+
+    def show(self, events: Sequence[SessionEvent]) -> None:
+        """Show events to sessions."""
+
+    def inform(self, events: Sequence[TransientEvent]) -> None:
+        """Show events that are not stored to sessions."""

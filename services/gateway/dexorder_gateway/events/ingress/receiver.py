@@ -1,0 +1,176 @@
+"""Receiver of containers' events: each is compared with known events, validated, and stored, passed on or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dexorder_common.clock import Clock
+from dexorder_common.messaging.frames import topic
+from dexorder_common.model.user_events import Channel, Priority, Status
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.delivery import Delivery
+from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder_gateway.events.dispatcher.unit_of_work import UnitOfWork
+from dexorder_gateway.events.ingress.acks import Ack, ReplyTo, final_ack
+from dexorder_gateway.events.ingress.containers import Container
+from dexorder_gateway.events.ingress.quotas import Quotas
+from dexorder_gateway.events.ingress.validation import (
+    Refusal,
+    for_sessions,
+    payload_problem,
+    read_event,
+    read_published,
+)
+from dexorder_gateway.events.model import Event, EventKey
+from dexorder_gateway.events.store.outbox import Known, Outbox
+from dexorder_gateway.events.store.records import TransientEvent
+
+Copy = tuple[Container, bytes | None, ReplyTo | None]
+"""Copy of an event: sender, UserEvent or None for an unknown message, and whom to answer or None for nobody."""
+ReadCopy = tuple[Container, Event | Refusal, ReplyTo | None]
+
+
+class EventReceiver:
+    """Part of the transaction processor that handles inputs of containers.
+
+    Attributes:
+        work: Present unit of work, which the processor sets.
+        pending_acks: For each queued event, whoever sent a copy last.
+        topics: Topics of users with open sessions, which the processor sets.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        delivery: Delivery,
+        settings: EventsSettings,
+        metrics: DispatcherMetrics,
+        clock: Clock,
+        work: UnitOfWork,
+    ) -> None:
+        self._outbox = outbox
+        self._delivery = delivery
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self.quotas = Quotas(settings)
+        self.pending_acks: dict[EventKey, ReplyTo] = {}
+        self.topics: dict[str, bytes] = {}
+        self.work = work
+
+    def take(self, copies: Sequence[ReadCopy]) -> int:
+        """Take copies of events, which are answered in this order; return how many new ones are above a hard quota."""
+        queued = self._delivery.queued
+        known = self._outbox.known(
+            [event.key for _, event, _ in copies if isinstance(event, Event) and queued(event.key) is None]
+        )
+        elapsed_ns = self._clock.monotonic_ns()
+        above = 0
+        for container, event, reply_to in copies:
+            if isinstance(event, Refusal):
+                self._refuse(reply_to, event)
+            elif event.priority is Priority.INFORMATIONAL:
+                self._inform_or_refuse(event, reply_to)
+            else:
+                above += self._accept(container, event, reply_to, known, elapsed_ns)
+        work = self.work
+        if work.new:  # all at once, as each call of the delivery rules costs time
+            work.changes.add(self._delivery.accept(work.new, now_ns=work.now_ns))
+            work.new = []
+        return above
+
+    def take_published(self, published: Iterable[tuple[Container, bytes, bytes]]) -> None:
+        """Take events of the fast path: container, topic, UserEvent. CRITICAL ones are stored nevertheless."""
+        critical: list[Copy] = []
+        transient, max_bytes = self.work.after_commit.transient, self._settings.max_payload_bytes
+        for container, event_topic, body in published:
+            event = read_published(body)
+            if isinstance(event, Refusal):
+                self._metrics.dropped(event.kind)
+                continue
+            user_id = event.user_id
+            subscribed = self.topics.get(user_id)
+            if not container.speaks_for(user_id) or event_topic != (subscribed or topic(user_id)):
+                self._metrics.dropped("not_owned")
+            elif event.priority is Priority.CRITICAL:
+                critical.append((container, body, None))
+            elif subscribed is None:
+                self._metrics.dropped("no_session")
+            elif problem := payload_problem(event.event_id, event.payload, max_bytes):
+                self._metrics.dropped(problem.kind)
+            else:
+                transient.append(TransientEvent(user_id, container.name, event.body))
+        if critical:
+            self.take(read_copies(critical))
+
+    def _inform_or_refuse(self, event: Event, reply_to: ReplyTo | None) -> None:
+        event_id = event.key.event_id
+        if problem := payload_problem(event_id, event.payload, self._settings.max_payload_bytes):
+            self._refuse(reply_to, problem)
+        elif event.user_id not in self.topics:
+            self._refuse(reply_to, Refusal(event_id, "no active session", "no_session"))
+        else:
+            body = for_sessions(event.body, event.payload)
+            self.work.after_commit.transient.append(TransientEvent(event.user_id, event.key.container, body))
+            self.work.reply(reply_to, Ack(event_id, Status.DELIVERED, via=Channel.WEB))
+
+    def _accept(
+        self,
+        container: Container,
+        event: Event,
+        reply_to: ReplyTo | None,
+        known: dict[EventKey, Known],
+        elapsed_ns: int,
+    ) -> bool:
+        """Accept or refuse an event that is to be stored; return whether it is above a hard quota."""
+        key, work, above = event.key, self.work, False
+        body = self._body_of(key, known)
+        if body is not None and body != event.body:
+            self._refuse(reply_to, Refusal(key.event_id, "event_id reused", "reused"))
+            return above
+        if body is None:
+            verdict = self.quotas.take(container, event.priority, elapsed_ns)
+            above = verdict.above
+            if verdict.refused:
+                self._refuse(reply_to, Refusal(key.event_id, "quota exceeded", "quota"))
+                return above
+            if problem := payload_problem(key.event_id, event.payload, self._settings.max_payload_bytes):
+                self._refuse(reply_to, problem)
+                return above
+            work.bodies[key] = event.body
+            work.new.append((event, verdict.soft))
+            self.quotas.queued[container.name] += 1
+        final = known[key].final if key in known else None
+        if final:
+            work.reply(reply_to, final_ack(final))
+        else:
+            if reply_to is not None:  # port 5570 has no acks
+                self.pending_acks[key] = reply_to
+            work.reply(reply_to, key)
+        return above
+
+    def _body_of(self, key: EventKey, known: dict[EventKey, Known]) -> bytes | None:
+        """Return the body of an event that was accepted before; None for a new one."""
+        if row := self._delivery.queued(key):
+            return row.event.body
+        if found := known.get(key):
+            return found.body
+        return self.work.bodies.get(key)
+
+    def _refuse(self, reply_to: ReplyTo | None, refusal: Refusal) -> None:
+        self._metrics.refused(refusal.kind)
+        self.work.reply(reply_to, Ack(refusal.event_id, Status.ERROR, refusal.reason))
+
+
+def read_copies(copies: Iterable[Copy]) -> list[ReadCopy]:
+    """Validate copies as far as that needs no other state; thread-safe."""
+    return [(container, _read(container, body), reply_to) for container, body, reply_to in copies]
+
+
+def _read(container: Container, body: bytes | None) -> Event | Refusal:
+    if body is None:
+        return Refusal("", "the event does not parse", "undecodable")
+    event = read_event(container.name, body)
+    if isinstance(event, Event) and not container.speaks_for(event.user_id):
+        return Refusal(event.key.event_id, "user not owned", "not_owned")
+    return event

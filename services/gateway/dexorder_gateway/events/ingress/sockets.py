@@ -1,0 +1,276 @@
+"""Sockets of containers: SUB 5570, whose events get no ack, and ROUTER 5571, whose events do. For one thread.
+
+Frames are in ``dexorder_common/messaging/frames.py``. With CURVE, the sender of a message is the owner of the key
+that encrypted it (``User-Id``), never the routing id it claims; without, every sender is the container ``local``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import structlog
+import zmq
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from dexorder_common.messaging.curve import curve_authentication, curve_socket
+from dexorder_common.messaging.frames import BadFrame, encode_ack, event_body, published_body
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.ingress.acks import Ack
+from dexorder_gateway.events.ingress.containers import STRANGER, Container, ContainersFile
+from dexorder_gateway.events.ingress.socket_monitor import SocketMonitor, Waker
+
+log = structlog.get_logger(__name__)
+Socket = zmq.Socket[bytes]
+Dropped = Callable[[str], None]
+LINGER_MS = 500
+"""Time for the last acks when the sockets close."""
+MAX_UNREAD = 5_000
+"""Messages of one connection in memory. Heartbeats of containers wait behind these, so it is far more than our library
+sends ahead. Of a connection that claims a routing id in use, libzmq reads none, and keeps them until the socket is
+closed, even when the peer has disconnected."""
+_REOPEN_SECONDS = 5.0
+_KEEPALIVE_S = 5
+"""A container whose host disappears silently is forgotten after four times as long."""
+_MALFORMED = frozenset({"frame_count", "version"})
+_SEND_LAST = int(zmq.NOBLOCK)
+_SEND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""Plain numbers: to combine the enum's members takes longer than to send a frame."""
+
+
+class EventSockets:
+    """Both sockets; `open_sockets` opens them.
+
+    When a key is removed from the containers file, all connections are closed, as ZMQ can't close a single one. The
+    others reconnect at once and resend unacked events; messages in transit on the fast path are lost. Where we
+    connect, ROUTER's connections are closed when one is lost: acks for one container must not go to the next.
+    """
+
+    def __init__(
+        self, context: zmq.Context[Socket], settings: EventsSettings, containers: ContainersFile, dropped: Dropped
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        self._curve = settings.curve_key is not None
+        self._containers = containers
+        self._dropped = dropped
+        self._keys = containers.current().keys
+        self._poller = zmq.Poller()
+        self._topics: set[bytes] = set()
+        self._unsubscribed = False
+        self._open_sub(settings.sub)
+        self._open_router(settings.router)
+        self.sub_address = self._sub.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+        self.router_address = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")
+
+    def _open_sub(self, addresses: str) -> None:
+        self._sub = _socket(self._context, zmq.SUB, self._settings)
+        try:
+            _attach(self._sub, addresses, connect=self._settings.connect)
+        except BaseException:
+            self._close(self._sub, 0)
+            raise
+
+    def _open_router(self, addresses: str) -> None:
+        self._router = _socket(self._context, zmq.ROUTER, self._settings)
+        self._monitor = SocketMonitor(self._router) if self._settings.connect else None
+        try:
+            _attach(self._router, addresses, connect=self._settings.connect)
+        except BaseException:
+            self._close_router(0)
+            raise
+
+    def close(self, *, linger_ms: int = LINGER_MS) -> None:
+        """Close both sockets."""
+        self._close(self._sub, linger_ms)
+        self._close_router(linger_ms)
+
+    def _close_router(self, linger_ms: int) -> None:
+        if self._monitor:
+            self._unregister(self._monitor.events)
+            self._monitor.close()
+        self._close(self._router, linger_ms)
+
+    def _close(self, socket: Socket, linger_ms: int) -> None:
+        self._unregister(socket)
+        socket.close(linger=linger_ms)
+
+    def _unregister(self, socket: Socket) -> None:
+        if socket in self._poller:
+            self._poller.unregister(socket)
+
+    def wait(self, waker: Waker, timeout_ms: int, *, router: bool, sub: bool) -> tuple[bool, bool]:
+        """Wait for messages on ROUTER and SUB, as far as requested, or for the waker; return which of them has some."""
+        self._close_if_revoked()
+        self._close_if_lost()
+        for socket, wanted in ((self._router, router), (self._sub, sub)):
+            if wanted:
+                self._poller.register(socket, zmq.POLLIN)
+            else:
+                self._unregister(socket)
+        self._poller.register(waker, zmq.POLLIN)
+        if self._monitor:
+            self._poller.register(self._monitor.events, zmq.POLLIN)
+        ready = {socket for socket, _ in self._poller.poll(timeout_ms)}
+        waker.clear()
+        return self._router in ready, self._sub in ready
+
+    def _close_if_revoked(self) -> None:
+        keys = self._containers.current().keys if self._curve else self._keys
+        if revoked := self._keys - keys:
+            log.warning("container key revoked; all containers reconnect", revoked=len(revoked))
+            self.close(linger_ms=0)
+            _reopen(self._open_sub, _bound(self._settings.sub, self.sub_address))
+            _reopen(self._open_router, _bound(self._settings.router, self.router_address))
+            for topic in self._topics:
+                self._sub.subscribe(topic)
+        self._keys = keys
+
+    def _close_if_lost(self) -> None:
+        if self._monitor and self._monitor.connection_lost():
+            self._close_router(linger_ms=0)
+            self._open_router(self._settings.router)
+
+    def events(self, limit: int) -> Iterator[tuple[Container, bytes | None, bytes]]:
+        """Receive from ROUTER, at most ``limit`` messages: sender, UserEvent, routing id.
+
+        The UserEvent is None where the message is well-formed but of an unknown type. Malformed ones are dropped.
+        """
+        for (routing_id, *frames), sender in self._receive(self._router, limit):
+            try:
+                yield sender or STRANGER, event_body(frames), routing_id
+            except BadFrame as error:
+                if error.reason in _MALFORMED:
+                    self._dropped(error.reason)
+                else:
+                    yield sender or STRANGER, None, routing_id
+
+    def published(self, limit: int) -> Iterator[tuple[Container, bytes, bytes]]:
+        """Receive from SUB, at most ``limit`` messages: sender, topic, UserEvent."""
+        for frames, sender in self._receive(self._sub, limit):
+            try:
+                topic, body = published_body(frames)
+            except BadFrame as error:
+                self._dropped(error.reason)
+                continue
+            if sender is None:
+                self._dropped("not_owned")
+            else:
+                yield sender, topic, body
+
+    def _receive(self, socket: Socket, limit: int) -> Iterator[tuple[list[bytes], Container | None]]:
+        containers = self._containers.current()
+        local = containers.local()
+        with suppress(zmq.Again):
+            for _ in range(limit):
+                frames, last = _message(socket)
+                yield frames, containers.by_key(str(last["User-Id"])) if self._curve else local
+
+    def send_acks(self, acks: Iterable[tuple[bytes, Ack]]) -> None:
+        """Send acks to routing ids; where the connection is closed or its queue full, drop and count them."""
+        send = self._router.send
+        for routing_id, ack in acks:
+            version, body = encode_ack(ack.proto())
+            try:
+                send(routing_id, _SEND_MORE)  # send_multipart takes four times as long
+                send(version, _SEND_MORE)
+                send(body, _SEND_LAST)
+            except zmq.ZMQError as error:
+                if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                    raise
+                self._dropped("container_gone" if error.errno == zmq.EHOSTUNREACH else "container_full")
+
+    def unsubscribe_all(self) -> None:
+        """Show containers that nobody listens on SUB: they send to ROUTER, which is not read either, and wait.
+
+        Both stay bound: to unbind would close the connections over which acks have yet to be sent.
+        """
+        if not self._unsubscribed:
+            self._unsubscribed = True
+            self.subscribe((), tuple(self._topics))
+
+    def subscribe(self, opened: Iterable[bytes], closed: Iterable[bytes]) -> None:
+        """Subscribe to topics, and unsubscribe from others."""
+        for topic in () if self._unsubscribed else opened:
+            self._sub.subscribe(topic)
+            self._topics.add(topic)
+        for topic in closed:
+            if topic in self._topics:
+                self._sub.unsubscribe(topic)
+                self._topics.remove(topic)
+
+
+@contextmanager
+def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: Dropped) -> Iterator[EventSockets]:
+    """Bind both sockets, or connect them. ``dropped`` gets the reason for each message or ack that is dropped.
+
+    Raises:
+        OSError: An address can't be used.
+        ValueError: The key can't be used.
+    """
+    context: zmq.Context[Socket] = zmq.Context()
+    with ExitStack() as closing:
+        closing.callback(context.destroy, linger=0)  # closes what a failure left open
+        if settings.curve_key:
+            closing.enter_context(curve_authentication(context, containers))
+        ports = EventSockets(context, settings, containers, dropped)
+        closing.callback(ports.close)
+        yield ports
+
+
+def _message(socket: Socket) -> tuple[list[bytes], zmq.Frame]:
+    """Return the frames of a message, and ZMQ's object of the last one.
+
+    Faster than ``recv_multipart``, which asks the socket after each frame whether more follow; the frame knows that.
+
+    Raises:
+        zmq.Again: No message has arrived.
+    """
+    frame = socket.recv(zmq.NOBLOCK, copy=False)
+    frames = [frame.bytes]
+    while frame.more:
+        frame = socket.recv(zmq.NOBLOCK, copy=False)
+        frames.append(frame.bytes)
+    return frames, frame
+
+
+@retry(
+    retry=retry_if_exception_type(OSError), stop=stop_after_delay(_REOPEN_SECONDS), wait=wait_fixed(0.02), reraise=True
+)
+def _reopen(open_socket: Callable[[str], None], addresses: str) -> None:
+    """Open a socket at addresses whose previous listener may still be closing in ZMQ's own thread."""
+    open_socket(addresses)
+
+
+def _bound(configured: str, bound: str) -> str:
+    """Return the addresses to reopen: a single one with the port that was bound, where port 0 was configured."""
+    return configured if "," in configured else bound
+
+
+def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -> Socket:
+    socket = context.socket(kind)
+    for option, value in (
+        (zmq.MAXMSGSIZE, settings.max_frame_bytes),
+        # no heartbeats of our own, they abort the process: docs/decisions/0017; those of containers are answered
+        (zmq.RCVHWM, MAX_UNREAD),
+        (zmq.TCP_KEEPALIVE, 1),
+        (zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_S),
+        (zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_S),
+        (zmq.TCP_KEEPALIVE_CNT, 3),
+        (zmq.HANDSHAKE_IVL, 10_000),  # a silent connection must not hold a file descriptor for ever
+        (zmq.IPV6, int("[" in settings.sub + settings.router)),
+    ):
+        socket.setsockopt(option, value)
+    if kind == zmq.ROUTER:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else an ack to a closed connection looks like a sent one
+    if settings.curve_key:
+        curve_socket(socket, settings.curve_key)
+    return socket
+
+
+def _attach(socket: Socket, addresses: str, *, connect: bool) -> None:
+    for address in addresses.split(","):
+        try:
+            (socket.connect if connect else socket.bind)(address.strip())
+        except zmq.ZMQError as error:
+            raise OSError(f"can't {'connect to' if connect else 'listen on'} {address}: {error}") from error

@@ -1,0 +1,118 @@
+"""Values of user events that the gateway's parts exchange: events, messages, results of a channel, contacts. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dexorder_common.model.user_events import Channel, Preference, Priority
+
+
+class EventKey(NamedTuple):
+    """Identity of an event: a duplicate has the same key. A tuple, as it is made and looked up most often."""
+
+    container: str
+    event_id: str
+
+
+class Event(NamedTuple):
+    """Event that has passed validation. A tuple, as many are made; its payload is not in its repr.
+
+    Attributes:
+        event_type: The given protocol's number, known or not.
+        channels: As the container named them, without unknown ones; empty for the user's own order.
+        body: UserEvent as it arrived, serialized. A duplicate must have the same body, and sessions get it.
+    """
+
+    key: EventKey
+    user_id: str
+    timestamp_ms: int
+    event_type: int
+    payload: bytes
+    priority: Priority
+    channels: tuple[Preference, ...]
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Event({self.key}, {self.user_id!r}, {self.event_type}, {self.priority!r}, {self.channels})"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Event as people read it: plain text, which each channel escapes in its own way.
+
+    Attributes:
+        reference: Identifies the event in all its attempts (Message-ID, collapse key); up to 32 characters of [0-9a-f].
+    """
+
+    reference: str
+    title: str
+    body: str
+    priority: Priority
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The provider has accepted the message. Destinations that are ``gone`` no longer exist; another one took it."""
+
+    gone: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Permanent refusal: the same call would be refused again.
+
+    Attributes:
+        reason: Kind of reason in words ("blocked by the user", "no such address"); never a token, address or id.
+        gone: Destinations of this user that no longer exist.
+    """
+
+    reason: str
+    gone: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Temporary failure, with a reason as in `Refused`. No call to the provider begins before its pause is over."""
+
+    reason: str
+    retry_after_ms: int | None = None
+
+
+Result = Sent | Refused | Later
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """Minutes after midnight in the user's time zone (IANA name); an end before the start is on the next day."""
+
+    start_minute: int
+    end_minute: int
+    time_zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebPushSubscription:
+    """Subscription of a browser, with the fields of its PushSubscription."""
+
+    endpoint: str = field(repr=False)
+    p256dh: str = field(repr=False)
+    auth: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Contacts:
+    """Addresses and wishes of a user; empty where nothing is known. No address is in its repr."""
+
+    telegram_chat_id: str = field(default="", repr=False)
+    email: str = field(default="", repr=False)
+    web_push: tuple[WebPushSubscription, ...] = ()
+    mobile_tokens: tuple[str, ...] = field(default=(), repr=False)
+    discord_webhook_url: str = field(default="", repr=False)
+    slack_webhook_url: str = field(default="", repr=False)
+    channel_order: tuple[Channel, ...] = ()
+    quiet_hours: QuietHours | None = None
+
+
+NO_CONTACTS = Contacts()

@@ -1,0 +1,101 @@
+"""Conversion between the protocol's messages and the gateway's model. Invalid fields raise InvalidRequest."""
+
+from __future__ import annotations
+
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.user_events import Status
+from dexorder_gateway.events.delivery.changes import AttemptRow
+from dexorder_gateway.events.dispatcher.port import Place
+from dexorder_gateway.events.model import EventKey
+from dexorder_gateway.events.store.records import Page, Query, Record
+from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
+from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
+
+MAX_RECORDS = 1_000
+_DEFAULT_RECORDS = 100
+_NS_PER_MS = 1_000_000
+_MAX_SEQUENCE = 2**63 - 1
+
+
+def place_of(cursor: pb.Cursor) -> Place:
+    """Return the place of a cursor."""
+    if cursor.sequence > _MAX_SEQUENCE:
+        raise InvalidRequest(f"cursor.sequence {cursor.sequence} is too large")
+    return cursor.epoch, cursor.sequence
+
+
+def ack_of(request: pb.AckRequest) -> tuple[Place, bool]:
+    """Return the place of the event, and whether the user saw it."""
+    if not request.HasField("place"):
+        raise InvalidRequest("place is missing")
+    if request.place.sequence == 0:
+        raise InvalidRequest("place.sequence is 0; events without a place are not acknowledged")
+    if request.kind not in (pb.ACK_KIND_RECEIVED, pb.ACK_KIND_SEEN):
+        raise InvalidRequest(f"kind {request.kind} is neither ACK_KIND_RECEIVED nor ACK_KIND_SEEN")
+    return place_of(request.place), request.kind == pb.ACK_KIND_SEEN
+
+
+def key_of(request: pb.GetEventRequest) -> EventKey:
+    """Return the key of the requested event."""
+    if not request.container or not request.event_id:
+        raise InvalidRequest("container and event_id are both required")
+    return EventKey(request.container, request.event_id)
+
+
+def query_of(request: pb.ListEventsRequest) -> Query:
+    """Return the query for the requested events."""
+    if request.page_size > MAX_RECORDS:
+        raise InvalidRequest(f"page_size {request.page_size} is above {MAX_RECORDS}")
+    token = request.page_token
+    if token and not (token.isascii() and token.isdigit() and len(token) < 19):
+        raise InvalidRequest("page_token is not a next_page_token of this service")
+    status = None
+    if request.HasField("status"):
+        try:
+            status = Status(request.status)
+        except ValueError:
+            raise InvalidRequest(f"status {request.status} is unknown") from None
+    return Query(
+        user_id=request.user_id,
+        container=request.container,
+        status=status,
+        before=int(token) if token else None,
+        size=request.page_size or _DEFAULT_RECORDS,
+    )
+
+
+def page_answer(page: Page) -> pb.ListEventsResponse:
+    """Return a page of records with the token of the next page."""
+    return pb.ListEventsResponse(
+        records=map(record_answer, page.records), next_page_token="" if page.before is None else str(page.before)
+    )
+
+
+def record_answer(record: Record) -> pb.EventRecord:
+    """Return the record of an event."""
+    return pb.EventRecord(
+        container=record.key.container,
+        event=given.UserEvent.FromString(record.body),
+        accepted_at=_ms(record.accepted_ns),
+        status=record.status.value,  # type: ignore[arg-type]  # the same numbers
+        delivered_via=record.via,  # type: ignore[arg-type]
+        error_message=record.error,
+        completed_at=_ms(record.completed_ns),
+        seen_at=_ms(record.seen_ns),
+        attempts=map(_attempt, record.attempts),
+    )
+
+
+def _attempt(row: AttemptRow) -> pb.Attempt:
+    return pb.Attempt(
+        number=row.number,
+        channel=row.channel,  # type: ignore[arg-type]
+        started_at=_ms(row.started_ns),
+        ended_at=_ms(row.ended_ns),
+        outcome=row.outcome,
+        retry_at=_ms(row.retry_at_ns),
+    )
+
+
+def _ms(ns: int | None) -> int:
+    return (ns or 0) // _NS_PER_MS

@@ -1,0 +1,113 @@
+"""Start and stop of all parts of user events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import grpc
+import structlog
+from prometheus_client import CollectorRegistry
+
+from dexorder_gateway.events import service
+from dexorder_gateway.events.channels.registry import open_channels
+from dexorder_gateway.events.channels.rendering import render
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.contacts import host_check
+from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
+from dexorder_gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
+from dexorder_gateway.events.dispatcher.sender import Sender
+from dexorder_gateway.events.dispatcher.start import open_dispatcher
+from dexorder_gateway.events.ingress.publisher_service import EventPublisherService
+from dexorder_gateway.events.service import ContactService, EventLogService, EventService
+from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
+from dexorder_gateway.events.sessions.user_tokens import TokenVerifier
+from dexorder_gateway.events.sessions.web_server import web_server
+from dexorder_gateway.events.sessions.websocket import SessionBackend
+from dexorder_gateway.events.store.records import TransientEvent
+from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
+
+log = structlog.get_logger(__name__)
+
+
+class _Receivers:
+    """Receivers of the dispatcher's decisions; they are set after the dispatcher is created, which needs them."""
+
+    sender: Sender
+    sessions: SessionRegistry
+
+    def send(self, sends: Sequence[SendRequest]) -> None:
+        self.sender.send(sends)
+
+    def show(self, shows: Sequence[SessionEvent]) -> None:
+        self.sessions.show(shows)
+
+    def inform(self, informed: Sequence[TransientEvent]) -> None:
+        self.sessions.show_transient(informed)
+
+
+class UserEvents:
+    """All running parts, with the arguments of `lifecycle.grpc_server` for their services."""
+
+    names = service.NAMES
+    roles = service.ROLES
+    own_identity = service.OWN_IDENTITY
+    options = service.OPTIONS
+
+    def __init__(self, dispatcher: Dispatcher, backend: SessionBackend, settings: EventsSettings) -> None:
+        self._dispatcher = dispatcher
+        self._backend = backend
+        self._settings = settings
+        self._publisher = EventPublisherService(dispatcher, dispatcher.containers.current)
+
+    def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
+        """Add the gRPC services and return their full names."""
+        hosts = host_check(self._settings)
+        contacts = ContactService(self._dispatcher, self._backend.tokens, hosts, identity=identity)
+        rpc.add_EventServiceServicer_to_server(EventService(self._backend), server)
+        rpc.add_EventPublisherServiceServicer_to_server(self._publisher, server)
+        rpc.add_EventLogServiceServicer_to_server(EventLogService(self._dispatcher), server)
+        rpc.add_ContactServiceServicer_to_server(contacts, server)
+        return self.names
+
+    async def until_failed(self) -> None:
+        """Wait until the dispatcher fails, and raise its error."""
+        await asyncio.shield(self._dispatcher.failed)
+
+    def stop_taking(self) -> None:
+        """Refuse further events and end the sessions, whose clients resume from their cursors."""
+        self._dispatcher.stop_taking()
+        self._publisher.stop_taking()
+        self._backend.sessions.stop()
+
+
+@asynccontextmanager
+async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> AsyncIterator[UserEvents]:
+    """Run everything but the gRPC server until the block ends.
+
+    Then the page closes, calls of providers are cancelled (the next start repeats them) and changes are written.
+
+    Raises:
+        BadSettings: A setting can't be used; names its variable.
+        OSError: An address can't be bound.
+    """
+    async with AsyncExitStack() as stack:
+        channels = await stack.enter_async_context(open_channels(settings))
+        receivers = _Receivers()
+        text = partial(render, link_url=settings.link_url)
+        dispatcher = await stack.enter_async_context(
+            open_dispatcher(settings, receivers, DispatcherMetrics(registry), render=text, reachable=channels.reachable)
+        )
+        receivers.sender = Sender(channels, settings, dispatcher.finished, SendMetrics(registry))
+        metrics = SessionMetrics(registry)
+        tokens = TokenVerifier.of(settings)
+        # without the link, which leads to the page that shows the session
+        receivers.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
+        await stack.enter_async_context(receivers.sender)
+        backend = SessionBackend(receivers.sessions, dispatcher, tokens, metrics)
+        await stack.enter_async_context(web_server(settings, backend, healthy=lambda: not dispatcher.failed.done()))
+        log.info("user events served", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
+        yield UserEvents(dispatcher, backend, settings)

@@ -1,0 +1,103 @@
+"""Reader of committed events in the outbox's file, for people and for sessions that resume.
+
+Every call opens the file and may take long, so none belongs in the event loop or in the dispatcher's thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from dexorder_common.model.user_events import Channel, Status
+from dexorder_gateway.events.delivery.changes import SessionEvent
+from dexorder_gateway.events.model import EventKey
+from dexorder_gateway.events.store import schema
+from dexorder_gateway.events.store.records import Page, Query, Record, ReplayBatch
+
+MAX_EVENTS = 256
+MAX_BYTES = 1 << 20
+"""Size of one batch, which a session that catches up holds in memory."""
+
+
+class EventLog:
+    """Reader of one outbox file, for any number of threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._uri = f"{path.absolute().as_uri()}?mode=ro"
+
+    def record(self, key: EventKey) -> Record | None:
+        """Return the record of an event; None if it is not stored."""
+        with self._open() as db:
+            rows = self._records(db, "container = ? AND event_id = ?", (key.container, key.event_id), 1)
+            return rows[0][1] if rows else None
+
+    def page(self, query: Query) -> Page:
+        """Return a page of records, newest first."""
+        conditions = {
+            "user_id = ?": query.user_id or None,
+            "container = ?": query.container or None,
+            "status = ?": query.status,
+            "number < ?": query.before,
+        }
+        wanted = {condition: value for condition, value in conditions.items() if value is not None}
+        with self._open() as db:
+            rows = self._records(db, " AND ".join(wanted) or "true", tuple(wanted.values()), query.size + 1)
+        more = len(rows) > query.size
+        rows = rows[: query.size]
+        return Page(tuple(record for _, record in rows), rows[-1][0] if more else None)
+
+    def replay_batch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
+        """Return the events after a place in a user's log, at most `MAX_EVENTS` and about `MAX_BYTES`.
+
+        Up to ``waiting_to`` only queued events are returned; after it, all events.
+        """
+        sql = (
+            "SELECT container, body, sequence, status FROM events"
+            " WHERE user_id = ? AND sequence > ? AND (status = 1 OR sequence > ?) ORDER BY sequence"
+        )
+        events: list[SessionEvent] = []
+        left = MAX_BYTES
+        with self._open() as db:
+            for container, body, sequence, status in db.execute(sql, (user_id, after, waiting_to)):
+                if len(events) == MAX_EVENTS or left <= 0:
+                    return ReplayBatch(tuple(events), more=True)
+                left -= len(body)
+                event = schema.read_body(container, body)
+                events.append(SessionEvent(user_id, sequence, event, settled=status != Status.QUEUED))
+        return ReplayBatch(tuple(events))
+
+    @staticmethod
+    def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int) -> list[tuple[int, Record]]:
+        # The inner SELECT sorts without reading whole rows; only those of the page are read.
+        sql = (
+            f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
+            f" (SELECT number FROM events WHERE {where} ORDER BY number DESC LIMIT ?) ORDER BY number DESC"
+        )
+        return [_record(db, row) for row in db.execute(sql, (*values, size)).fetchall()]
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(self._uri, uri=True, isolation_level=None, timeout=30)) as db:
+            db.execute("BEGIN")  # one snapshot for all reads
+            yield db
+
+
+def _record(db: sqlite3.Connection, row: schema.Row) -> tuple[int, Record]:
+    number, container, event_id, body, accepted_ns, status, via, error, completed_ns, seen_ns = row
+    sql = "SELECT * FROM attempts WHERE container = ? AND event_id = ? ORDER BY number"
+    attempts = tuple(map(schema.read_attempt, db.execute(sql, (container, event_id))))
+    channel = None if via is None else Channel(via)
+    return number, Record(
+        EventKey(container, event_id),
+        body,
+        accepted_ns,
+        Status(status),
+        channel,
+        error,
+        completed_ns,
+        seen_ns,
+        attempts,
+    )

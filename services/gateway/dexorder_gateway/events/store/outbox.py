@@ -1,0 +1,177 @@
+"""Outbox: an SQLite file (WAL, ``synchronous=FULL``) whose writes are on disk when they return.
+
+For one thread, which writes everything that belongs together in one transaction. `EventLog` reads the file from other
+threads. The file contains contacts, so only its owner may read it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from dexorder_common.model.user_events import Channel
+from dexorder_common.storage.durable_sqlite import open_durable
+from dexorder_gateway.events.delivery.changes import Changes, Final, QueuedRow
+from dexorder_gateway.events.model import Contacts, EventKey
+from dexorder_gateway.events.store import schema
+
+MAX_FORGOTTEN = 500
+Committed = Callable[[], bool]
+"""Returns whether the commit has ended."""
+_NEWER = "it has schema version {}; this gateway reads up to version {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Event that was accepted before; ``final`` is None while it is queued."""
+
+    body: bytes
+    final: Final | None
+
+
+class Outbox:
+    """Open outbox.
+
+    Attributes:
+        epoch: Identifies the sequences of this file; another file has another epoch.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the file.
+
+        Raises:
+            OSError: The file can't be opened.
+            ValueError: A newer gateway has written it.
+            sqlite3.Error: It is not an outbox, or is damaged.
+        """
+        self._db = open_durable(path, schema.STEPS, newer=_NEWER, private=True, large_wal=True)
+        self._committing = ThreadPoolExecutor(1, "outbox")
+        try:
+            (self.epoch,) = self._db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._committing.shutdown()
+        self._db.close()
+
+    def queued(self) -> Iterator[QueuedRow]:
+        """Return all queued events, in the order in which they were accepted."""
+        sql = f"SELECT {schema.QUEUED_COLUMNS} FROM events WHERE status = 1 ORDER BY number"  # noqa: S608
+        return map(schema.read_queued, self._db.execute(sql))
+
+    def sequences(self) -> dict[str, int]:
+        """Return the highest sequence that each user ever had."""
+        kept = self._db.execute("SELECT user_id, max(sequence) FROM events WHERE sequence IS NOT NULL GROUP BY user_id")
+        return {**self.forgotten(), **dict(kept)}
+
+    def forgotten(self) -> dict[str, int]:
+        """Return the highest sequence of each user whose event is no longer stored."""
+        return dict(self._db.execute("SELECT user_id, sequence FROM forgotten"))
+
+    def contacts(self) -> dict[str, Contacts]:
+        """Return the contacts of all users that have some."""
+        rows = self._db.execute("SELECT user_id, contacts FROM contacts")
+        return {user_id: schema.read_contacts(text) for user_id, text in rows}
+
+    def presence(self, now_ns: int) -> list[tuple[str, Channel, int]]:
+        """Return user, channel, and until when they are active there."""
+        rows = self._db.execute("SELECT user_id, channel, until_ns FROM presence WHERE until_ns > ?", (now_ns,))
+        return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
+
+    def pauses(self, now_ns: int) -> list[tuple[str, Channel, int]]:
+        """Return user, channel, and until when its provider, or that user's webhook, asked not to be called."""
+        rows = self._db.execute(
+            "SELECT user_id, channel, max(retry_at_ns) FROM attempts JOIN events USING (container, event_id)"
+            " WHERE retry_at_ns > ? GROUP BY user_id, channel",
+            (now_ns,),
+        )
+        return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
+
+    def known(self, keys: Iterable[EventKey]) -> dict[EventKey, Known]:
+        """Return those of these events that are stored."""
+        ids: dict[str, list[str]] = {}
+        for key in keys:
+            ids.setdefault(key.container, []).append(key.event_id)
+        found = {}
+        for container, event_ids in ids.items():
+            rows = self._db.execute(
+                "SELECT event_id, body, status, via, error, completed_ns FROM events"
+                " WHERE container = ? AND event_id IN (SELECT value FROM json_each(?))",
+                (container, orjson.dumps(event_ids).decode()),
+            )
+            for event_id, body, *end in rows:
+                key = EventKey(container, event_id)
+                found[key] = Known(body, schema.read_final(key, *end))
+        return found
+
+    def write(
+        self,
+        changes: Changes,
+        contacts: Mapping[str, Contacts] | None = None,
+        presence: Iterable[tuple[str, Channel, int]] = (),
+        meanwhile: Callable[[Committed], None] | None = None,
+    ) -> None:
+        """Write the rows of a transaction; they are on disk when this returns.
+
+        Args:
+            meanwhile: Called while another thread waits for the disk; it should return once the commit has ended,
+                and must not use the outbox.
+
+        Raises:
+            sqlite3.Error: The rows are not on disk.
+        """
+        with self._transaction(meanwhile) as db:
+            db.executemany(schema.ACCEPT, map(schema.accept_row, changes.accepted))
+            db.executemany(schema.UPDATE, map(schema.update_row, changes.updated))
+            db.executemany(schema.FINISH, map(schema.finish_row, changes.finals))
+            db.executemany(schema.ATTEMPT, map(schema.attempt_row, changes.attempts))
+            db.executemany(schema.SEE, [(seen.seen_ns, seen.user_id, seen.sequence) for seen in changes.seen])
+            rows = [(user_id, schema.contacts_text(each)) for user_id, each in (contacts or {}).items()]
+            db.executemany(schema.SET_CONTACTS, rows)
+            db.executemany(schema.SET_PRESENCE, [(user, channel.value, until) for user, channel, until in presence])
+
+    def forget(self, ended_before_ns: int) -> dict[str, int]:
+        """Delete at most `MAX_FORGOTTEN` events that ended before a time; return their users' highest sequences."""
+        with self._transaction() as db:
+            past = db.execute(
+                "SELECT number, container, event_id, user_id, coalesce(sequence, 0) FROM events"
+                " WHERE completed_ns < ? ORDER BY completed_ns LIMIT ?",
+                (ended_before_ns, MAX_FORGOTTEN),
+            ).fetchall()
+            forgotten: dict[str, int] = {}
+            for *_, user_id, sequence in past:
+                forgotten[user_id] = max(forgotten.get(user_id, 0), sequence)
+            db.executemany(
+                "INSERT INTO forgotten VALUES (?, ?)"
+                " ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)",
+                [row for row in forgotten.items() if row[1]],
+            )
+            db.executemany("DELETE FROM attempts WHERE container = ? AND event_id = ?", [row[1:3] for row in past])
+            db.executemany("DELETE FROM events WHERE number = ?", [row[:1] for row in past])
+        return forgotten
+
+    @contextmanager
+    def _transaction(self, meanwhile: Callable[[Committed], None] | None = None) -> Iterator[sqlite3.Connection]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db
+            if meanwhile:
+                commit = self._committing.submit(self._db.execute, "COMMIT")
+                try:
+                    meanwhile(commit.done)
+                finally:
+                    commit.result()
+            else:
+                self._db.execute("COMMIT")
+        except BaseException:
+            self._db.rollback()
+            raise

@@ -1,0 +1,193 @@
+"""The KafkaPixy service: converts its requests and responses. Uses nothing of the transport but the context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import grpc
+
+from dexorder_common.kafka.client_options import headers_of
+from dexorder_common.kafka.member_commits import NotAssigned
+from dexorder_common.kafka.partition_queue import Delivery
+from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
+from dexorder_common.rpc.identity import current_caller
+from dexorder_gateway.kafkapixy.access import check_produce
+from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
+from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
+from dexorder_gateway.kafkapixy.types import Record, UnknownTopic, group_name, topic_name
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+_QUEUED = pb.ProdRs(partition=-1, offset=-1)
+NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
+_CONFIG_VERSION = 1
+"""Version of the format of a topic's configuration in ZooKeeper; there was only this one."""
+
+
+class KafkaPixy(rpc.KafkaPixyServicer):
+    """Serves one or more clusters."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        self._stopping = False
+
+    def stop_taking(self) -> None:
+        """Refuse Produce, ConsumeNAck and SetOffsets from now on, and end the calls that wait for a record."""
+        self._stopping = True
+        for cluster in self._clusters:
+            cluster.consumers.stop_taking()
+
+    async def Produce(self, request: pb.ProdRq, context: Context) -> pb.ProdRs:  # noqa: N802
+        """Write one record; answer when Kafka has it, or with async_mode when it is queued."""
+        cluster = self._clusters.named(request.cluster)
+        self._refuse_if_stopping()
+        topic = request.topic
+        check_produce(current_caller(), topic)
+        if not cluster.knows(topic) and not await cluster.has_topic(topic_name(topic), CREATION_SECONDS):
+            raise UnknownTopic(f"topic {topic!r} does not exist")
+        key = None if request.key_undefined else request.key_value
+        headers = [(header.key, header.value) for header in request.headers]
+        if request.async_mode:
+            cluster.producer.send_async(topic, key, request.message, headers)
+            return _QUEUED
+        partition, offset = await cluster.producer.send(topic, key, request.message, headers)
+        return pb.ProdRs(partition=partition, offset=offset)
+
+    async def ConsumeNAck(self, request: pb.ConsNAckRq, context: Context) -> pb.ConsRs:  # noqa: N802
+        """Ack an earlier record if requested, then wait for the next one; NOT_FOUND when the long poll ends."""
+        cluster = self._clusters.named(request.cluster)
+        self._refuse_if_stopping()
+        cluster.consumers.refuse_if_disabled()
+        group, topic = group_name(request.group), request.topic
+        known = cluster.knows(topic)
+        if not known:
+            topic_name(topic)
+        auto_ack = request.auto_ack and not request.no_ack
+        acks_earlier = not (request.no_ack or auto_ack)
+        if acks_earlier:
+            _check_place("ack_partition", request.ack_partition, "ack_offset", request.ack_offset)
+        if not known and not await cluster.has_topic(topic, cluster.config.consume.long_polling_timeout_ms / 1_000):
+            raise NotFound(f"topic {topic!r} does not exist")
+        subscription = cluster.consumers.subscription(group, topic)
+        if acks_earlier:
+            # A first call has nothing to ack and leaves the fields at 0, so only delivered records may be acked here.
+            try:  # noqa: SIM105  # `suppress` would cost each call half a microsecond
+                subscription.ack(request.ack_partition, request.ack_offset, delivered_only=True)
+            except NotAssigned:
+                pass  # an ack that came too late can't be reported
+        delivery = await subscription.consume()
+
+        def answered(done: Context) -> None:
+            # A caller that went away meanwhile did not get the record. grpc.aio's cancelled() stays false here; a
+            # status that was not sent, or was sent too late, shows it.
+            if not done.done() or done.time_remaining() == 0:
+                subscription.give_back(delivery)
+            elif auto_ack:
+                try:
+                    subscription.ack(delivery.partition, delivery.offset)
+                except NotAssigned:
+                    return  # another member has the partition now, and delivers the record again
+
+        context.add_done_callback(answered)  # type: ignore[arg-type]  # the stub wants a class of its own
+        return _answer(delivery)
+
+    async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802
+        """Ack one record that this gateway delivered."""
+        cluster = self._clusters.named(request.cluster)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        _check_place("partition", request.partition, "offset", request.offset)
+        cluster.consumers.subscribed(group, topic).ack(request.partition, request.offset)
+        return pb.AckRs()
+
+    async def GetOffsets(self, request: pb.GetOffsetsRq, context: Context) -> pb.GetOffsetsRs:  # noqa: N802
+        """Return a group's commit and lag in every partition of a topic."""
+        cluster = self._clusters.named(request.cluster)
+        group, topic = group_name(request.group), topic_name(request.topic)
+        time_ms = request.time_ms if request.HasField("time_ms") else None
+        if time_ms is not None:
+            check_time(time_ms, 0)
+        async with cluster.admin.call():
+            found = await cluster.admin.offsets(group, topic, time_ms)
+        # the fields have the same names
+        offsets = [pb.PartitionOffset(count=each.end - each.begin, **asdict(each)) for each in found]
+        return pb.GetOffsetsRs(offsets=offsets)
+
+    async def SetOffsets(self, request: pb.SetOffsetsRq, context: Context) -> pb.SetOffsetsRs:  # noqa: N802
+        """Set a group's commits in a topic, all of the request or none."""
+        cluster = self._clusters.named(request.cluster)
+        self._refuse_if_stopping()
+        group, topic = group_name(request.group), topic_name(request.topic)
+        requested = [RequestedOffset(each.partition, each.offset, each.metadata) for each in request.offsets]
+        time_ms = request.time_ms if request.HasField("time_ms") else None
+        await cluster.set_offsets(group, topic, requested, time_ms)
+        return pb.SetOffsetsRs()
+
+    async def ListTopics(self, request: pb.ListTopicRq, context: Context) -> pb.ListTopicRs:  # noqa: N802
+        """Return all topics."""
+        cluster = self._clusters.named(request.cluster)
+        async with cluster.admin.call():
+            found = await cluster.admin.topics()
+        topics = {name: _topic_answer(topic, with_partitions=request.with_partitions) for name, topic in found.items()}
+        return pb.ListTopicRs(topics=topics)
+
+    async def GetTopicMetadata(self, request: pb.GetTopicMetadataRq, context: Context) -> pb.GetTopicMetadataRs:  # noqa: N802
+        """Return one topic."""
+        cluster = self._clusters.named(request.cluster)
+        name = topic_name(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.topic(name)
+        return _topic_answer(found, with_partitions=request.with_partitions)
+
+    async def ListConsumers(self, request: pb.ListConsumersRq, context: Context) -> pb.ListConsumersRs:  # noqa: N802
+        """Return the consumers of each partition of a topic; NOT_FOUND for a group that reads none."""
+        cluster = self._clusters.named(request.cluster)
+        group = group_name(request.group) if request.group else ""
+        topic = topic_name(request.topic)
+        async with cluster.admin.call():
+            found = await cluster.admin.consumers(topic, group)
+        return pb.ListConsumersRs(groups={name: _group_answer(consumers) for name, consumers in found.items()})
+
+    def _refuse_if_stopping(self) -> None:
+        if self._stopping:
+            raise Unavailable("the gateway is stopping")
+
+
+def _check_place(partition_name: str, partition: int, offset_name: str, offset: int) -> None:
+    for name, value in ((partition_name, partition), (offset_name, offset)):
+        if value < 0:
+            raise InvalidRequest(f"{name} {value} is negative")
+
+
+def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
+    record = delivery.record
+    key = record.key()
+    answer = pb.ConsRs(
+        partition=delivery.partition,
+        offset=delivery.offset,
+        key_value=key or b"",
+        key_undefined=key is None,
+        message=record.value() or b"",
+    )
+    if headers := headers_of(record):
+        answer.headers.extend(pb.RecordHeader(key=name, value=value or b"") for name, value in headers)
+    return answer
+
+
+def _topic_answer(view: TopicView, *, with_partitions: bool) -> pb.GetTopicMetadataRs:
+    answer = pb.GetTopicMetadataRs()
+    if view.config is not None:
+        answer.version = _CONFIG_VERSION
+        answer.config.update(view.config)
+    if with_partitions:
+        for each in view.partitions:
+            answer.partitions.add(**asdict(each))
+    return answer
+
+
+def _group_answer(consumers: Mapping[str, list[int]]) -> pb.ConsumerGroups:
+    return pb.ConsumerGroups(
+        consumers={name: pb.ConsumerPartitions(partitions=partitions) for name, partitions in consumers.items()}
+    )

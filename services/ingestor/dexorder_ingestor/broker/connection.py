@@ -1,0 +1,292 @@
+"""Connection to the relay's broker, the DEALER side of port 5567.
+
+A DEALER that reconnects by itself keeps its identity, and frames that the broker sent to the dead connection are lost
+without notice. So a monitor watches each socket. After a loss the socket is closed and another one, with an identity of
+its own, reports everything that the broker cannot know: free slots, running dispatches, and completions that may not
+have arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import structlog
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from dexorder_common.clock import Clock
+from dexorder_common.messaging.curve import curve_client
+from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_ingestor.broker.requests import AnyDispatch, RealtimeDispatch, read_dispatch, slot_of, used_slot
+from dexorder_ingestor.broker.slots import Completion, JobKind, Slots
+from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+
+log = structlog.get_logger(__name__)
+_MAX_FRAME_BYTES = 1 << 20
+_LINGER_MS = 1_000
+_FLUSH_SECONDS = 2.0
+_REFUSED_SECONDS = 2.0
+_REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_JOB_TYPES = {JobKind.HISTORICAL: pb.HISTORICAL, JobKind.REALTIME: pb.REALTIME}
+_SHUTTING_DOWN = "this ingestor is shutting down"
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _REFUSED
+
+
+class _ConnectionLost(Exception):
+    """The connection to the broker is lost."""
+
+
+class _HandshakeRefused(Exception):
+    """The handshake with the broker failed. The socket does not try again by itself."""
+
+
+class _Running(NamedTuple):
+    """A running dispatch."""
+
+    dispatch: AnyDispatch
+    task: asyncio.Task[None]
+    stop: Stop
+
+
+class BrokerConnection:
+    """Offers slots, runs the dispatches that the broker sends, and reports their completion; see `run`."""
+
+    def __init__(
+        self,
+        settings: IngestorSettings,
+        slots: Slots,
+        run_dispatch: Callable[[AnyDispatch, Stop], Awaitable[Completion | None]],
+        metrics: IngestorMetrics,
+        clock: Clock,
+        *,
+        on_connected: Callable[[bool], Awaitable[None]],
+    ) -> None:
+        self._settings = settings
+        self._slots = slots
+        self._run_dispatch = run_dispatch
+        self._metrics = metrics
+        self._clock = clock
+        self._on_connected = on_connected
+        self._outgoing: asyncio.Queue[WorkFrame] = asyncio.Queue()
+        self._connected = asyncio.Event()
+        self._stopped = False
+        self._tasks: dict[str, _Running] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until ``stop`` is set; then offer no slot, drain for ``drain_seconds`` and hand the rest back."""
+        with zmq.asyncio.Context() as context:
+            async with asyncio.TaskGroup() as group:
+                connecting = group.create_task(self._stay_connected(context, group))
+                await stop.wait()
+                self._slots.stop()
+                await self._drain()
+                await self._flush()
+                self._stopped = True  # a connection lost at this moment would hide the cancellation
+                connecting.cancel()
+
+    async def cancel(self, request_id: str) -> int:
+        """Stop the dispatches of a request; return their number when they have ended."""
+        found = [running for running in self._tasks.values() if running.dispatch.request_id == request_id]
+        message = f"request {request_id} is cancelled"
+        for running in found:
+            running.task.cancel(message)
+        if found:
+            await asyncio.wait([running.task for running in found])
+        return len(found)
+
+    def offer(self) -> None:
+        """Offer what may be offered now."""
+        if self._connected.is_set():
+            self._queue_offers()
+
+    async def _drain(self) -> None:
+        tasks = {running.task for running in self._tasks.values()}
+        for running in self._tasks.values():
+            running.stop.set(success=False, message=_SHUTTING_DOWN)
+        if tasks:
+            log.info("waiting for running dispatches", dispatches=len(tasks), seconds=self._settings.drain_seconds)
+            _, late = await asyncio.wait(tasks, timeout=self._settings.drain_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    async def _flush(self) -> None:
+        """Wait briefly until the last messages are sent."""
+        if self._connected.is_set():
+            try:
+                async with asyncio.timeout(_FLUSH_SECONDS):
+                    await self._outgoing.join()
+            except TimeoutError:
+                log.warning("the broker did not take the last messages", messages=self._outgoing.qsize())
+
+    async def _stay_connected(self, context: zmq.asyncio.Context, dispatches: asyncio.TaskGroup) -> None:
+        while not self._stopped:
+            try:
+                async with self._open(context) as (socket, monitor), asyncio.TaskGroup() as group:
+                    if await _wait_for(monitor, zmq.EVENT_HANDSHAKE_SUCCEEDED | _REFUSED) & _REFUSED:
+                        raise _HandshakeRefused
+                    group.create_task(self._watch(monitor))
+                    self._metrics.connections.inc()
+                    log.info("connected to the broker", broker=self._settings.broker)
+                    self._send_state()
+                    self._connected.set()
+                    await self._on_connected(True)
+                    group.create_task(self._send(socket))
+                    group.create_task(self._heartbeat())
+                    group.create_task(self._receive(socket, dispatches))
+            except* _ConnectionLost:
+                log.warning("connection to the broker lost", broker=self._settings.broker)
+            except* _HandshakeRefused:
+                log.error("handshake with the broker failed; check the CURVE settings", broker=self._settings.broker)
+                await asyncio.sleep(_REFUSED_SECONDS)
+            self._connected.clear()
+            await self._on_connected(False)
+
+    @asynccontextmanager
+    async def _open(self, context: zmq.asyncio.Context) -> AsyncIterator[tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]]:
+        socket, monitor = context.socket(zmq.DEALER), None
+        try:
+            socket.set(zmq.IDENTITY, uuid.uuid4().bytes)
+            socket.set(zmq.IMMEDIATE, 1)  # queue nothing for a connection that does not exist
+            socket.set(zmq.LINGER, _LINGER_MS)
+            socket.set(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+            socket.set(zmq.RCVHWM, 0)  # our offers bound it; a limit would endanger heartbeats: decision 0018
+            socket.set(zmq.RECONNECT_IVL, 200)
+            socket.set(zmq.RECONNECT_IVL_MAX, 2_000)
+            socket.set(zmq.HEARTBEAT_IVL, 2_000)
+            socket.set(zmq.HEARTBEAT_TIMEOUT, 6_000)
+            socket.set(zmq.HEARTBEAT_TTL, 10_000)
+            socket.set(zmq.HANDSHAKE_IVL, 5_000)
+            if self._settings.broker_curve_key and self._settings.broker_curve_server:
+                curve_client(socket, self._settings.broker_curve_key, self._settings.broker_curve_server)
+            monitor = socket.get_monitor_socket(_EVENTS)
+            socket.connect(self._settings.broker)
+            yield socket, monitor
+        finally:
+            if monitor is not None:
+                socket.disable_monitor()
+                monitor.close(linger=0)
+            socket.close()
+
+    async def _watch(self, monitor: zmq.asyncio.Socket) -> None:
+        await _wait_for(monitor, zmq.EVENT_DISCONNECTED)
+        raise _ConnectionLost
+
+    def _send_state(self) -> None:
+        """Queue everything that the broker has to know on a new connection."""
+        while not self._outgoing.empty():  # meant for the previous connection; whatever still holds is queued below
+            self._outgoing.get_nowait()
+            self._outgoing.task_done()
+        for completion in self._slots.unsettled(now_ns=self._clock.monotonic_ns()):
+            self._outgoing.put_nowait(work_complete(completion))
+        self._queue_heartbeats()
+        self._slots.forget_offers()
+        self._queue_offers()
+
+    async def _send(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            message = await self._outgoing.get()
+            try:
+                await socket.send_multipart(encode_work(message))
+            finally:
+                self._outgoing.task_done()
+            if isinstance(message, pb.WorkComplete):
+                self._slots.note_sent(message.job_id, now_ns=self._clock.monotonic_ns())
+
+    async def _heartbeat(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_seconds)
+            self._queue_heartbeats()
+
+    def _queue_heartbeats(self) -> None:
+        for dispatch_id in self._slots.running:
+            self._outgoing.put_nowait(pb.WorkHeartbeat(job_id=dispatch_id))
+
+    def _queue_offers(self) -> None:
+        for venue, kind in self._slots.take_offers():
+            self._outgoing.put_nowait(pb.WorkerReady(exchanges=[venue], job_type=_JOB_TYPES[kind]))
+        for slot in self._slots.types:
+            labels = slot.venue, slot.kind.value
+            self._metrics.free_slots.labels(*labels).set(self._slots.free(slot))
+            self._metrics.busy_slots.labels(*labels).set(self._slots.busy(slot))
+
+    async def _receive(self, socket: zmq.asyncio.Socket, dispatches: asyncio.TaskGroup) -> None:
+        while True:
+            frames: list[bytes] = await socket.recv_multipart()
+            try:
+                message = decode_work(frames)
+                if isinstance(message, pb.DataRequest):
+                    self._accept(message, dispatches)
+                elif isinstance(message, pb.WorkStop):
+                    self._stop(message.job_id)
+                else:
+                    raise InvalidRequest(f"{type(message).__name__} is not a message of the relay")
+            except InvalidRequest as error:
+                self._metrics.dropped_frames.inc()
+                log.warning("frame dropped", reason=str(error))
+
+    def _accept(self, request: pb.DataRequest, dispatches: asyncio.TaskGroup) -> None:
+        """Start a dispatch or reject it; ignore one that runs here already."""
+        if request.job_id in self._slots.running:
+            return
+        self._slots.use_offer(used_slot(request))
+        try:
+            dispatch = read_dispatch(request)
+            reason = self._slots.take(dispatch.id, slot_of(dispatch))
+        except InvalidRequest as error:
+            reason = str(error)
+        if reason is None:
+            stop = Stop()
+            self._tasks[dispatch.id] = _Running(dispatch, dispatches.create_task(self._work(dispatch, stop)), stop)
+        else:
+            self._metrics.rejected.inc()
+            log.warning("dispatch rejected", dispatch_id=request.job_id, reason=reason)
+            self._outgoing.put_nowait(pb.WorkReject(job_id=request.job_id, reason=reason))
+        self._queue_offers()  # a rejected dispatch has used an offer too
+
+    def _stop(self, dispatch_id: str) -> None:
+        running = self._tasks.get(dispatch_id)
+        if running is None or not isinstance(running.dispatch, RealtimeDispatch):
+            log.info("WorkStop ignored: no such realtime job runs here", dispatch_id=dispatch_id)
+        else:
+            running.stop.set(success=True)
+
+    async def _work(self, dispatch: AnyDispatch, stop: Stop) -> None:
+        try:
+            completion = await self._run_dispatch(dispatch, stop)
+        except asyncio.CancelledError as error:  # by `cancel`, by `_drain`, or by a failure that ends the process
+            completion = Completion(dispatch.id, success=False, message=str(error) or _SHUTTING_DOWN)
+        except Exception as error:  # a fault in one dispatch must not end the others
+            log.exception("dispatch failed", dispatch_id=dispatch.id)
+            completion = Completion(dispatch.id, success=False, message=f"internal error: {type(error).__name__}")
+        del self._tasks[dispatch.id]
+        self._slots.release(dispatch.id)
+        if completion is not None:
+            self._slots.complete(completion)
+            self._outgoing.put_nowait(work_complete(completion))
+        self._queue_offers()
+
+
+def work_complete(completion: Completion) -> pb.WorkComplete:
+    """Return the message that reports a completion to the relay."""
+    return pb.WorkComplete(
+        job_id=completion.dispatch_id, success=completion.success, error_message=completion.message or None
+    )
+
+
+async def _wait_for(monitor: zmq.asyncio.Socket, events: int) -> int:
+    """Return the next event that is one of ``events``."""
+    while True:
+        event: int = parse_monitor_message(await monitor.recv_multipart())["event"]
+        if event & events:
+            return event

@@ -1,0 +1,169 @@
+"""Dispatches, the slots that they hold, and everything the broker was told about them. Pure.
+
+    slot        event                     next
+    free        WorkerReady sent          offered
+    offered     DataRequest taken         busy
+    offered     DataRequest rejected      free (offered again)
+    offered     connection lost           free (offered again)
+    busy        dispatch ends             free
+
+    completion  event                     next
+    unsent      WorkComplete sent         sent
+    sent        ``repeat_ns`` elapsed     settled (forgotten)
+    unsent, sent  new connection          sent again
+
+WorkComplete has no answer, so one that was sent shortly before a connection was lost may not have arrived.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.time_range import TimeRange
+
+
+class JobKind(Enum):
+    """Kind of the jobs that a slot takes; tickers count as historical."""
+
+    HISTORICAL = "historical"
+    REALTIME = "realtime"
+
+
+class SlotType(NamedTuple):
+    """Slots of one venue and one kind of jobs."""
+
+    venue: str
+    kind: JobKind
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} jobs of {self.venue}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One attempt of a job for historical candles.
+
+    Attributes:
+        id: Id of this attempt; ``job_id`` on the wire.
+        span: Half open, nanoseconds; both ends on the period's grid.
+        limit: Stop after this many candles; 0 means all of ``span``.
+    """
+
+    id: str
+    request_id: str
+    instrument: Instrument
+    span: TimeRange
+    period_seconds: int
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """End of a dispatch. Without ``success`` the relay queues the rest of the job again."""
+
+    dispatch_id: str
+    success: bool
+    message: str = ""
+
+
+class Slots:
+    """Owner of the map from running dispatches to slots, of offers, and of completions that may not have arrived."""
+
+    def __init__(self, capacity: Mapping[SlotType, int], *, repeat_ns: int) -> None:
+        self.types = tuple(capacity)
+        """Types of slots that this ingestor has."""
+        self.limit = sum(capacity.values())
+        """Number of dispatches that may run at once, of all types; not more than there are slots."""
+        self._capacity = dict(capacity)
+        self._running: dict[str, SlotType] = {}
+        self._offered: Counter[SlotType] = Counter()
+        self._completions: dict[str, tuple[Completion, int | None]] = {}
+        self._repeat_ns = repeat_ns
+        self._stopped = False
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Ids of the dispatches that hold a slot, oldest first."""
+        return tuple(self._running)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing is offered and taken any more."""
+        return self._stopped
+
+    def free(self, slot: SlotType) -> int:
+        """Return the number of slots of a type that no dispatch holds."""
+        return self._capacity.get(slot, 0) - self.busy(slot)
+
+    def busy(self, slot: SlotType) -> int:
+        """Return the number of slots of a type that dispatches hold."""
+        return sum(1 for held in self._running.values() if held == slot)
+
+    def count(self, kind: JobKind) -> int:
+        """Return the number of running dispatches of a kind."""
+        return sum(1 for held in self._running.values() if held.kind is kind)
+
+    def take_offers(self) -> list[SlotType]:
+        """Mark free slots as offered, within the limit; return the type of each new offer, a WorkerReady for each."""
+        if self._stopped:
+            return []
+        wanted = [(nth, slot) for slot in self._capacity for nth in range(self.free(slot) - self._offered[slot])]
+        wanted.sort(key=lambda each: each[0])  # the limit leaves some of each type
+        room = self.limit - len(self._running) - sum(self._offered.values())
+        offers = [slot for _, slot in wanted[: max(0, room)]]
+        self._offered.update(offers)
+        return offers
+
+    def use_offer(self, slot: SlotType) -> None:
+        """Count an offer as used by a dispatch, whether or not the dispatch is taken."""
+        self._offered[slot] = max(0, self._offered[slot] - 1)
+
+    def forget_offers(self) -> None:
+        """Forget all offers, as the broker does not know them on a new connection."""
+        self._offered.clear()
+
+    def take(self, dispatch_id: str, slot: SlotType) -> str | None:
+        """Give a slot to a dispatch; return the reason for a WorkReject if there is none to give."""
+        venues = dict.fromkeys(held.venue for held in self._capacity)
+        if slot.venue not in venues:
+            return f"exchange {slot.venue!r} is not served by this ingestor; it serves {', '.join(venues)}"
+        if self._stopped:
+            return "this ingestor is shutting down"
+        if self.free(slot) <= 0:
+            return f"no free slot for {slot}"
+        if len(self._running) >= self.limit:
+            return f"max_concurrent {self.limit} dispatches are running"
+        self._running[dispatch_id] = slot
+        return None
+
+    def release(self, dispatch_id: str) -> None:
+        """Free the slot of a dispatch."""
+        del self._running[dispatch_id]
+
+    def stop(self) -> None:
+        """Offer nothing and take nothing from now on."""
+        self._stopped = True
+
+    def complete(self, completion: Completion) -> None:
+        """Keep a completion until it is settled."""
+        self._completions[completion.dispatch_id] = (completion, None)
+
+    def note_sent(self, dispatch_id: str, *, now_ns: int) -> None:
+        """Record that a completion was sent on the current connection."""
+        kept = self._completions.get(dispatch_id)
+        if kept is not None:
+            self._completions[dispatch_id] = (kept[0], now_ns)
+
+    def unsettled(self, *, now_ns: int) -> list[Completion]:
+        """Return the completions to send on a new connection: unsent, or sent so recently that they may be lost."""
+        self._completions = {
+            dispatch_id: (completion, sent_ns)
+            for dispatch_id, (completion, sent_ns) in self._completions.items()
+            if sent_ns is None or now_ns - sent_ns < self._repeat_ns
+        }
+        return [completion for completion, _ in self._completions.values()]

@@ -1,0 +1,127 @@
+"""Trades of exchanges as realtime jobs watch, query and read them. Pure.
+
+docs/exchanges.md gives the source of each fact. An exchange may have several series of trades with different ids, such
+as Binance's aggregates; a row names one of them for both the socket and REST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from math import isfinite
+from typing import Any, NamedTuple
+
+from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer
+from dexorder_ingestor.realtime.trade import Trade
+
+PAGE_TRADES = 1_000
+"""Number of trades that a query asks for, unless the exchange allows fewer."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_SLACK_NS = 2_000
+"""Kraken's times are seconds in a double, exact to 0.2 us; ours are whole microseconds."""
+_MAX_NUMBER = 2**62
+_SIDES = ("buy", "sell")
+
+
+class TradeQuery(NamedTuple):
+    """Query for the oldest trades from a number on, or from a time on; without both, for the newest."""
+
+    number: int | None = None
+    since_ns: int | None = None
+
+    def __str__(self) -> str:
+        if self.number is not None:
+            return f"from trade {self.number}"
+        return "the newest" if self.since_ns is None else f"from {self.since_ns} ns"
+
+
+@dataclass(frozen=True, slots=True)
+class TradeSeries:
+    """Facts about the trades of one exchange.
+
+    Attributes:
+        numbered: Ids are consecutive numbers within a market, so a missing trade shows.
+        from_number: Parameter of ccxt's ``fetch_trades`` for the number of the first trade; empty if there is none.
+        since_text: ``fetch_trades`` takes ``since`` in nanoseconds as a text among its parameters.
+        by_time: ``fetch_trades`` with ``since`` returns the oldest trades from then on. Otherwise only the newest can
+            be had: ccxt drops those before ``since`` from them, or refuses ``since``.
+        page: Number of trades that a query asks for.
+        watch: Parameters of ccxt's ``watch_trades``.
+        time_ns: Reads a trade's time from ccxt's trade.
+        fills: Reads the number of fills in it.
+    """
+
+    numbered: bool = False
+    from_number: str = ""
+    since_text: bool = False
+    by_time: bool = True
+    page: int = PAGE_TRADES
+    watch: Mapping[str, str] = field(default_factory=dict)
+    time_ns: Callable[[Mapping[str, Any]], int] = lambda trade: int(trade["timestamp"]) * MS_NS
+    fills: Callable[[Mapping[str, Any]], int] = lambda trade: 1
+
+    def query(self, number: int | None, since_ns: int) -> TradeQuery:
+        """Return the query for the trades from a number on, the first of which is not before a time."""
+        if number is not None and self.from_number:
+            return TradeQuery(number=number)
+        return TradeQuery(since_ns=max(0, since_ns - (_SLACK_NS if self.since_text else MS_NS)))
+
+    def arguments(self, query: TradeQuery) -> tuple[int | None, dict[str, Any]]:
+        """Return ``since`` in milliseconds and the parameters of ccxt's ``fetch_trades``."""
+        if query.number is not None:
+            return None, {self.from_number: query.number}
+        if query.since_ns is None:
+            return None, {}
+        if self.since_text:
+            return None, {"since": str(query.since_ns)}
+        return query.since_ns // MS_NS, {}
+
+    def read(self, trade: Any, received_ns: int) -> Trade:
+        """Return ccxt's trade as ours.
+
+        Raises:
+            BadAnswer: It lacks a time, an id, a price above 0 or an amount.
+        """
+        try:
+            trade_id, price, amount = trade["id"] or "", float(trade["price"]), float(trade["amount"])
+            time_ns, fills = self.time_ns(trade), self.fills(trade)
+            number = int(trade_id) if self.numbered else 0
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise BadAnswer(f"{str(trade)[:120]} is not a trade: {error!r:.80}", kind="values") from error
+        sane = isfinite(price) and isfinite(amount) and price > 0 and amount >= 0 and fills > 0
+        if not sane or not 0 < time_ns < 2**63 or not 0 <= number < _MAX_NUMBER:
+            raise BadAnswer(f"trade {trade_id} has price {price}, amount {amount}, time {time_ns} ns", kind="values")
+        side = trade.get("side")
+        return Trade(time_ns, number, trade_id, price, amount, side if side in _SIDES else "", fills, received_ns)
+
+
+def _binance_fills(trade: Mapping[str, Any]) -> int:
+    info = trade["info"]
+    return int(info["l"]) - int(info["f"]) + 1
+
+
+def _kraken_time_ns(trade: Mapping[str, Any]) -> int:
+    """Return the time to the microsecond, which the socket and REST both have; ccxt cuts it to milliseconds."""
+    info = trade["info"]
+    if isinstance(info, Mapping):
+        return (datetime.fromisoformat(info["timestamp"]) - _EPOCH) // _MICROSECOND * 1_000
+    return int(Decimal(repr(info[2])) * 1_000_000) * 1_000
+
+
+_BINANCE = TradeSeries(numbered=True, from_number="fromId", watch={"name": "aggTrade"}, fills=_binance_fills)
+_SERIES: Mapping[str, TradeSeries] = {
+    "binance": _BINANCE,
+    "binanceus": replace(_BINANCE),
+    "kraken": TradeSeries(numbered=True, since_text=True, time_ns=_kraken_time_ns),
+    "bybit": TradeSeries(by_time=False),
+    "coinbase": TradeSeries(by_time=False),
+    "okx": TradeSeries(by_time=False, page=500),
+}
+
+
+def trade_series_of(ccxt_id: str) -> TradeSeries:
+    """Return the facts about an exchange's trades; without a row, nothing is known of its ids."""
+    return _SERIES.get(ccxt_id, TradeSeries())

@@ -1,0 +1,87 @@
+"""Instruments of an exchange: the ccxt markets that may be queried, their list for the relay, unknown symbols. Pure.
+
+ccxt keeps one market for each symbol, the last one that the exchange lists. Kraken lists the dark-pool twin
+``XXBTZUSD.d`` behind ``XXBTZUSD``, and both are ``BTC/USD``, so ccxt alone would query the twin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import Instrument, ListedInstrument
+from dexorder_ingestor.exchange.dialects.table import TABLE
+
+CcxtMarket = Mapping[str, Any]
+_CODE = re.compile(r"[^/:-]+")
+_CLOSE_MATCHES = 3
+
+
+def list_instruments(venue: str, markets: Iterable[CcxtMarket]) -> list[ListedInstrument]:
+    """Return the instruments of ccxt's markets that a request can name; active unless ccxt knows otherwise."""
+    found = []
+    for market in markets:
+        try:
+            ticker = str(Instrument.parse(f"{market['symbol']}.{venue}"))
+        except InvalidRequest:
+            continue
+        kind, base, quote = (market.get(field) or "" for field in ("type", "base", "quote"))
+        found.append(ListedInstrument(ticker, market.get("active") is not False, kind, base, quote))
+    return found
+
+
+def keep_main_markets(client: Any) -> None:
+    """Make a ccxt client that has just loaded its markets forget those that hide others of the same symbol.
+
+    Dark-pool markets are dropped. Of several markets that remain under one symbol, those that are traded stay. If more
+    than one remains after that, all stay, and `refusal` gives the reason why none of them is queried.
+    """
+    markets = [market for same_id in client.markets_by_id.values() for market in same_id]
+    kept = main_markets(client.id, markets)
+    if len(kept) < len(markets):
+        client.set_markets(kept, client.currencies)
+
+
+def main_markets(ccxt_id: str, markets: Sequence[CcxtMarket]) -> list[CcxtMarket]:
+    """Return the markets that may be queried, in the order given; see `keep_main_markets`."""
+    suffix = TABLE[ccxt_id].dark_pool_suffix if ccxt_id in TABLE else ""
+    lit = [market for market in markets if not suffix or not str(market["id"]).endswith(suffix)]
+    traded = {market["symbol"] for market in lit if market.get("active") is not False}
+    return [market for market in lit if market.get("active") is not False or market["symbol"] not in traded]
+
+
+def refusal(venue: str, symbol: str, client: Any) -> str | None:
+    """Return the reason why a ccxt client with loaded markets can't query a symbol, as a sentence; None if it can."""
+    if symbol not in client.markets:
+        return _unknown_symbol(venue, symbol, client)
+    ids = {m["id"] for same_id in client.markets_by_id.values() for m in same_id if m["symbol"] == symbol}
+    return f"symbol {symbol!r} is {len(ids)} markets of {venue}: {', '.join(sorted(ids))}" if len(ids) > 1 else None
+
+
+def _unknown_symbol(venue: str, symbol: str, client: Any) -> str:
+    """Return the error text for a symbol that ``client`` does not know, with the symbols that may be meant."""
+    text, markets = f"symbol {symbol!r} is unknown to {venue}", client.markets
+    renamed = client.commonCurrencies  # codes for which ccxt has another name, such as XBT -> BTC
+    current = _CODE.sub(lambda code: renamed.get(code[0], code[0]), symbol)
+    if current != symbol and current in markets:
+        return f"{text}: renamed, it is {_described(current, markets)}"
+    if own := sorted({m["symbol"] for m in client.markets_by_id.get(symbol, ()) if m["symbol"] in markets}):
+        return f"{text}: this is the exchange's own name of {', '.join(_described(s, markets) for s in own)}"
+    near = _close_matches(symbol, markets)
+    return f"{text}; close to it: {', '.join(_described(s, markets) for s in near)}" if near else text
+
+
+def _close_matches(symbol: str, markets: Iterable[str]) -> list[str]:
+    """Return the most similar symbols, best first, ignoring case."""
+    by_upper: dict[str, list[str]] = {}
+    for each in markets:
+        by_upper.setdefault(each.upper(), []).append(each)
+    near = get_close_matches(symbol.upper(), by_upper, n=_CLOSE_MATCHES)
+    return [each for upper in near for each in by_upper[upper]][:_CLOSE_MATCHES]
+
+
+def _described(symbol: str, markets: Mapping[str, CcxtMarket]) -> str:
+    return repr(symbol) + (" (no longer traded)" if markets[symbol].get("active") is False else "")

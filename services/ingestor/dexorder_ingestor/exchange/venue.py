@@ -1,0 +1,470 @@
+"""A venue, queried through unmodified ccxt: each answer is validated, each failure handled by the rules of `failures`.
+
+A ccxt client keeps its last answer, so each dispatch has a client of its own. All clients of a venue share one rate
+limiter, which all ingestors of the host share in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import ccxt.async_support as ccxt
+import structlog
+import tenacity
+
+from dexorder_common import tracing
+from dexorder_common.clock import Clock
+from dexorder_common.exchanges import Exchange, override_urls
+from dexorder_common.model.history import Delay
+from dexorder_common.model.instrument import CandleOffer
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso
+from dexorder_common.tracing import NO_SPAN, Span
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.attempts import Attempts
+from dexorder_ingestor.exchange.dialects.live_trades import trade_series_of
+from dexorder_ingestor.exchange.dialects.table import CCXT_COLUMNS, CallLimits, at, dialect_of
+from dexorder_ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
+from dexorder_ingestor.exchange.failures import (
+    PARSER_ERRORS,
+    ExchangeFailure,
+    Failures,
+    announced_pause,
+    as_bad_answer,
+    brief,
+    is_slow_down,
+    kind_of,
+)
+from dexorder_ingestor.exchange.hosts import Hosts
+from dexorder_ingestor.exchange.instruments import keep_main_markets, refusal
+from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
+from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
+from dexorder_ingestor.history.absences import KnownAbsences
+from dexorder_ingestor.history.learnt import Learnt
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.traces import call_span
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_MARKETS_AGE_NS = 60 * SECOND_NS
+_MARGIN = 0.98
+"""Share of ccxt's rate that is used, as a call late on the wire counts in the exchange's next window."""
+_TIME_AGE_NS = 600 * SECOND_NS
+"""Time for which the exchange's clock counts as known."""
+_LONG_PAST_NS = 3_600 * SECOND_NS
+"""Age of a time from which on a clock known that well tells that it is past."""
+
+
+class KnownTime(NamedTuple):
+    """An exchange's time, and the monotonic time at which it was asked for it."""
+
+    theirs_ns: int
+    asked_ns: int
+
+
+class Venue:
+    """A venue and its ccxt clients. Several dispatches may query it at once, each through its own session."""
+
+    def __init__(
+        self,
+        name: str,
+        exchange: Exchange,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+        clock: Clock,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Open the venue's rate limit; no call is made.
+
+        Raises:
+            OSError: ``rate_limit_dir`` can't be used.
+        """
+        self.name = name
+        self.settings = settings
+        self.metrics = metrics
+        self.clock = clock
+        self.sleep = sleep
+        self._exchange = exchange
+        self.other_hosts = exchange.other_hosts
+        self._idle: list[Session] = []
+        self._markets_of: Any = None
+        self._markets_loaded_ns = 0
+        self._accepted: set[str] = set()
+        self._markets_lock = asyncio.Lock()
+        client = self.new_client()
+        self.dialect = dialect_of(exchange.ccxt, client.features)
+        self.trade_series = trade_series_of(exchange.ccxt)
+        self.offered = tuple(seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {}))
+        self.limits = self.dialect.limits
+        limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
+        bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
+        self.learnt = Learnt(shared_path(settings.rate_limit_dir, exchange.ccxt, _host(client), ".learnt"))
+        self.shapes = self.learnt.shapes
+        self.absences = KnownAbsences()
+        self.known_time: KnownTime | None = None
+        self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """Lend a session to one dispatch."""
+        session = self._idle.pop() if self._idle else Session(self)
+        session.keep_connection()
+        session.calls = 0
+        try:
+            yield session
+        finally:
+            self._idle.append(session)
+
+    async def close(self) -> None:
+        """Close every connection; call once, when no session is in use."""
+        await asyncio.gather(*(session.client.close() for session in self._idle))
+        self.rate_limiter.bucket.close()
+
+    def new_client(self, package: Any = ccxt, **options: Any) -> Any:
+        """Return a new client of this venue, of ccxt or ccxt.pro, with further ``options`` of ccxt."""
+        client = getattr(package, self._exchange.ccxt)(
+            {
+                "enableRateLimit": True,
+                "enableLastJsonResponse": True,
+                "timeout": int(self.settings.call_timeout_seconds * 1000),
+                "options": {**self._exchange.options, **options},
+            }
+        )
+        client.urls["api"] = override_urls(client.urls["api"], self._exchange)
+        return client
+
+    async def timeframe(self, session: Session, symbol: str, period_seconds: int) -> str:
+        """Return ccxt's name of the period once the exchange is known to have the symbol and the period.
+
+        Raises:
+            ExchangeFailure: The exchange does not have them, or the markets can't be loaded.
+        """
+        client = session.client
+        if self.dialect.history == "candles" and client.has.get("fetchOHLCV") is not True:
+            raise ExchangeFailure(
+                f"{self.name} does not offer candle history: ccxt's {self.dialect.ccxt} can't fetch candles"
+            )
+        timeframe = PERIODS[period_seconds]
+        if self.dialect.history == "candles" and timeframe not in (client.timeframes or {}):
+            raise ExchangeFailure(
+                f"period_seconds {period_seconds} ({timeframe}) is not offered by {self.name}; "
+                f"it has {', '.join(client.timeframes or {})}"
+            )
+        await self.know(session, symbol)
+        return timeframe
+
+    async def know(self, session: Session, symbol: str | None = None) -> None:
+        """Give a session the markets, if it lacks them, and check that they have a symbol.
+
+        Raises:
+            ExchangeFailure: The exchange does not have it, or the markets can't be loaded.
+        """
+        client = session.client
+        async with self._markets_lock:
+            age_ns = self.clock.monotonic_ns() - self._markets_loaded_ns
+            known = self._markets_of is not None and (symbol is None or symbol in self._markets_of.markets)
+            if self._markets_of is None or (not known and age_ns > _MARKETS_AGE_NS):  # it may have been listed since
+                await session.load_markets()
+                self._markets_of, self._markets_loaded_ns = client, self.clock.monotonic_ns()
+                self._accepted.clear()
+        self.share_markets(client)
+        if symbol is not None and symbol not in self._accepted:  # `refusal` looks at all markets
+            if reason := refusal(self.name, symbol, client):
+                raise ExchangeFailure(reason)
+            self._accepted.add(symbol)
+
+    def share_markets(self, client: Any) -> None:
+        """Give a ccxt client the markets that `know` has loaded."""
+        if client is not self._markets_of and client.markets is not self._markets_of.markets:
+            client.set_markets_from_exchange(self._markets_of)
+
+    def offer(self) -> CandleOffer:
+        """Return the candles that the exchange offers, with what was learnt of its answers."""
+        shape, dialect = self.shapes.shape, self.dialect
+        return CandleOffer(
+            tuple(sorted(self.offered)) if dialect.history == "candles" else tuple(PERIODS),
+            shape.apply(self.limits).candles,
+            0 < shape.page_limit < self.limits.candles,
+            *shape[1:],
+            dialect.volume_tolerance,
+        )
+
+    def limits_of(self, symbol: str) -> CallLimits:
+        """Return the limits of one call for a symbol that `timeframe` has checked."""
+        market = self._markets_of.markets[symbol]
+        # Binance returns the newest candles of a wide window for these.
+        narrow = market.get("inverse") or market.get("option")
+        return self.shapes.shape.apply(replace(self.limits, wide=False) if narrow else self.limits)
+
+    async def markets(self) -> tuple[Mapping[str, Any], int]:
+        """Fetch all markets, also for the dispatches; return them by symbol, and the wall clock time in nanoseconds.
+
+        What other ingestors, or this one before a restart, learnt of the exchange is known afterwards.
+
+        Raises:
+            ExchangeFailure: They can't be fetched.
+        """
+        self.learnt.share(now_ns=self.clock.wall_ns())
+        async with self.session() as session:
+            await session.load_markets()
+            self._markets_of, self._markets_loaded_ns = session.client, self.clock.monotonic_ns()
+            self._accepted.clear()
+            return session.client.markets, self.clock.wall_ns()
+
+
+class Session:
+    """A dispatch's access to a venue: a ccxt client that nothing else uses meanwhile."""
+
+    def __init__(self, venue: Venue) -> None:
+        self.venue = venue
+        self._paused = False
+        self._worst_status = 0
+        self._attempts = Attempts()
+        self.calls = 0
+        """Calls of the exchange since the session was lent."""
+        self.client = venue.new_client()
+        self._hosts = Hosts(self.client, venue.other_hosts)
+        self.client.throttler = venue.rate_limiter
+        self._parse_ohlcvs = self.client.parse_ohlcvs
+        self._handle_response = self.client.on_rest_response
+        self.client.on_rest_response = self._on_response
+        self.client.open()  # or the first call would do it after its wait for the rate limit, up to 0.4 s of work
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._on_headers)
+        trace.freeze()
+        self.client.session.trace_configs.append(trace)
+        self._connect = self.client.tcp_connector.connect
+        self.client.tcp_connector.connect = self._connect_unless_banned
+
+    async def _connect_unless_banned(self, request: Any, **options: Any) -> Any:
+        """Open the connection for a request; it takes a while, in which a ban may be announced."""
+        connection = await self._connect(request, **options)
+        if self.venue.rate_limiter.is_banned():
+            connection.release()
+            raise aiohttp.ClientConnectionError("a ban was announced while the connection was opened")
+        return connection
+
+    async def _on_headers(self, session: object, context: object, ended: aiohttp.TraceRequestEndParams) -> None:
+        """Check status and headers before the body is read, which may take long or never end."""
+        self._note_pause(ended.response.status, ended.response.headers, "")
+
+    def _on_response(
+        self, status: int, reason: str, url: str, method: str, headers: Any, body: str, *request: Any
+    ) -> Any:
+        """Check an answer before ccxt does: a ban must be known before anything else is awaited."""
+        self._worst_status = max(self._worst_status, status)
+        self._note_pause(status, headers, body)
+        return self._handle_response(status, reason, url, method, headers, body, *request)
+
+    def _note_pause(self, status: int, headers: Mapping[str, str], body: str) -> None:
+        settings, wall_ns = self.venue.settings, self.venue.clock.wall_ns()
+        pause = announced_pause(status, headers, body, default=settings.ban_seconds, wall_ns=wall_ns)
+        if pause is not None:
+            self._paused = True
+            self.venue.rate_limiter.ban(pause)
+
+    def delay(self) -> Delay | None:
+        """Return what the query under way waits for; None if it goes well."""
+        venue = self.venue
+        return self._attempts.delay(
+            venue.name,
+            ban_ns=venue.rate_limiter.bucket.ban_ns(),
+            now_ns=venue.clock.monotonic_ns(),
+            wall_ns=venue.clock.wall_ns(),
+        )
+
+    async def load_markets(self) -> None:
+        """Fetch the exchange's markets.
+
+        Raises:
+            ExchangeFailure: They can't be fetched.
+        """
+
+        async def load() -> None:
+            if not await self.client.load_markets(True):
+                raise BadAnswer("the list of markets is empty", kind="no_markets")
+            keep_main_markets(self.client)
+
+        await self.query("its markets", load)
+
+    def keep_connection(self) -> None:
+        """Let calls share a connection to the exchange's own host."""
+        self._hosts.reset()
+        self.client.headers = {name: value for name, value in self.client.headers.items() if name != "Connection"}
+
+    def renew_connection(self) -> None:
+        """Let each call have a connection of its own from now on, to the next host, as replicas may differ."""
+        self._hosts.use_next()
+        self.client.headers = {**self.client.headers, "Connection": "close"}
+
+    async def now_ns(self, about_ns: int = MAX_TIME_NS) -> int:
+        """Return the exchange's time or ours, whichever is earlier, as both may be wrong; ours if it has none.
+
+        Args:
+            about_ns: A time that is to be compared with it. If it is long past, and the exchange was asked lately, it
+                is not asked again.
+
+        Raises:
+            ExchangeFailure: It does not answer.
+        """
+        venue = self.venue
+        if not self.client.has.get("fetchTime"):
+            return venue.clock.wall_ns()
+        if venue.known_time is not None:
+            elapsed_ns = venue.clock.monotonic_ns() - venue.known_time.asked_ns
+            if elapsed_ns < _TIME_AGE_NS and about_ns < venue.known_time.theirs_ns - _LONG_PAST_NS:
+                return min(venue.known_time.theirs_ns + elapsed_ns, venue.clock.wall_ns())
+
+        async def fetch() -> int:
+            time_ms = await self.client.fetch_time()
+            if not isinstance(time_ms, int) or time_ms <= 0:
+                raise BadAnswer(f"its time is {time_ms!r}", kind="time")
+            return time_ms * MS_NS
+
+        theirs_ns = await self.query("its time", fetch)
+        venue.known_time = KnownTime(theirs_ns, venue.clock.monotonic_ns())
+        return min(theirs_ns, venue.clock.wall_ns())
+
+    async def candles(
+        self, symbol: str, timeframe: str, period_seconds: int, window: TimeRange, skip: Collection[int] = ()
+    ) -> tuple[list[Candle], int]:
+        """Return the exchange's valid, perhaps incomplete candles of a window, and the time of its answer.
+
+        Args:
+            skip: Open times of candles that are known to be impossible, and left out.
+        Raises:
+            ExchangeFailure: There was no valid answer in all attempts.
+            ImpossibleCandle: The answers are valid except for some candles, the same each time.
+        """
+        if self.venue.dialect.history == "trades":
+            return await self._candles_from_trades(symbol, period_seconds, window, skip)
+        columns = self.venue.dialect.columns_of((self.client.markets or {}).get(symbol, {}))
+        self.client.parse_ohlcvs = self._parse_ohlcvs if columns is None else _unparsed
+        since_ms, until_ms = window.start_ns // MS_NS, (window.end_ns - 1) // MS_NS
+        limit = self.venue.limits.candles
+
+        async def fetch() -> tuple[list[Candle], int]:
+            rows = await self.client.fetch_ohlcv(symbol, timeframe, since_ms, limit, {"until": until_ms})
+            fetched_ns = self.venue.clock.wall_ns()
+            self.raw_rows(symbol, rows)
+            return read_candles(rows, window, period_seconds, columns=columns or CCXT_COLUMNS, skip=skip), fetched_ns
+
+        return await self.query(f"{symbol} {timeframe} {window}", fetch)
+
+    async def _candles_from_trades(
+        self, symbol: str, period_seconds: int, window: TimeRange, skip: Collection[int]
+    ) -> tuple[list[Candle], int]:
+        settings, candles = self.venue.settings, self.venue.limits.candles
+        pager = TradePager(window, period_seconds, candles=candles, answers=settings.hole_answers, skip=skip)
+        while query := pager.next_query():
+            if query.spaced:
+                await self.venue.sleep(settings.hole_spacing_seconds)
+            await self.trades(symbol, query, pager)
+        return pager.candles(), self.venue.clock.wall_ns()
+
+    async def trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> int:
+        """Add the exchange's answer to a query for trades to the pager that made it; return the time of the answer.
+
+        Raises:
+            ExchangeFailure: There was no valid answer in all attempts.
+            ImpossibleCandle: The answers hold a trade of which no candle can be built, the same each time.
+        """
+        text = f"{symbol} trades since {iso(query.since_ns)}"
+        await self.query(text, partial(self._fetch_trades, symbol, query, pager))
+        return self.venue.clock.wall_ns()
+
+    async def _fetch_trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> None:
+        # In ``params``, ``since`` is sent unchanged; ccxt's own argument would be cut to whole seconds.
+        trades = await self.client.fetch_trades(symbol, None, PAGE_TRADES, {"since": str(query.since_ns)})
+        rows = self.raw_rows(symbol, trades)
+        last = at(self.client.last_json_response, ("result", "last"))
+        pager.add(read_trades(rows, last, since_ns=query.since_ns))
+
+    def raw_rows(self, symbol: str, rows: Any) -> list[Any]:
+        """Check and return the raw rows of the last answer; none if their place in it is not known."""
+        raw, market_id = self.client.last_json_response, self.client.markets[symbol]["id"]
+        return check_rows(self.venue.dialect, raw, rows, market_id) or []
+
+    async def query(self, text: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Call until there is a valid answer or no attempt is left; errors and logs name the query by ``text``."""
+        settings, name = self.venue.settings, self.venue.name
+        failures = Failures(name, text, self.venue.dialect, refused_attempts=settings.refused_attempts)
+
+        def log_retry(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            assert error is not None, "tenacity sleeps only after a failure"
+            log.info("query repeated", exchange=name, query=text, reason=kind_of(error), detail=str(error)[:200])
+            next_ns = self.venue.clock.monotonic_ns() + int(state.upcoming_sleep * SECOND_NS)
+            self._attempts.fail(brief(error), next_ns=next_ns)
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(failures.is_retriable),
+            stop=lambda state: not failures.has_attempts_left(state.attempt_number, settings.attempts),
+            wait=tenacity.wait_random_exponential(settings.backoff_seconds, settings.longest_backoff_seconds),
+            before_sleep=log_retry,
+            sleep=self.venue.sleep,
+            reraise=True,
+        )
+        self._attempts.begin(text)
+        try:
+            return await retrying(self._attempt, call)
+        except (ccxt.BaseError, BadAnswer) as error:
+            raise failures.final(error, retrying.statistics.get("attempt_number", 1)) from error
+        finally:
+            self._attempts.end()
+
+    def _call_span(self) -> Span:
+        return call_span(self.venue.name, _host(self.client)) if tracing.is_on() else NO_SPAN
+
+    async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make one call and count it; note a ban that the exchange announces by its own code instead of HTTP's."""
+        metrics, name, dialect = self.venue.metrics, self.venue.name, self.venue.dialect
+        self._attempts.attempt(now_ns=self.venue.clock.monotonic_ns())
+        self._paused = False
+        self._worst_status = 0
+        self.client.last_json_response = None
+        self.calls += 1
+        metrics.calls.labels(name).inc()
+        try:
+            with self._call_span(), metrics.call_seconds.labels(name).time():
+                return await call()
+        except (ccxt.BaseError, BadAnswer, *PARSER_ERRORS) as error:
+            self._hosts.fail()
+            answer = self.client.last_json_response
+            bad = as_bad_answer(error, dialect, status=self._worst_status, answer=answer)
+            metrics.bad_answers.labels(name, kind_of(bad or error)).inc()
+            if is_slow_down(error, dialect) and not self._paused:
+                self.venue.rate_limiter.ban(self.venue.settings.ban_seconds)
+            if bad is not None:
+                raise bad from error
+            raise
+
+
+def _unparsed(rows: Any, *arguments: object) -> Any:
+    """Return rows as they came, in place of ccxt's ``parse_ohlcvs``."""
+    return rows
+
+
+def _rate_limit(exchange: Exchange, client: Any) -> RateLimit:
+    """Return the limit of the exchanges file, or else a little less than ccxt's own."""
+    if exchange.rate_per_second is None and client.rateLimit > 0:
+        return RateLimit(_MARGIN * 1000 / client.rateLimit, exchange.burst)
+    return RateLimit(exchange.rate_per_second or float("inf"), exchange.burst)
+
+
+def _host(client: Any) -> str:
+    """Return host:port of the API; of several, the one of its public calls."""
+    urls = client.urls["api"]
+    while not isinstance(urls, str):
+        urls = urls.get("public") or urls.get("rest") or next(iter(urls.values()))
+    return str(urlsplit(client.implode_hostname(urls)).netloc)

@@ -1,0 +1,158 @@
+"""Finer candles of the cells of a range, queried and checked against the cells. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dexorder_common.model.checksum import aggregate, agrees, tallies
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import count_periods, open_times, split_by_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.history.answer_shape import Answered, AnswerShapes
+from dexorder_ingestor.history.paging import Windows
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCell:
+    """Cell whose finer candles tally."""
+
+    span: TimeRange
+    candles: tuple[Candle, ...]
+
+
+class CellStream:
+    """Finer candles of adjacent cells, queried and checked in time order.
+
+    Queries follow each other from the last candle on, so answers may be shorter than expected. Each reaches one period
+    further on both sides, as some exchanges exclude the ends. About a cell that does not tally it queries again: from
+    its start on, then in turn its largest hole and all of it.
+    """
+
+    def __init__(
+        self,
+        span: TimeRange,
+        seconds: int,
+        cells: Mapping[int, Candle],
+        windows: Windows,
+        shapes: AnswerShapes,
+        volume_tolerance: float,
+    ) -> None:
+        """Start before the first cell of ``span``; absent from ``cells`` are those without trades."""
+        self._todo = split_by_periods(span, seconds, 1)[::-1]
+        self._cells = cells
+        self._windows = windows
+        self._end_ns = span.end_ns
+        self._tolerance = volume_tolerance
+        self._candles: dict[int, Candle] = {}
+        self._next_ns = span.start_ns
+        self._cell_candles = count_periods(TimeRange(0, seconds * SECOND_NS), windows.period)
+        self._shapes = shapes
+        self._last_answer: Answered | None = None
+        self._checked: list[CheckedCell] = []
+        self.retries = 0
+        """Queries about the first cell since it did not tally."""
+        self.is_undecided = False
+        """The first cell's values agree, but its candles are so small that one may be missing: no query helps."""
+
+    @property
+    def cell(self) -> TimeRange | None:
+        """The first cell that is not settled; None if all are."""
+        return self._todo[-1] if self._todo else None
+
+    def next_window(self) -> TimeRange:
+        """Return the window of the next query."""
+        assert self.cell, "there is a cell left"
+        if self._next_ns < self.cell.end_ns:
+            return self._reach(TimeRange(self._next_ns, self._full_call_ns()))
+        self.retries += 1
+        if self.retries == 1:
+            self._next_ns = self.cell.start_ns
+            self._candles = {}
+            return self._reach(TimeRange(self._next_ns, self._full_call_ns()))
+        if self.retries % 2:
+            self._candles = {t: c for t, c in self._candles.items() if t >= self.cell.end_ns}
+            return self._reach(self.cell)
+        holes = self._windows.ranges(t for t in open_times(self.cell, self._windows.period) if t not in self._candles)
+        return self._reach(max(holes, key=lambda hole: hole.end_ns - hole.start_ns, default=self.cell))
+
+    def add(self, window: TimeRange, candles: Sequence[Candle]) -> bool:
+        """Add the answer about `next_window`; return whether it is of another market than the last answers or the cell.
+
+        It is if most of its candles contradict the last answers, or if they have no price of the cell's four.
+        """
+        assert self.cell, "there is a cell left"
+        shared = [c for c in candles if c.open_ns in self._candles]
+        changed = sum(self._candles[c.open_ns] != c for c in shared)
+        answer, windows = Answered(window, frozenset(c.open_ns for c in candles)), self._windows
+        most, period_ns = windows.limits.candles, windows.period * SECOND_NS
+        self._shapes.note(answer, self._last_answer, most=most, period_ns=period_ns)
+        self._last_answer = answer
+        inside = [c for c in candles if self.cell.start_ns <= c.open_ns < self._end_ns]
+        self._candles.update((c.open_ns, c) for c in inside)
+        ahead_ns = self._windows.after(inside[-1].open_ns) if inside else 0
+        # an answer without a further candle covers its window, and any other ends with its last candle
+        self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else min(window.end_ns, self._end_ns))
+        self._check()
+        return 2 * changed > len(shared) or self._is_foreign(window, candles)
+
+    def take(self) -> list[CheckedCell]:
+        """Return the cells that tally and were not returned yet."""
+        checked, self._checked = self._checked, []
+        return checked
+
+    def give_up(self, until_ns: int = 0) -> TimeRange:
+        """Leave out the first cell, and all that open before ``until_ns``; return their range."""
+        start_ns = end_ns = self._todo[-1].start_ns
+        while self._todo and (end_ns == start_ns or self._todo[-1].start_ns < until_ns):
+            end_ns = self._todo[-1].end_ns
+            self._end_cell()
+        self._check()
+        return TimeRange(start_ns, end_ns)
+
+    def _check(self) -> None:
+        while self.cell and self._next_ns >= self.cell.end_ns:
+            times = open_times(self.cell, self._windows.period)
+            candles = tuple(self._candles[t] for t in times if t in self._candles)
+            cell, finer = self._cells.get(self.cell.start_ns), aggregate(candles)
+            if not tallies(cell, finer, len(times), self._tolerance):
+                self.is_undecided = agrees(cell, finer, self._tolerance)
+                return
+            self._checked.append(CheckedCell(self.cell, candles))
+            self._cell_candles = len(candles) or self._cell_candles
+            self._end_cell()
+
+    def _is_foreign(self, window: TimeRange, candles: Sequence[Candle]) -> bool:
+        """Return whether an answer covers the first cell, which does not tally, and shares none of its prices."""
+        if not self.cell or not window.contains(self.cell) or (cell := self._cells.get(self.cell.start_ns)) is None:
+            return False
+        finer = aggregate([c for c in candles if self.cell.start_ns <= c.open_ns < self.cell.end_ns])
+        prices = (cell.open, cell.high, cell.low, cell.close)
+        return finer is not None and all(ours != its for ours, its in zip(finer[:4], prices, strict=True))
+
+    def _end_cell(self) -> None:
+        span = self._todo.pop()
+        for open_ns in open_times(span, self._windows.period):
+            self._candles.pop(open_ns, None)
+        self._next_ns = max(self._next_ns, span.end_ns)
+        self.retries = 0
+        self.is_undecided = False
+
+    def _full_call_ns(self) -> int:
+        """Return a time until which there are more candles than a call returns, as thin as the last cells were."""
+        left = self._windows.limits.candles + self._cell_candles  # the first cell may be known in part
+        for cell in reversed(self._todo):
+            if left <= 0 and cell.start_ns > self._next_ns:
+                return cell.start_ns
+            left -= self._cell_candles if cell.start_ns in self._cells else 0
+        return self._end_ns
+
+    def _reach(self, span: TimeRange) -> TimeRange:
+        """Return the span and a period on both sides of it, as far as a call may reach."""
+        windows = self._windows
+        start_ns, end_ns = windows.before(span.start_ns, 1), min(windows.after(span.end_ns), windows.closed_end_ns)
+        limits = self._shapes.shape.apply(windows.limits)
+        if not limits.wide:
+            end_ns = min(end_ns, windows.after(start_ns, limits.candles))
+        return TimeRange(start_ns, end_ns)

@@ -1,0 +1,171 @@
+"""Run of one dispatch, from its first query to its final record.
+
+The order is safe against a crash at any point: produce page n, wait for Kafka, report the page, and only then page n +
+1; after the last page the final record, and WorkComplete only when Kafka has that record. A crash leaves at most one
+page without a report. The relay has it fetched again by another dispatch, and the larger ``dx-fetched-ns`` wins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import structlog
+
+from dexorder_common import tracing
+from dexorder_common.clock import Clock
+from dexorder_common.kafka.page_record import final_value, page_value
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.history import Delay
+from dexorder_common.model.page import Kind, PageHeaders
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.broker.slots import Completion, Dispatch
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.venue import Session, Venue
+from dexorder_ingestor.history.fetch import Fetcher
+from dexorder_ingestor.history.job import Missing
+from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.traces import job_span, trace_id_of
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+
+log = structlog.get_logger(__name__)
+
+
+class DispatchRunner:
+    """Runs dispatches; keeps nothing between them except what each venue learnt of its exchange."""
+
+    def __init__(
+        self,
+        venues: Mapping[str, Venue],
+        publisher: Publisher,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+        clock: Clock,
+    ) -> None:
+        self.venues = venues
+        self.publisher = publisher
+        self.settings = settings
+        self.metrics = metrics
+        self.clock = clock
+        self.deadline_seconds = settings.dispatch_deadline_seconds
+        """Longest time of a dispatch that begins now."""
+
+    async def run(self, dispatch: Dispatch) -> Completion | None:
+        """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
+        deadline_seconds = self.deadline_seconds
+        span = job_span(dispatch.id, dispatch.instrument.venue)
+        trace = trace_id_of(dispatch.id)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), span:
+            span.set({"dexorder.ticker": str(dispatch.instrument), "dexorder.period_seconds": dispatch.period_seconds})
+            ticker, period_seconds = str(dispatch.instrument), dispatch.period_seconds
+            log.info("dispatch started", ticker=ticker, period_seconds=period_seconds, span=str(dispatch.span))
+            try:
+                async with asyncio.timeout(deadline_seconds):
+                    completion = await _Run(self, dispatch, trace).run()
+            except TimeoutError:
+                completion = Completion(dispatch.id, success=False, message=f"took longer than {deadline_seconds:g} s")
+            if completion is None or not completion.success:
+                outcome = "fenced" if completion is None else "handed_back"
+                self.metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
+                span.fail(outcome)
+                log.warning("dispatch ended", outcome=outcome, message=completion.message if completion else None)
+            return completion
+
+
+class _Run:
+    """State of one run: pages and candles so far."""
+
+    def __init__(self, runner: DispatchRunner, dispatch: Dispatch, trace: str) -> None:
+        self._runner = runner
+        self._dispatch = dispatch
+        self._venue = dispatch.instrument.venue
+        self._trace = trace
+        self._session: Session | None = None
+        self._pages = 0
+        self._candles = 0
+
+    async def run(self) -> Completion | None:
+        queue: asyncio.Queue[Page | list[Missing]] = asyncio.Queue(self._runner.settings.prefetch_pages)
+        async with asyncio.TaskGroup() as group:
+            fetching = group.create_task(self._fetch(queue))
+            completion = await self._publish(queue)
+            fetching.cancel()  # still runs if the dispatch is fenced or the gateway is unavailable
+        return completion
+
+    async def _fetch(self, queue: asyncio.Queue[Page | list[Missing]]) -> None:
+        venue = self._runner.venues[self._venue]
+        venue.learnt.share(now_ns=venue.clock.wall_ns())
+        async with venue.session() as session, asyncio.TaskGroup() as group:
+            self._session = session
+            reporting = group.create_task(self._report_delays(session))
+            try:
+                missing = await Fetcher(self._dispatch, venue, session, venue.learnt.agreement).run(queue.put)
+            finally:
+                venue.learnt.share(now_ns=venue.clock.wall_ns())
+            await queue.put(missing)
+            reporting.cancel()
+
+    async def _report_delays(self, session: Session) -> None:
+        """Report what the session waits for, and once that it waits no longer, with each heartbeat's interval."""
+        last: Delay | None = None
+        while True:
+            await asyncio.sleep(self._runner.settings.heartbeat_seconds)
+            delay = session.delay()
+            if delay or last:
+                await self._runner.publisher.report_delay(self._dispatch.id, delay)
+            last = delay
+
+    async def _publish(self, queue: asyncio.Queue[Page | list[Missing]]) -> Completion | None:
+        try:
+            while isinstance(item := await queue.get(), Page):
+                if not await self._publish_page(item):
+                    return None
+            return await self._publish_final(item)
+        except Unavailable as error:
+            return Completion(self._dispatch.id, success=False, message=str(error))
+
+    async def _publish_page(self, page: Page) -> bool:
+        publisher, metrics = self._runner.publisher, self._runner.metrics
+        headers = replace(
+            self._headers(Kind.PAGE, page.span, page.fetched_ns),
+            empty=page.empty,
+            proofs=page.proofs,
+        )
+        await publisher.produce(headers, page_value(self._dispatch.request_id, page.candles))
+        self._pages += 1
+        self._candles += len(page.candles)
+        metrics.pages.labels(self._venue).inc()
+        metrics.candles.labels(self._venue).inc(len(page.candles))
+        return await publisher.report_page(headers, len(page.candles), self._session.calls if self._session else 0)
+
+    async def _publish_final(self, missing: list[Missing]) -> Completion:
+        status, text = pb.DataResponse.OK, None
+        if missing:
+            status, text = pb.DataResponse.ERROR, "; ".join(map(str, missing))
+        elif not self._candles:
+            status = pb.DataResponse.NOT_FOUND
+        headers = self._headers(Kind.FINAL, self._dispatch.span, self._runner.clock.wall_ns())
+        value = final_value(self._dispatch.request_id, status, self._candles, text)
+        await self._runner.publisher.produce(headers, value)
+        outcome = pb.DataResponse.ResponseStatus.Name(status).lower()
+        tracing.current().set(
+            {"dexorder.status": outcome, "dexorder.pages": self._pages, "dexorder.rows": self._candles}
+        )
+        self._runner.metrics.dispatches.labels(self._venue, outcome).inc()
+        log.info("dispatch ended", outcome=outcome, pages=self._pages, candles=self._candles, message=text)
+        return Completion(self._dispatch.id, success=True)
+
+    def _headers(self, kind: Kind, span: TimeRange, fetched_ns: int) -> PageHeaders:
+        return PageHeaders(
+            kind=kind,
+            ticker=str(self._dispatch.instrument),
+            period_seconds=self._dispatch.period_seconds,
+            dispatch_id=self._dispatch.id,
+            page=self._pages,
+            span=span,
+            fetched_ns=fetched_ns,
+            trace=self._trace,
+        )

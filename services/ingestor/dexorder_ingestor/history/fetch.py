@@ -1,0 +1,330 @@
+"""Fetch of one dispatch.
+
+Where candles come from trades, the trades' ids are the proof. Where the exchange has coarser candles, these are
+checksums. Elsewhere answers must agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from dexorder_common.model.checksum import cell_ladder, scan_periods
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import (
+    ceil_to_grid,
+    floor_to_grid,
+    open_times,
+    split_by_periods,
+)
+from dexorder_common.model.proof import Proof, ProofKind, join_proofs
+from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.exchange.venue import Session, Venue
+from dexorder_ingestor.history.absences import Absence
+from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.history.checksum import CellStream, CheckedCell
+from dexorder_ingestor.history.evidence import Evidence, Query
+from dexorder_ingestor.history.job import Job, Missing, Put, Unproven
+from dexorder_ingestor.history.paging import Page, Windows, page_periods
+from dexorder_ingestor.history.scan import Scan, settled_end_ns
+from dexorder_ingestor.history.trade_walk import settle_by_trades
+
+_MAX_RETRIES = 7
+"""Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
+_UNKNOWN = Agreement()
+"""Agreement that an exchange needs of which nothing is known: ten answers, or more if some disagree."""
+_MIN_FAILED = 4
+"""Cells that do not tally from which on, if no more have, the exchange's coarser candles count as no checksums."""
+
+
+class Fetcher:
+    """Fetches one dispatch through one session."""
+
+    def __init__(self, dispatch: Dispatch, venue: Venue, session: Session, agreement: Agreement) -> None:
+        self._dispatch = dispatch
+        self._venue = venue
+        self._session = session
+        self._agreement = agreement
+
+    async def run(self, put: Put) -> list[Missing]:
+        """Hand every verified page to ``put`` in time order; return the missing parts in time order."""
+        job = Job(self._dispatch, self._venue, self._session, self._agreement, put)
+        span = self._dispatch.span
+        try:
+            await job.start()
+        except ExchangeFailure as error:
+            return [Missing(span, str(error))]
+        closed = TimeRange(span.start_ns, max(span.start_ns, min(span.end_ns, job.closed_end_ns)))
+        if self._venue.dialect.history == "trades":
+            await settle_by_trades(job, closed)
+        else:
+            ladder = []
+            if self._venue.dialect.volume_tolerance is not None:
+                ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
+            fetch = _CheckedFetch(job, self._agreement)
+            await fetch.settle(closed, ladder)
+            await job.wait_for_newest()
+        await job.finish()
+        job.add_rest(TimeRange(closed.end_ns, span.end_ns), "not closed yet")
+        return sorted(job.missing, key=lambda m: m.span)
+
+
+class _CheckedFetch:
+    """State of a dispatch that all its cells share."""
+
+    def __init__(self, job: Job, agreement: Agreement) -> None:
+        self.job = job
+        self.agreement = agreement
+        self.period = job.dispatch.period_seconds
+        self.windows = Windows(self.period, job.limits, closed_end_ns=job.closed_end_ns)
+        self.scan = Scan(job)
+        self.tolerance = job.venue.dialect.volume_tolerance or 0.0
+        self.tallied: Counter[int] = Counter()
+        self.failed: Counter[int] = Counter()
+
+    def is_hopeless(self, seconds: int) -> bool:
+        """Return whether cells of this period are no checksums."""
+        return self.failed[seconds] >= max(_MIN_FAILED, self.tallied[seconds])
+
+    async def settle(self, span: TimeRange, ladder: Sequence[int]) -> None:
+        """Settle a range by the cells of a ladder; by agreeing answers where there are none."""
+        end_ns = span.start_ns
+        ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
+        if ladder:
+            end_ns = await _Cells(self, span, ladder).settle()
+        await self.job.settle(TimeRange(end_ns, span.end_ns))
+
+    async def wait(self, retries: int) -> bool:
+        """Wait before a retry, longer each time; return False if no more waiting is worth it."""
+        seconds = self.job.waits.take(retries) if retries > 2 else 0.0
+        if retries > _MAX_RETRIES or seconds is None:
+            return False
+        if seconds:
+            await self.job.venue.sleep(seconds)
+        return True
+
+
+class _Cells:
+    """Fetches the part of a range that whole cells cover."""
+
+    def __init__(self, fetch: _CheckedFetch, span: TimeRange, ladder: Sequence[int]) -> None:
+        self._fetch = fetch
+        self._job = fetch.job
+        self._span = span
+        self._seconds, *self._smaller = ladder
+        self._pending: list[CheckedCell] = []
+        self._proofs: list[Proof] = []
+        self._unsettled: TimeRange | None = None
+        self._done_ns = span.start_ns
+        self._cells: Sequence[Candle] = ()
+        self._agreeing = self._foreign = self._counted = 0
+
+    async def settle(self) -> int:
+        """Settle the range from its start on; return the end of the settled part."""
+        seconds, job = self._seconds, self._job
+        settled_ns = settled_end_ns(job, seconds)
+        start_ns = floor_to_grid(self._span.start_ns, seconds)
+        rest = TimeRange(start_ns, max(start_ns, min(ceil_to_grid(self._span.end_ns, seconds), settled_ns)))
+        evidence = job.evidence(rest, seconds, settled_ns)
+        periods = page_periods(job.venue.settings.page_candles, job.limits)
+        try:
+            while rest and not job.is_over and not self._fetch.is_hopeless(seconds):
+                page, absence = split_by_periods(rest, seconds, periods)[0], None
+                try:
+                    page, absence = await self._cut(page, evidence)
+                    if page:
+                        await job.prove(page, evidence, seconds)
+                except (ExchangeFailure, Unproven):
+                    await self._settle_otherwise(page)
+                    evidence.start_anew(page.end_ns)
+                    self._agreeing = self._foreign = self._counted = 0
+                else:
+                    if page:
+                        await self._check(evidence.settle(page))
+                if absence := absence and absence.part(rest):
+                    await self._take_absent(absence)
+                rest = TimeRange(absence.span.end_ns if absence else page.end_ns, rest.end_ns)
+        finally:
+            evidence.close()
+            if self._fetch.agreement.is_lead(self._agreeing, self._foreign):
+                noted = min(self._foreign, 1)  # by `_note_foreign`
+                self._fetch.agreement.foreign.note(true=self._agreeing - self._counted, untrue=self._foreign - noted)
+        return self._done_ns
+
+    async def _cut(self, page: TimeRange, evidence: Evidence) -> tuple[TimeRange, Absence | None]:
+        """Return a page up to where a long absence begins, and this; the first call without a cell looks for one."""
+        scan, periods = self._fetch.scan, scan_periods(self._seconds, self._job.venue.offered)
+        if known := scan.known_at(page.start_ns):
+            return TimeRange(page.start_ns, page.start_ns), known
+        while (query := evidence.next_own_query(page)) and (chunk := query.chunk):
+            cells, _ = await self._job.ask(evidence, query, self._seconds)
+            if not any(c.open_ns >= chunk.start_ns for c in cells) and scan.is_long(chunk):
+                found = await scan.find(chunk.start_ns, periods)
+                return TimeRange(page.start_ns, chunk.start_ns) if found else page, found
+        return page, None
+
+    async def _take_absent(self, absence: Absence) -> None:
+        """Settle a range without cells and without finer candles."""
+        self._pending += [CheckedCell(cell, ()) for cell in split_by_periods(absence.span, self._seconds, 1)]
+        self._proofs += absence.proofs
+        await self._hand_on(all_pages=True)
+
+    async def _check(self, coarse: Page) -> None:
+        """Settle the range of a page of cells."""
+        self._cells = coarse.candles
+        self._agreeing += 1
+        self._counted += 1  # by the evidence
+        absent = [] if self._job.limits.wide else [e for e in coarse.empty if self._fetch.scan.is_long(e)]
+        for part in sorted([*absent, *subtract([coarse.span], absent)]):
+            if self._job.is_over:
+                return
+            if part not in absent:
+                await self._stream(part, coarse)
+            elif await self._fetch.scan.has_empty_ends(part):
+                await self._take_absent(Absence(part, tuple(p._replace(span=part) for p in coarse.proofs)))
+            else:
+                await self._settle_otherwise(part)
+            await self._hand_on(all_pages=True)
+
+    async def _stream(self, span: TimeRange, coarse: Page) -> None:
+        """Settle a range cell by cell; adjacent cells that do not tally are settled together by smaller ones."""
+        job, windows = self._job, self._fetch.windows
+        cells = {c.open_ns: c for c in coarse.candles}
+        stream = CellStream(span, self._seconds, cells, windows, job.venue.shapes, self._fetch.tolerance)
+        fetched_ns = coarse.fetched_ns
+        while (cell := stream.cell) and not self._is_enough():
+            if self._fetch.is_hopeless(self._seconds):
+                self._leave(stream.give_up(span.end_ns), cells)
+                break
+            if stream.is_undecided:
+                self._leave(stream.give_up(), cells)
+                await self._take(stream.take(), coarse, fetched_ns)
+                continue
+            window = stream.next_window()
+            if job.is_impossible(cell) or not await self._fetch.wait(stream.retries):
+                self._leave(stream.give_up(), cells)
+                self._fetch.failed[self._seconds] += 1
+            else:
+                try:
+                    candles, fetched_ns = await job.query(Query(window, shifted=stream.retries > 0), windows.period)
+                    self._note_foreign(stream.add(window, candles))
+                except ExchangeFailure as error:
+                    if isinstance(error, ImpossibleCandle) and job.leave_out(error):
+                        continue
+                    reach_ns = windows.after(cell.start_ns, job.limits.candles)
+                    self._leave(stream.give_up(min(window.end_ns, reach_ns)), cells)
+            await self._take(stream.take(), coarse, fetched_ns)
+        await self._settle_left()
+
+    async def _take(self, checked: list[CheckedCell], coarse: Page, fetched_ns: int) -> None:
+        """Take cells that tally, after all before them."""
+        if not checked:
+            return
+        await self._settle_left()
+        self._fetch.tallied[self._seconds] += len(checked)
+        self._agreeing += any(each.candles for each in checked)
+        self._pending += checked
+        times_ns = sorted([coarse.fetched_ns, fetched_ns])
+        for each in checked:
+            if each.candles:
+                self._proofs.append(Proof(each.span, ProofKind.CHECKSUM, 2, times_ns[0], times_ns[1]))
+            else:
+                self._proofs += [proof._replace(span=each.span) for proof in coarse.proofs]
+        await self._hand_on()
+
+    async def _hand_on(self, *, all_pages: bool = False) -> None:
+        """Hand on the full pages of what is checked, or all of it, once it is known to be the queried market's.
+
+        As long as answers come that are needed anyway, earlier jobs vouch for nothing: an exchange that was good may
+        have begun to answer for another market.
+        """
+        if not all_pages and not self._is_trusted(_UNKNOWN):
+            return
+        if not self._is_trusted(self._fetch.agreement):
+            await self._confirm()
+        while self._pending and not self._job.is_over:
+            span = TimeRange(self._pending[0].span.start_ns, self._pending[-1].span.end_ns)
+            rest = span.intersect(TimeRange(self._done_ns, self._span.end_ns))
+            if rest is None:
+                break
+            part = split_by_periods(rest, self._fetch.period, self._job.venue.settings.page_candles)[0]
+            if part.end_ns == rest.end_ns and not all_pages:
+                return
+            await self._job.hand_on(self._page(part))
+            self._done_ns = part.end_ns
+            self._pending = [cell for cell in self._pending if cell.span.end_ns > part.end_ns]
+            self._proofs = [proof for proof in self._proofs if proof.span.end_ns > part.end_ns]
+
+    def _is_enough(self) -> bool:
+        inside = sum(c.open_ns >= self._done_ns for cell in self._pending for c in cell.candles)
+        return self._job.is_over or self._job.is_limit_reached(inside)
+
+    def _is_trusted(self, agreement: Agreement) -> bool:
+        """Return whether enough answers tally, each about other candles, to be the queried market's."""
+        if self._job.limits.names_symbol or not any(cell.candles for cell in self._pending):
+            return True
+        return agreement.is_lead(self._agreeing, self._foreign)
+
+    def _note_foreign(self, is_foreign: bool) -> None:
+        """Count an answer of another market; the first is known to all at once, as no earlier answer vouches then."""
+        if is_foreign and not self._foreign:
+            self._fetch.agreement.foreign.note(untrue=1)
+        self._foreign += is_foreign
+
+    async def _confirm(self) -> None:
+        """Query the first cells again until enough answers agree; otherwise settle all that tallies without them."""
+        job = self._job
+        first = self._cells[: job.limits.candles]
+        windows = Windows(self._seconds, job.limits, closed_end_ns=job.closed_end_ns)
+        window = TimeRange(first[0].open_ns, windows.after(first[-1].open_ns))
+        if not job.limits.wide:
+            window = TimeRange(window.start_ns, min(window.end_ns, windows.after(window.start_ns, job.limits.candles)))
+        known = {c.open_ns: c for c in first if c.open_ns < window.end_ns}
+        for query in range(job.venue.settings.evidence_queries):
+            if self._is_trusted(self._fetch.agreement):
+                return
+            if query > 1:
+                await job.venue.sleep(job.waits.take_or_first(1))
+            try:
+                found, _ = await job.query(Query(window, shifted=True), self._seconds)
+            except ExchangeFailure:
+                break
+            same = sum(known.get(c.open_ns) == c for c in found)
+            self._agreeing += 2 * same > len(known)
+            self._note_foreign(2 * same < len(found))
+        part = TimeRange(self._done_ns, min(self._pending[-1].span.end_ns, self._span.end_ns))
+        self._pending = []
+        self._proofs = []
+        await job.settle(part)
+        self._done_ns = part.end_ns
+
+    def _page(self, span: TimeRange) -> Page:
+        inside = (c for cell in self._pending for c in cell.candles)
+        candles = tuple(c for c in inside if span.start_ns <= c.open_ns < span.end_ns)
+        present = {c.open_ns for c in candles}
+        windows = self._fetch.windows
+        empty = tuple(windows.ranges(t for t in open_times(span, windows.period) if t not in present))
+        proofs = [p._replace(span=part) for p in self._proofs if (part := p.span.intersect(span))]
+        return Page(span, candles, empty, max(p.last_ns for p in proofs), tuple(join_proofs(proofs)))
+
+    def _leave(self, part: TimeRange, cells: Mapping[int, Candle]) -> None:
+        """Leave a part, adjacent to the last one, to `_settle_left`."""
+        if self._job.limits.names_symbol or self._fetch.agreement.is_lead(self._agreeing, self._foreign):
+            left = split_by_periods(part, self._seconds, 1)
+            self._job.traded += [each for each in left if each.start_ns in cells and cells[each.start_ns].volume]
+        self._unsettled = TimeRange(self._unsettled.start_ns if self._unsettled else part.start_ns, part.end_ns)
+
+    async def _settle_left(self) -> None:
+        part, self._unsettled = self._unsettled, None
+        if part:
+            await self._settle_otherwise(part)
+
+    async def _settle_otherwise(self, part: TimeRange) -> None:
+        """Settle a part by smaller cells or agreeing answers, after what is checked."""
+        await self._hand_on(all_pages=True)
+        inside = part.intersect(self._span)
+        if inside and not self._job.is_over:
+            await self._fetch.settle(inside, self._smaller)
+            self._done_ns = inside.end_ns

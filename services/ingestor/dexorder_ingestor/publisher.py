@@ -1,0 +1,165 @@
+"""Records to Kafka through the gateway and reports to the relay, repeated while another attempt may succeed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import grpc
+import structlog
+import tenacity
+
+from dexorder_common import tracing
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.history import Delay
+from dexorder_common.model.instrument import InstrumentList
+from dexorder_common.model.page import OHLC_TOPIC, PageHeaders
+from dexorder_common.rpc.client_retry import Failure, code_of, error_text, is_failure
+from dexorder_common.rpc.history_messages import encode_candle_offer, encode_delay, encode_ranges
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.traces import send_span
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
+from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy_pb
+from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class Refused(Unavailable):
+    """The server refuses the call and would refuse it again."""
+
+
+class Publisher:
+    """Writes records and reports. Its caller waits for each before the next, which keeps them in order."""
+
+    def __init__(
+        self,
+        gateway: grpc.aio.Channel,
+        relay: grpc.aio.Channel,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+    ) -> None:
+        self._pixy = pixy_rpc.KafkaPixyStub(gateway)
+        self.relay = relay_rpc.IngestorServiceStub(relay)
+        self.rpc_timeout_seconds = settings.rpc_timeout_seconds
+        self._settings = settings
+        self._metrics = metrics
+
+    async def produce(
+        self, headers: PageHeaders, value: bytes, *, topic: str = OHLC_TOPIC, key: str | None = None
+    ) -> None:
+        """Produce a record; return when Kafka has acknowledged it. The topic may then hold it more than once.
+
+        Args:
+            key: Key of the record; the dispatch by default.
+        Raises:
+            Unavailable: The gateway refuses it, or is unavailable for ``publish_timeout_seconds``.
+        """
+        request = pixy_pb.ProdRq(
+            cluster=self._settings.cluster,
+            topic=topic,
+            key_value=(key or headers.dispatch_id).encode(),
+            message=value,
+            headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in headers.encode().items()],
+        )
+        timeout_seconds = self._settings.rpc_timeout_seconds
+        with send_span(topic, request.cluster):
+            metadata = tracing.headers()
+            for name, context in metadata:
+                request.headers.add(key=name, value=context.encode())
+            await self.call(
+                "Produce", lambda: self._pixy.Produce(request, timeout=timeout_seconds, metadata=metadata or None)
+            )
+
+    async def report_page(self, headers: PageHeaders, candles: int, calls: int) -> bool:
+        """Report an acknowledged page to the relay; return whether the dispatch is still wanted.
+
+        Args:
+            calls: Calls of the exchange that the dispatch has made so far.
+
+        Raises:
+            Unavailable: The relay refuses the report, or is unavailable for ``publish_timeout_seconds``.
+        """
+        request = relay_pb.ReportPageRequest(
+            job_id=headers.dispatch_id,
+            start_time=headers.span.start_ns,
+            end_time=headers.span.end_ns,
+            candles=candles,
+            empty=encode_ranges(headers.empty),
+            calls=calls,
+        )
+        answer = await self.call(
+            "ReportPage", lambda: self.relay.ReportPage(request, timeout=self._settings.rpc_timeout_seconds)
+        )
+        return answer.current
+
+    async def report_delay(self, dispatch_id: str, delay: Delay | None) -> None:
+        """Tell the relay what holds up a dispatch, in one attempt; a failure is ignored, as the next report follows."""
+        request = relay_pb.ReportDelayRequest(job_id=dispatch_id, delay=encode_delay(delay))
+        with suppress(grpc.aio.AioRpcError):
+            await self.relay.ReportDelay(request, timeout=self._settings.rpc_timeout_seconds)
+
+    async def report_instruments(self, listed: InstrumentList) -> None:
+        """Report the instruments of an exchange and the candles that it offers to the relay, in one attempt.
+
+        Raises:
+            Refused: The relay does not know this call, or rejects the report.
+            Unavailable: The relay is unavailable.
+        """
+        request = relay_pb.ReportMarketsRequest(
+            exchange=listed.venue,
+            markets=[relay_service_pb2.Market(**each._asdict()) for each in listed.markets],
+            fetched_at=listed.fetched_ns,
+            candles=encode_candle_offer(listed.candles) if listed.candles else None,
+        )
+        try:
+            await self.relay.ReportMarkets(request, timeout=self._settings.rpc_timeout_seconds)
+        except grpc.aio.AioRpcError as error:
+            raise failure("ReportMarkets", error) from error
+
+    async def call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call until it succeeds.
+
+        Raises:
+            Refused: The server refuses it.
+            Unavailable: The server is unavailable for ``publish_timeout_seconds``.
+        """
+
+        def log_retry(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            code = code_of(error).name if error else "UNKNOWN"
+            self._metrics.publish_retries.labels(name, code).inc()
+            log.info("call repeated", call=name, code=code)
+
+        async def attempt() -> T:
+            with self._metrics.publish_seconds.labels(name).time():
+                return await call()
+
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(lambda e: isinstance(e, grpc.aio.AioRpcError) and not _is_final(e)),
+            stop=tenacity.stop_after_delay(self._settings.publish_timeout_seconds),
+            wait=tenacity.wait_random_exponential(0.1, 2),
+            before_sleep=log_retry,
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        try:
+            return await retrying(attempt)
+        except grpc.aio.AioRpcError as error:
+            raise failure(name, error) from error
+
+
+def failure(name: str, error: grpc.aio.AioRpcError) -> Unavailable:
+    """Return the error of a failed call."""
+    kind = Refused if _is_final(error) else Unavailable
+    return kind(f"{name} failed: {error_text(error)}")
+
+
+def _is_final(error: BaseException) -> bool:
+    return is_failure(error, Failure.DENIED, Failure.REJECTED)

@@ -1,0 +1,117 @@
+"""Records of trades and the span of time that each of them settles. Pure.
+
+A record holds the trades of at most ``MAX_BATCH_NS``, at most ``MAX_BATCH_TRADES``. Its span begins where the one
+before it ended, and ends at the settled time, or before the first trade that is left for the next record. A quiet
+market is settled by a record without trades once in a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.realtime.trade import Trade
+
+MAX_BATCH_NS = SECOND_NS // 10
+MAX_BATCH_TRADES = 5_000
+"""About 300 kB. An overloaded process takes seconds for a call of the gateway, so a backlog needs large records."""
+HEARTBEAT_NS = 60 * SECOND_NS
+
+
+class Batch(NamedTuple):
+    """Trades of a record, and the span that it settles; trades before the span have come late."""
+
+    span: TimeRange
+    trades: tuple[Trade, ...]
+
+
+class Batches:
+    """Splits released trades into records. ``now_ns`` is of the monotonic clock."""
+
+    def __init__(self, start_ns: int, *, now_ns: int) -> None:
+        """Begin the first span at ``start_ns``."""
+        self._end_ns = start_ns
+        self._trades: list[Trade] = []
+        self._lowest: int | None = None
+        self._first_ns = 0
+        self._last_record_ns = now_ns
+
+    def __len__(self) -> int:
+        """Return the number of trades that are in no record yet."""
+        return len(self._trades)
+
+    @property
+    def lowest(self) -> int | None:
+        """Lowest number of the trades that are in no record yet."""
+        return self._lowest
+
+    def add(self, trades: Sequence[Trade], *, now_ns: int) -> None:
+        """Add released trades."""
+        if trades and not self._trades:
+            self._first_ns = now_ns
+        self._trades += trades
+        self._lowest = lower(self._lowest, lowest_number(trades))
+
+    def skip(self, end_ns: int) -> None:
+        """Let the next span begin at ``end_ns``, as the trades before it are lost."""
+        self._end_ns = max(self._end_ns, end_ns)
+
+    def due_ns(self) -> int:
+        """Return the time of the next record, unless trades come."""
+        if len(self._trades) >= MAX_BATCH_TRADES:
+            return self._first_ns
+        return self._first_ns + MAX_BATCH_NS if self._trades else self._last_record_ns + HEARTBEAT_NS
+
+    def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[Batch]:
+        """Return the records that are due; all that there is to record, if ``flush``.
+
+        Args:
+            settled_ns: All trades before it have been added.
+        """
+        full, rest = divmod(len(self._trades), MAX_BATCH_TRADES)
+        is_rest_due = flush or now_ns >= self._first_ns + MAX_BATCH_NS
+        count = full + (1 if rest and is_rest_due else 0)
+        found = self._next(count, settled_ns)
+        if settled_ns > self._end_ns and not self._trades and (flush or (not found and now_ns >= self.due_ns())):
+            found.append(Batch(self._next_span(settled_ns), ()))
+        if found:
+            self._first_ns = self._last_record_ns = now_ns
+        return found
+
+    def _next(self, count: int, settled_ns: int) -> list[Batch]:
+        """Return the next records. Its time grows with the trades, not with their square, however many wait."""
+        taken, self._trades = self._trades[: count * MAX_BATCH_TRADES], self._trades[count * MAX_BATCH_TRADES :]
+        parts = [tuple(taken[i : i + MAX_BATCH_TRADES]) for i in range(0, len(taken), MAX_BATCH_TRADES)]
+        ends_ns = [min((trade.time_ns for trade in self._trades), default=settled_ns)]
+        for part in reversed(parts[1:]):
+            ends_ns.append(min(ends_ns[-1], min(trade.time_ns for trade in part)))
+        self._lowest = lowest_number(self._trades)
+        return [
+            Batch(self._next_span(min(settled_ns, end_ns)), part)
+            for part, end_ns in zip(parts, reversed(ends_ns), strict=False)
+        ]
+
+    def _next_span(self, end_ns: int) -> TimeRange:
+        span = TimeRange(self._end_ns, max(self._end_ns, end_ns))
+        self._end_ns = span.end_ns
+        return span
+
+
+def lowest_number(trades: Iterable[Trade]) -> int | None:
+    """Return the lowest number of trades; None without any."""
+    return min((trade.number for trade in trades), default=None)
+
+
+def lowest_after(batches: Sequence[Batch]) -> list[int | None]:
+    """Return for each record the lowest number of the trades in the records behind it; None without any."""
+    found: list[int | None] = [None]
+    for batch in reversed(batches[1:]):
+        found.append(lower(found[-1], lowest_number(batch.trades)))
+    return found[::-1]
+
+
+def lower(one: int | None, other: int | None) -> int | None:
+    """Return the lower one of two numbers, either of which may be missing."""
+    return min((each for each in (one, other) if each is not None), default=None)

@@ -1,0 +1,191 @@
+"""Candles of several periods, built from trades in any order. Pure.
+
+A candle needs none of its trades once they are counted: the first and the last are known by their time and number.
+Amounts are added as decimals, as exchanges do, so that the sums are equal to the last bit. A period without a trade has
+no candle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import ceil_to_grid, floor_to_grid, next_open
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.realtime.trade import Trade
+
+_KEPT, _KEPT_SECONDS = 3, 300
+"""Closed periods, and seconds, whose candles a late trade can still amend; a later one is counted as too late."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedCandles:
+    """Candles that are complete, all of a range of periods, or those that late trades have amended."""
+
+    period_seconds: int
+    span: TimeRange
+    candles: tuple[Candle, ...]
+    amends: bool = False
+
+
+class CandleBuilder:
+    """Builds the candles of each period from its start time on."""
+
+    def __init__(self, starts_ns: Mapping[int, int]) -> None:
+        """Take the time at which each period's candles begin, on its grid."""
+        self._series = [_Series(period, start_ns) for period, start_ns in starts_ns.items()]
+        self.too_late = 0
+        """Trades whose candle had been forgotten."""
+
+    def add(self, trades: Iterable[Trade]) -> None:
+        """Count trades, each once."""
+        for trade in trades:
+            amount, cost = _amounts(trade)
+            for series in self._series:
+                self.too_late += not series.add(trade, amount, cost)
+
+    def rebuild(self, period_seconds: int, open_ns: int, trades: Iterable[Trade]) -> None:
+        """Build a candle again from all of its trades; it counts as amended if it is closed and still known."""
+        for series in self._series:
+            if series.period == period_seconds:
+                series.rebuild(open_ns, [(t, *_amounts(t)) for t in trades])
+
+    def skip(self, end_ns: int) -> None:
+        """Leave out the candles that are not closed and begin before ``end_ns``, as some of their trades are lost."""
+        for series in self._series:
+            series.skip(end_ns)
+
+    def close(self, until_ns: int) -> list[ClosedCandles]:
+        """Close the candles of all periods that end by ``until_ns``; return them, and closed ones amended since."""
+        return [found for series in self._series for found in series.close(until_ns)]
+
+    def next_close_ns(self) -> int | None:
+        """Return the next end of a period; None if there are no periods."""
+        return min((series.next_close_ns for series in self._series), default=None)
+
+    def running(self) -> list[tuple[int, Candle]]:
+        """Return the newest candle of each period that has one, with its period."""
+        return [(series.period, bar.candle()) for series in self._series if (bar := series.newest)]
+
+
+def _amounts(trade: Trade) -> tuple[Decimal, Decimal]:
+    """Return a trade's amount in units of the base and of the quote currency."""
+    amount = Decimal(repr(trade.amount))
+    return amount, Decimal(repr(trade.price)) * amount
+
+
+class _Series:
+    """Candles of one period."""
+
+    def __init__(self, period_seconds: int, start_ns: int) -> None:
+        self.period = period_seconds
+        self.newest: _Bar | None = None
+        self._bars: dict[int, _Bar] = {}
+        self._start_ns = self._closed_ns = start_ns
+        self.next_close_ns = next_open(start_ns, period_seconds)
+        self._kept = max(_KEPT, _KEPT_SECONDS // period_seconds)
+        self._kept_ns = start_ns
+        self._amended: set[int] = set()
+
+    def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> bool:
+        """Count a trade; return whether its candle was still known, or is not wanted."""
+        time_ns = trade.time_ns
+        bar = self.newest
+        if bar is None or not bar.open_ns <= time_ns < bar.end_ns:
+            open_ns = floor_to_grid(time_ns, self.period)
+            if open_ns < self._kept_ns:
+                return open_ns < self._start_ns
+            bar = self._bars.get(open_ns)
+            if bar is None:
+                bar = self._bars[open_ns] = _Bar(open_ns, next_open(open_ns, self.period))
+            if self.newest is None or open_ns > self.newest.open_ns:
+                self.newest = bar
+        bar.add(trade, amount, cost)
+        if bar.open_ns < self._closed_ns:
+            self._amended.add(bar.open_ns)
+        return True
+
+    def rebuild(self, open_ns: int, trades: Iterable[tuple[Trade, Decimal, Decimal]]) -> None:
+        """Replace a candle that is closed and known; nothing else happens without trades."""
+        if not self._kept_ns <= open_ns < self._closed_ns:
+            return
+        bar = _Bar(open_ns, next_open(open_ns, self.period))
+        for trade, amount, cost in trades:
+            bar.add(trade, amount, cost)
+            self._bars[open_ns] = bar
+            self._amended.add(open_ns)
+        if self.newest is not None and self.newest.open_ns == open_ns:
+            self.newest = self._bars.get(open_ns, self.newest)
+
+    def skip(self, end_ns: int) -> None:
+        if end_ns <= self._closed_ns:
+            return
+        self._closed_ns = self._kept_ns = ceil_to_grid(end_ns, self.period)
+        self.next_close_ns = next_open(self._closed_ns, self.period)
+        self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._closed_ns}
+        self._amended.clear()
+        self.newest = self._bars[max(self._bars)] if self._bars else None
+
+    def close(self, until_ns: int) -> list[ClosedCandles]:
+        found = []
+        for open_ns in sorted(self._amended):
+            bar = self._bars[open_ns]
+            span = TimeRange(open_ns, bar.end_ns)
+            found.append(ClosedCandles(self.period, span, (bar.candle(),), amends=True))
+        self._amended.clear()
+        if until_ns >= self.next_close_ns:
+            span = TimeRange(self._closed_ns, floor_to_grid(until_ns, self.period))
+            opens = sorted(open_ns for open_ns in self._bars if span.start_ns <= open_ns < span.end_ns)
+            found.append(ClosedCandles(self.period, span, tuple(self._bars[open_ns].candle() for open_ns in opens)))
+            self._closed_ns, self.next_close_ns = span.end_ns, next_open(span.end_ns, self.period)
+            self._forget()
+        return found
+
+    def _forget(self) -> None:
+        self._kept_ns = max(self._kept_ns, next_open(self._closed_ns, self.period, -self._kept))
+        self._bars = {open_ns: bar for open_ns, bar in self._bars.items() if open_ns >= self._kept_ns}
+
+
+class _Bar:
+    """Sums of one candle."""
+
+    __slots__ = ("_amount", "_cost", "_count", "_first", "_high", "_last", "_low", "end_ns", "open_ns")
+
+    def __init__(self, open_ns: int, end_ns: int) -> None:
+        self.open_ns = open_ns
+        self.end_ns = end_ns
+        self._first: Trade | None = None
+        self._last: Trade | None = None
+        self._high = float("-inf")
+        self._low = float("inf")
+        self._amount = self._cost = Decimal()
+        self._count = 0
+
+    def add(self, trade: Trade, amount: Decimal, cost: Decimal) -> None:
+        if self._first is None or trade < self._first:
+            self._first = trade
+        if self._last is None or trade > self._last:
+            self._last = trade
+        price = trade.price
+        if price > self._high:
+            self._high = price
+        if price < self._low:
+            self._low = price
+        self._amount += amount
+        self._cost += cost
+        self._count += trade.fills
+
+    def candle(self) -> Candle:
+        assert self._first is not None and self._last is not None, "a bar begins with a trade"
+        return Candle(
+            self.open_ns,
+            self._first.price,
+            self._high,
+            self._low,
+            self._last.price,
+            float(self._amount),
+            quote_volume=float(self._cost),
+            trade_count=self._count,
+        )

@@ -1,0 +1,77 @@
+"""Runs of realtime dispatches: from the question where to begin to the completion."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+import structlog
+
+from dexorder_common.model.errors import Unavailable
+from dexorder_ingestor.broker.requests import RealtimeDispatch
+from dexorder_ingestor.broker.slots import Completion
+from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.failures import ExchangeFailure
+from dexorder_ingestor.exchange.live_queries import LiveQueries
+from dexorder_ingestor.exchange.live_sockets import LiveSockets
+from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.realtime.job import RealtimeJob, Services
+from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
+
+log = structlog.get_logger(__name__)
+
+
+class RealtimeRunner:
+    """Runs realtime dispatches. Keeps nothing between them except connections."""
+
+    def __init__(
+        self,
+        venues: Mapping[str, Venue],
+        queries: Mapping[str, LiveQueries],
+        publisher: Publisher,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+    ) -> None:
+        self.reports = Reports(publisher)
+        self.live = LivePush(publisher, metrics)
+        self._settings = settings
+        self._metrics = metrics
+        self._services = {
+            name: Services(queries[name], LiveSockets(venue), publisher, self.reports, self.live, settings, metrics)
+            for name, venue in venues.items()
+        }
+
+    async def run(self, dispatch: RealtimeDispatch, stop: Stop) -> Completion | None:
+        """Run one dispatch until its stop; return how it ended, or None if the relay no longer wants it."""
+        trace = uuid.uuid4().hex
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace):
+            ticker = str(dispatch.instrument)
+            log.info(
+                "realtime dispatch started", ticker=ticker, trades=dispatch.include_ticks, periods=dispatch.periods
+            )
+            completion = await self._run(dispatch, stop, trace)
+            outcome = "fenced" if completion is None else "ok" if completion.success else "handed_back"
+            self._metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
+            log.info("realtime dispatch ended", outcome=outcome, message=completion.message if completion else None)
+            return completion
+
+    async def _run(self, dispatch: RealtimeDispatch, stop: Stop, trace: str) -> Completion | None:
+        services = self._services[dispatch.instrument.venue]
+        try:
+            now_ns = await services.queries.know(dispatch.instrument.symbol)
+            begin = await resume(
+                services.publisher, self._settings, dispatch.id, fallback_ns=now_ns, periods=dispatch.periods
+            )
+        except (ExchangeFailure, Unavailable) as error:
+            return Completion(dispatch.id, success=False, message=str(error))
+        if begin is None:
+            return None
+        return await RealtimeJob(dispatch, begin, services, stop, trace).run()
+
+    async def close(self) -> None:
+        """Close all sockets."""
+        for services in self._services.values():
+            await services.sockets.close()

@@ -1,0 +1,55 @@
+"""Longest silence of a socket, after which REST is asked whether trades were missed. Pure.
+
+Silence raises no error, neither in a quiet market nor on a dead socket, and ccxt.pro never returns again after one
+malformed frame. So silence is measured against the rate of messages so far. An answer without news lengthens it.
+"""
+
+from __future__ import annotations
+
+from dexorder_common.model.times import SECOND_NS
+
+_GAPS = 20
+"""Mean times between two messages in a silence that is worth a query."""
+_WEIGHT = 0.1
+"""Weight of the newest time between two messages in their mean."""
+
+
+class SilenceLimit:
+    """Longest silence of a socket. Times are of the monotonic clock."""
+
+    def __init__(self, *, now_ns: int, shortest_ns: int = SECOND_NS, longest_ns: int = 30 * SECOND_NS) -> None:
+        self._shortest_ns = shortest_ns
+        self._longest_ns = longest_ns
+        self._mean_ns = 0.0
+        self._heard_ns: int | None = None
+        self._from_ns = now_ns
+        self._factor = 1
+
+    @property
+    def silence_ns(self) -> int:
+        """Length of a silence that is worth a query."""
+        ns = max(self._shortest_ns, _GAPS * self._mean_ns) * self._factor
+        return int(min(self._longest_ns, ns))
+
+    @property
+    def ends_ns(self) -> int:
+        """Time at which the current silence is worth a query."""
+        return self._from_ns + self.silence_ns
+
+    def heard(self, *, now_ns: int) -> None:
+        """Count a message."""
+        if self._heard_ns is not None:
+            self._mean_ns += _WEIGHT * (now_ns - self._heard_ns - self._mean_ns)
+        self._heard_ns = self._from_ns = now_ns
+        self._factor = 1
+
+    def checked(self, *, now_ns: int, news: bool) -> None:
+        """Count an answer of REST about the silence: ``news`` are trades that the socket had not sent."""
+        self._from_ns = now_ns
+        self._factor = 1 if news else min(self._factor * 2, self._longest_ns)
+
+    def restart(self, *, now_ns: int) -> None:
+        """Begin anew, as the connection is lost."""
+        self._heard_ns = None
+        self._from_ns = now_ns
+        self._factor = 1

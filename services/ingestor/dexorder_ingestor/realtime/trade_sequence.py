@@ -1,0 +1,151 @@
+"""Order and completeness of the trades of one market. Pure.
+
+Trades come from a socket and from REST, in any order and more than once. A sequence releases each trade once and knows
+the settled time: all trades before it are released. Two rules prove that none is missing:
+
+`NumberedTrades`   The exchange numbers the trades of a market consecutively, and no number is missing.
+`AgreedTrades`     The exchange does not, so the socket proves nothing: two answers of REST agree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dexorder_ingestor.realtime.trade import Trade
+
+
+class Gap(NamedTuple):
+    """Missing numbers, both included."""
+
+    first: int
+    last: int
+
+
+class NumberedTrades:
+    """Sequence of the trades of a market that numbers them consecutively.
+
+    The times of an exchange's trades do not decrease with their numbers, so trades in the order of their numbers are in
+    the order of time and number, and the newest one settles the time before it. A trade that breaks this rule is
+    released late, behind newer ones.
+    """
+
+    def __init__(self, next_number: int | None, start_ns: int, *, max_waiting: int = 20_000) -> None:
+        """Begin with a trade.
+
+        Args:
+            next_number: Number of the first trade to release; None if the market has had no trade so far.
+            start_ns: Time before which no trade is expected.
+            max_waiting: Number of trades kept while earlier ones are missing; further ones are forgotten, and then
+                missing too.
+        """
+        self.next_number = next_number
+        self.settled_ns = start_ns
+        self._max_waiting = max_waiting
+        self._waiting: dict[int, Trade] = {}
+        self._lowest: int | None = None
+        """Lowest number that waits; None if it has to be searched, which is slow with thousands."""
+        self._highest = -1
+
+    def add(self, trades: Iterable[Trade]) -> list[Trade]:
+        """Add trades; return those that can be released now, in the order of time and number."""
+        released = []
+        waiting = self._waiting
+        for trade in trades:
+            number = trade.number
+            if self.next_number is None:
+                self.next_number = number
+            if number == self.next_number:
+                released.append(trade)
+                self.next_number = number + 1
+                while waiting and (following := waiting.pop(self.next_number, None)):
+                    released.append(following)
+                    self.next_number += 1
+                    self._lowest = None
+            elif number > self.next_number:
+                self._highest = max(self._highest, number)
+                if len(waiting) < self._max_waiting:
+                    if self._lowest is not None:
+                        self._lowest = min(self._lowest, number)
+                    waiting.setdefault(number, trade)
+        if released:
+            released.sort()
+            self.settled_ns = max(self.settled_ns, released[-1].time_ns)
+        return released
+
+    @property
+    def gap(self) -> Gap | None:
+        """The first missing numbers before a known trade."""
+        if self.next_number is None or self._highest < self.next_number:
+            return None
+        if not self._waiting:  # all that came were forgotten
+            return Gap(self.next_number, self._highest)
+        if self._lowest is None:
+            self._lowest = min(self._waiting)
+        return Gap(self.next_number, self._lowest - 1)
+
+    def skip(self, gap: Gap) -> list[Trade]:
+        """Take the numbers of the first gap for unused; return the trades that this releases."""
+        if gap.first != self.next_number:
+            return []
+        self.next_number = gap.last + 1
+        following = self._waiting.pop(self.next_number, None)
+        self._lowest = None
+        return self.add([following] if following else [])
+
+    def advance(self, time_ns: int) -> None:
+        """Settle the time up to ``time_ns``, before which a working connection would have delivered every trade."""
+        if self.gap is None:
+            self.settled_ns = max(self.settled_ns, time_ns)
+
+
+class AgreedTrades:
+    """Sequence of the trades of a market without consecutive numbers, by REST alone.
+
+    An answer is compared with the one before. Where they hold the same trades, these are released and the time is
+    settled. Otherwise the next answer is compared with the trades of both.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self.settled_ns = start_ns
+        self._seen: dict[str, Trade] = {}
+        self._seen_until_ns = start_ns
+
+    def confirm(self, answer: Iterable[Trade], until_ns: int) -> list[Trade]:
+        """Add an answer of REST that holds the trades from the settled time to ``until_ns``; return those released."""
+        found = {t.trade_id: t for t in answer if self.settled_ns <= t.time_ns < until_ns}
+        end_ns = min(self._seen_until_ns, until_ns)
+        one, other = ({i for i, t in each.items() if t.time_ns < end_ns} for each in (self._seen, found))
+        union = {**found, **self._seen}
+        self._seen_until_ns = until_ns
+        if one != other:
+            self._seen = union
+            return []
+        self._seen = {i: t for i, t in union.items() if t.time_ns >= end_ns}
+        self.settled_ns = max(self.settled_ns, end_ns)
+        return sorted(t for t in union.values() if t.time_ns < end_ns)
+
+    def give_up(self, until_ns: int) -> list[Trade]:
+        """Settle the time up to ``until_ns`` although trades before it are lost; return those seen before it."""
+        found = sorted(trade for trade in self._seen.values() if trade.time_ns < until_ns)
+        self._seen = {i: trade for i, trade in self._seen.items() if trade.time_ns >= until_ns}
+        self.settled_ns = max(self.settled_ns, until_ns)
+        self._seen_until_ns = max(self._seen_until_ns, until_ns)
+        return found
+
+
+def ordinal_ids(trades: Sequence[Trade]) -> list[Trade]:
+    """Return trades with an id made for each that has none: ``~time-price-amount-n``.
+
+    ``n`` counts equal trades of one time, from 0. So ids are stable only if each time is queried as a whole.
+    """
+    counts: Counter[tuple[int, float, float]] = Counter()
+    named = []
+    for trade in trades:
+        if not trade.trade_id:
+            key = (trade.time_ns, trade.price, trade.amount)
+            trade = trade._replace(trade_id=f"~{trade.time_ns}-{trade.price!r}-{trade.amount!r}-{counts[key]}")
+            counts[key] += 1
+        named.append(trade)
+    return named

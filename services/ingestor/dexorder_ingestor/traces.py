@@ -1,0 +1,65 @@
+"""Spans of dispatches at the ingestor; docs/tracing.md has the whole tree.
+
+The id of a dispatch carries its trace. Realtime jobs have no end, and are not traced: each of their records would have
+a trace of its own, and there is nobody who waits for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from urllib.parse import urlsplit
+
+from dexorder_common import tracing
+from dexorder_common.model.dispatch_id import number_of, trace_of
+from dexorder_common.tracing import NO_SPAN, Attributes, Kind, Span
+
+JOB, CALL = "process job", "exchange call"
+MAX_SPANS = 200
+"""Spans inside that of a dispatch; further ones are counted in its attribute ``dexorder.spans_left_out``."""
+
+
+def trace_id_of(dispatch_id: str) -> str:
+    """Return the id for log lines and the header ``dx-trace``: that of the trace, or a new one without a trace."""
+    context = trace_of(dispatch_id)
+    return context.trace_id if context else uuid.uuid4().hex
+
+
+def job_span(dispatch_id: str, venue: str) -> Span:
+    """Return the span of a dispatch of history or of a snapshot of tickers."""
+    request = trace_of(dispatch_id)
+    if request is None or not tracing.is_on():
+        return NO_SPAN
+    attributes: Attributes = {
+        "messaging.system": "zeromq",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": venue,
+        "dexorder.dispatch": number_of(dispatch_id),
+    }
+    return tracing.span(JOB, Kind.CONSUMER, attributes, parent=request, limit=MAX_SPANS)
+
+
+def call_span(venue: str, address: str) -> Span:
+    """Return the span of one call of an exchange at ``host:port``.
+
+    The URL is not recorded, as it may have secrets.
+    """
+    place = urlsplit(f"//{address}")
+    attributes: dict[str, str | int] = {"dexorder.exchange": venue, "server.address": place.hostname or ""}
+    if place.port:
+        attributes["server.port"] = place.port
+    return tracing.span(CALL, Kind.CLIENT, attributes)
+
+
+def send_span(topic: str, cluster: str) -> Span:
+    """Return the span of a record on its way to Kafka."""
+    if not tracing.is_on():
+        return NO_SPAN
+    attributes: Attributes = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": topic,
+        "dexorder.cluster": cluster,
+    }
+    return tracing.span(f"send {topic}", Kind.PRODUCER, attributes)

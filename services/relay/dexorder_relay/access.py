@@ -1,0 +1,209 @@
+"""Access rights and quotas of callers. Pure. ``None`` as the caller means that identity is off.
+
+A request belongs to its client_id. For anyone else except admins it does not exist: a request of another client and one
+that never existed get the same NOT_FOUND, so that nobody learns which ids are taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from dexorder_common.model.errors import Exhausted, InvalidRequest, NotAllowed, NotFound
+from dexorder_common.model.history import HistoryRequest, RequestRecord
+from dexorder_common.model.realtime import Subscription
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.model.triggers import Trigger
+from dexorder_common.rpc.identity import Caller, Role
+
+ROLES = {
+    "dexorder.relay.v1.RelayService": (Role.CLIENT, Role.ADMIN),
+    "dexorder.relay.v1.IngestorService": (Role.INGESTOR,),
+    "dexorder.relay.v1.PipelineService": (Role.PIPELINE,),
+    "dexorder.udf.v1.UdfRegistryService": (Role.CLIENT, Role.ADMIN),
+}
+"""Roles that may call each service, with identity on."""
+MINUTE_NS = 60 * SECOND_NS
+
+
+def unknown_request(request_id: str) -> NotFound:
+    """Return the error for a request that does not exist, or not for this caller."""
+    return NotFound(f"request_id {request_id[:64]!r} is not known")
+
+
+T = TypeVar("T", HistoryRequest, Subscription, Trigger)
+
+
+def signed(caller: Caller | None, request: T) -> T:
+    """Return what the caller asks for with its own client_id; InvalidRequest if it names another client."""
+    if caller is None:
+        return request
+    if request.client_id and request.client_id != caller.client_id:
+        raise InvalidRequest(f"client_id {request.client_id[:64]!r} is not the caller's, {caller.client_id!r}")
+    return dataclasses.replace(request, client_id=caller.client_id)
+
+
+def is_admin(caller: Caller | None) -> bool:
+    """Return whether the caller is an admin, or identity is off."""
+    return caller is None or caller.role is Role.ADMIN
+
+
+def check_admin(caller: Caller | None, action: str) -> None:
+    """Raise NotAllowed unless the caller is an admin, or identity is off."""
+    if caller is not None and not is_admin(caller):
+        raise NotAllowed(f"client_id {caller.client_id!r} may not {action}: its role is {caller.role.value}, not admin")
+
+
+def owns(caller: Caller | None, client_id: str) -> bool:
+    """Return whether the caller may see and change what belongs to a client."""
+    return caller is None or is_admin(caller) or client_id == caller.client_id
+
+
+def sees(caller: Caller | None, request: HistoryRequest) -> bool:
+    """Return whether the caller may see a request: its own, or one of the relay itself, which names no client."""
+    return owns(caller, request.client_id) or (request.again and not request.client_id)
+
+
+def seen(caller: Caller | None, record: RequestRecord) -> RequestRecord:
+    """Return the record; NotFound if it is another client's."""
+    if not sees(caller, record.request):
+        raise unknown_request(record.request_id)
+    return record
+
+
+def check_may_cancel(caller: Caller | None, request: HistoryRequest) -> None:
+    """Raise NotAllowed if the caller sees a request that is not its own."""
+    if not owns(caller, request.client_id):
+        check_admin(caller, f"cancel the relay's own request {request.request_id!r}")
+
+
+def listed(caller: Caller | None, client_id: str) -> str:
+    """Return the client whose requests a list or a topic is about, empty for all; NotFound if it is another client."""
+    if caller is None or caller.role is Role.ADMIN:
+        return client_id
+    if client_id not in ("", caller.client_id):
+        raise NotFound(f"client_id {client_id[:64]!r} is not known")
+    return caller.client_id
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Limits:
+    """Quotas of one client; the settings ``quota_*`` describe them."""
+
+    unfinished_requests: int
+    submissions_per_minute: int
+    unfinished_periods: int
+    open_streams: int
+    subscriptions: int
+    triggers: int
+
+
+class Quotas:
+    """Usage of each client against its limits. Without a caller nothing is limited."""
+
+    def __init__(self, limits: Limits, on_refused: Callable[[str, str], None]) -> None:
+        """Use ``limits`` for a caller without its own; call ``on_refused`` with client_id and quota at each refusal."""
+        self._limits = limits
+        self._on_refused = on_refused
+        self._unfinished: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._periods: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()
+        self._paid_until_ns: dict[str, int] = {}
+
+    def enter(self, request: HistoryRequest) -> None:
+        """Count a request that was accepted, or was read from the store at start."""
+        if request.client_id:
+            self._unfinished[request.client_id][request.request_id] = request.max_candles
+            self._periods[request.client_id] += request.max_candles
+
+    def leave(self, request: HistoryRequest) -> None:
+        """Stop counting a request that has ended."""
+        if request.client_id:
+            own = self._unfinished[request.client_id]
+            self._periods[request.client_id] -= own.pop(request.request_id, 0)
+            if not own:
+                del self._unfinished[request.client_id], self._periods[request.client_id]
+
+    def submit(self, caller: Caller | None, *, now_ns: int) -> None:
+        """Count a submission; each uses its part of a minute, and a minute's worth may come at once.
+
+        Exhausted says when the next one is accepted.
+        """
+        if caller is None:
+            return
+        limit = self._of(caller).submissions_per_minute
+        paid_until_ns = max(self._paid_until_ns.get(caller.client_id, now_ns), now_ns) + MINUTE_NS // limit
+        wait_ns = paid_until_ns - now_ns - MINUTE_NS
+        if wait_ns > 0:
+            seconds = wait_ns / SECOND_NS
+            hint = f"the next one is accepted in {seconds:.3f} s"
+            raise self._refused(caller, "submissions_per_minute", limit + 1, limit, hint, seconds)
+        self._paid_until_ns[caller.client_id] = paid_until_ns
+
+    def admit(self, caller: Caller | None, request: HistoryRequest) -> None:
+        """Check that there is room for one more request, before it is accepted.
+
+        Raises:
+            Exhausted: There is none; the message says what makes room.
+            InvalidRequest: The request is too long to be ever admitted.
+        """
+        if caller is None:
+            return
+        limits, later = self._of(caller), "submit it again when an unfinished one has ended"
+        requests = len(self._unfinished.get(caller.client_id, ())) + 1
+        if requests > limits.unfinished_requests:
+            raise self._refused(caller, "unfinished_requests", requests, limits.unfinished_requests, later)
+        own = request.max_candles
+        if own > limits.unfinished_periods:  # waiting would not help
+            raise InvalidRequest(
+                f"the range has {own} periods, {limits.unfinished_periods} are allowed for client_id "
+                f"{caller.client_id!r}; request a shorter one"
+            )
+        periods = self._periods[caller.client_id] + own
+        if periods > limits.unfinished_periods:
+            raise self._refused(caller, "unfinished_periods", periods, limits.unfinished_periods, later)
+
+    def subscribe(self, caller: Caller | None, subscriptions: int) -> None:
+        """Check that the caller, which has some subscriptions, may start one more; Exhausted if not."""
+        if caller is not None and subscriptions >= (limit := self._of(caller).subscriptions):
+            raise self._refused(caller, "subscriptions", subscriptions + 1, limit, "stop another one first")
+
+    def trigger_limit(self, caller: Caller | None) -> int | None:
+        """Return the largest number of triggers of the caller; None for no limit."""
+        return None if caller is None else self._of(caller).triggers
+
+    def too_many_triggers(self, caller: Caller | None) -> Exhausted:
+        """Count and return the refusal of one more trigger."""
+        assert caller is not None
+        limit = self._of(caller).triggers
+        return self._refused(caller, "triggers", limit + 1, limit, "delete another one first")
+
+    @contextmanager
+    def stream(self, caller: Caller | None) -> Iterator[None]:
+        """Count an open stream while the block runs; Exhausted if the caller has too many."""
+        if caller is None:
+            yield
+            return
+        limit, streams = self._of(caller).open_streams, self._streams[caller.client_id] + 1
+        if streams > limit:
+            raise self._refused(caller, "open_streams", streams, limit, "open it again when another one has ended")
+        self._streams[caller.client_id] = streams
+        try:
+            yield
+        finally:
+            self._streams[caller.client_id] -= 1
+
+    def _of(self, caller: Caller) -> Limits:
+        return dataclasses.replace(self._limits, **caller.quota.model_dump(exclude_none=True))
+
+    def _refused(
+        self, caller: Caller, quota: str, value: int, limit: int, hint: str, retry_seconds: float | None = None
+    ) -> Exhausted:
+        self._on_refused(caller.client_id, quota)
+        return Exhausted(
+            f"{quota} would be {value}, {limit} are allowed for client_id {caller.client_id!r}; {hint}",
+            retry_seconds=retry_seconds,
+        )

@@ -1,0 +1,75 @@
+"""Instruments of each exchange as ingestors last reported them. They are in the store, so a restart keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dexorder_common.clock import Clock
+from dexorder_common.model.errors import InvalidRequest, NotFound
+from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_relay.store.database import Store
+from dexorder_relay.store.schema import Batch
+
+
+class Instruments:
+    """Stores reports of instruments and answers questions about them."""
+
+    def __init__(self, store: Store, venues: Collection[str], clock: Clock) -> None:
+        """Accept reports for ``venues``."""
+        self._store = store
+        self._venues = venues
+        self._clock = clock
+
+    async def report(self, listed: InstrumentList) -> None:
+        """Replace the stored instruments of a venue unless they are newer; on disk when this returns.
+
+        Raises:
+            InvalidRequest: The exchange is unknown, or the report is invalid.
+        """
+        if listed.venue not in self._venues:
+            raise InvalidRequest(f"exchange {listed.venue[:64]!r} is not known")
+        batch = Batch()
+        batch.instruments(check(listed, now_ns=self._clock.wall_ns()))
+        await self._store.commit(batch)
+
+    async def listed(self, venue: str) -> InstrumentList:
+        """Return the instruments of a venue, by ticker; NotFound if it is unknown, or was not reported yet."""
+        if venue not in self._venues:
+            raise NotFound(f"exchange {venue[:64]!r} is not known; this relay has {', '.join(sorted(self._venues))}")
+        listed = await self._store.instruments(venue)
+        if listed is None:
+            raise NotFound(f"no ingestor has reported the markets of {venue!r} yet")
+        return listed
+
+
+def check(listed: InstrumentList, *, now_ns: int) -> InstrumentList:
+    """Return a report sorted by ticker, with a time of at most now, so that a clock ahead does not block later reports.
+
+    Raises:
+        InvalidRequest: No instruments, no time, a ticker of another exchange, a duplicate ticker, or an invalid
+            offer of candles.
+    """
+    if not listed.markets:
+        raise InvalidRequest("markets is empty")
+    if not 0 < listed.fetched_ns <= MAX_TIME_NS:
+        raise InvalidRequest(f"fetched_at {listed.fetched_ns} is outside [1, {MAX_TIME_NS}] nanoseconds")
+    instruments = sorted(listed.markets)
+    if listed.candles:
+        _check_offer(listed.candles)
+    previous = ""
+    for each in instruments:
+        if Instrument.parse(each.ticker).venue != listed.venue:
+            raise InvalidRequest(f"ticker {each.ticker[:64]!r} is not one of exchange {listed.venue!r}")
+        if each.ticker == previous:
+            raise InvalidRequest(f"ticker {each.ticker[:64]!r} is a duplicate")
+        previous = each.ticker
+    return listed._replace(markets=tuple(instruments), fetched_ns=min(listed.fetched_ns, now_ns))
+
+
+def _check_offer(offer: CandleOffer) -> None:
+    if not offer.call_candles or any(each not in PERIODS for each in offer.period_seconds):
+        raise InvalidRequest(f"candles: call_candles {offer.call_candles}, period_seconds {list(offer.period_seconds)}")
+    if offer.volume_tolerance is not None and not 0 <= offer.volume_tolerance < 1:
+        raise InvalidRequest(f"candles: volume_tolerance {offer.volume_tolerance} is outside [0, 1)")

@@ -1,0 +1,238 @@
+"""The realtime job of an instrument: what its subscriptions ask for, and how far each series is settled. Pure.
+
+An instrument has one job while it has subscriptions. The job has one dispatch after the other, each without an end.
+
+=========  =========  =====================================================  ==============================
+State      Dispatch   Event                                                  Next
+=========  =========  =====================================================  ==============================
+WAITING    none       a slot is free                                         RUNNING
+RUNNING    current    lease expired, rejected, failed, ended by itself       WAITING, after a wait that grows
+                                                                             while dispatches bring nothing
+RUNNING    current    its last subscription stops; or one starts or stops    STOPPING
+                      and so something else is wanted
+STOPPING   current    the ingestor has stopped, or its lease has expired     WAITING, or gone without
+                                                                             subscriptions
+=========  =========  =====================================================  ==============================
+
+A series' position is the time up to which Kafka has it. The next dispatch begins there, so a position is never later
+than what Kafka has acknowledged; an earlier one only repeats data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid
+from dexorder_common.model.realtime import (
+    RealtimeDispatch,
+    RealtimeJobRecord,
+    RealtimeParams,
+    RealtimeState,
+    Resumption,
+    SeriesProgress,
+    StartedSubscription,
+)
+from dexorder_common.model.time_range import TimeRange
+
+
+@dataclass(slots=True)
+class Position:
+    """Position up to which a series is settled.
+
+    Attributes:
+        from_ns: Where it begins: what is before was not asked of realtime.
+        next_ns: Kafka has [from_ns, next_ns), except for what was lost for good or is fetched as history.
+        last_trade_id: Id of the last trade before ``next_ns``; empty for candles, or if it is not known.
+        count: Trades or candles reported since the relay's start.
+        reported_ns: Wall clock time of the last report; 0 without one.
+    """
+
+    from_ns: int
+    next_ns: int
+    last_trade_id: str = ""
+    count: int = 0
+    reported_ns: int = 0
+    lag_ns: int = 0
+
+    @property
+    def settled_ns(self) -> int:
+        """Time up to which it is settled; 0 if nothing is."""
+        return self.next_ns if self.next_ns > self.from_ns else 0
+
+    def advance(self, span: TimeRange, last_trade_id: str) -> TimeRange | None:
+        """Settle a span; return the hole before it, or None if it joins what is settled."""
+        hole = TimeRange(self.next_ns, span.start_ns) if span.start_ns > self.next_ns else None
+        if span.end_ns >= self.next_ns:
+            self.next_ns = span.end_ns
+            self.last_trade_id = last_trade_id or self.last_trade_id
+        return hole
+
+
+@dataclass(slots=True)
+class RealtimeJob:
+    """The job of one instrument.
+
+    Attributes:
+        subscriptions: By id, oldest first; empty only while the last dispatch stops.
+        positions: By period of a wanted series, 0 for trades.
+        sent: What the current dispatch was told to produce; None without one, and if it has begun too late for a
+            subscription. Its reports count for nothing then.
+        dispatches: Number of dispatches so far.
+        error: Reason for which the last dispatch ended early.
+        progressed: The current dispatch has settled something.
+        told_to_stop: The ingestor of the current dispatch was told to stop; it does, whatever is wanted by then.
+        identity: Socket of the ingestor that has the current dispatch; None until it is heard of after a restart.
+        ingestor: Name that the ingestor has given; may be empty.
+        next_attempt_ns: Wall clock time before which it is not dispatched again; 0 if there is none.
+    """
+
+    id: int
+    ticker: str
+    subscriptions: dict[str, StartedSubscription] = field(default_factory=dict)
+    positions: dict[int, Position] = field(default_factory=dict)
+    dispatch_id: str | None = None
+    sent: RealtimeParams | None = None
+    dispatched_ns: int = 0
+    dispatches: int = 0
+    failures_in_a_row: int = 0
+    error: str = ""
+    progressed: bool = False
+    told_to_stop: bool = False
+    identity: bytes | None = None
+    ingestor: str = ""
+    next_attempt_ns: int = 0
+
+    @property
+    def exchange(self) -> str:
+        """The venue of the ticker."""
+        return Instrument.parse(self.ticker).venue
+
+    @property
+    def wanted(self) -> RealtimeParams:
+        """Outputs that its subscriptions ask for together."""
+        return RealtimeParams.union(each.subscription.params for each in self.subscriptions.values())
+
+    @property
+    def must_stop(self) -> bool:
+        """True if the current dispatch is not the one that is wanted."""
+        return self.dispatch_id is not None and (self.told_to_stop or self.sent != self.wanted)
+
+    @property
+    def state(self) -> RealtimeState:
+        """Its state."""
+        if self.dispatch_id is None:
+            return RealtimeState.WAITING
+        return RealtimeState.STOPPING if self.must_stop else RealtimeState.RUNNING
+
+    def add(self, started: StartedSubscription) -> list[tuple[int, TimeRange]]:
+        """Add a subscription; return by period the ranges of candles that must be fetched as history for it.
+
+        Trades are wanted from its beginning on: if the job has begun later, its next dispatch begins there. Candles
+        begin with the first one that opens after the subscription was accepted, as all of its trades are seen; history
+        fetches those before.
+        """
+        self.subscriptions[started.subscription.subscription_id] = started
+        params, missing = started.subscription.params, []
+        if params.include_ticks:
+            known = self.positions.get(TRADES_PERIOD)
+            if known is None or started.begin_ns < known.from_ns:
+                self.positions[TRADES_PERIOD] = Position(started.begin_ns, started.begin_ns)
+                self.sent = None
+        for period in params.periods:
+            first_ns = ceil_to_grid(started.started_ns, period)
+            position = self.positions.setdefault(period, Position(first_ns, first_ns))
+            if started.subscription.since_ns is not None:
+                start_ns = ceil_to_grid(started.subscription.since_ns, period)
+                if start_ns < position.from_ns:
+                    missing.append((period, TimeRange(start_ns, position.from_ns)))
+        return missing
+
+    def remove(self, subscription_id: str) -> None:
+        """Remove a subscription, and the positions of what nobody asks for any more."""
+        del self.subscriptions[subscription_id]
+        wanted = self.wanted.series
+        for period in [period for period in self.positions if period not in wanted]:
+            del self.positions[period]
+
+    def assign(self, dispatch_id: str, identity: bytes, *, wall_ns: int) -> RealtimeDispatch:
+        """Start a dispatch."""
+        self.dispatch_id, self.sent, self.identity = dispatch_id, self.wanted, identity
+        self.dispatched_ns = wall_ns
+        self.next_attempt_ns = 0
+        self.ingestor = ""
+        self.progressed = False
+        self.dispatches += 1
+        oldest = next(iter(self.subscriptions.values())).subscription
+        return RealtimeDispatch(dispatch_id, oldest.subscription_id, self.ticker, self.sent, oldest.client_id)
+
+    def end_dispatch(self) -> None:
+        """End the current dispatch; its id is fenced from now on."""
+        self.dispatch_id = self.sent = self.identity = None
+        self.dispatched_ns = 0
+        self.ingestor = ""
+        self.told_to_stop = False
+
+    def lose(self, reason: str) -> None:
+        """End a dispatch that nobody told to stop; it is a failure unless it settled something."""
+        self.error = reason
+        self.failures_in_a_row = 0 if self.progressed else self.failures_in_a_row + 1
+        self.end_dispatch()
+
+    def begin_by(self, exchange_ns: int) -> bool:
+        """Have each series of which nothing is settled begin by the exchange's time; return whether one has changed."""
+        changed = False
+        for period, position in self.positions.items():
+            first_ns = ceil_to_grid(exchange_ns, period)
+            if not position.settled_ns and first_ns < position.next_ns:
+                position.from_ns = position.next_ns = first_ns
+                changed = True
+        return changed
+
+    def resumption(self) -> Resumption:
+        """Return where the current dispatch begins."""
+        trades = self.positions.get(TRADES_PERIOD)
+        candles = {period: each.next_ns for period, each in self.positions.items() if period != TRADES_PERIOD}
+        start_ns = trades.next_ns if trades else min(candles.values())
+        return Resumption(start_ns, trades.last_trade_id if trades else "", candles)
+
+    def settle(
+        self, period: int, span: TimeRange, *, current: bool, last_trade_id: str = ""
+    ) -> tuple[Position | None, TimeRange | None]:
+        """Settle what Kafka has of a series.
+
+        Args:
+            current: It comes from the current dispatch. Then a hole before ``span`` is there for good: trades are lost,
+                and candles must be fetched as history. Otherwise only a span that joins what is settled counts.
+
+        Returns:
+            The position that has changed, or None; and the hole in the candles, or None.
+        """
+        position = self.positions.get(period)
+        if position is None or (current and self.sent is None):
+            return None, None
+        if current:
+            self.progressed = True
+            self.failures_in_a_row = 0
+        elif span.start_ns > position.next_ns:
+            return None, None
+        hole = position.advance(span, last_trade_id)
+        return position, hole if period != TRADES_PERIOD else None
+
+    def record(self) -> RealtimeJobRecord:
+        """Return the job as clients see it."""
+        series = tuple(
+            SeriesProgress(period, each.settled_ns, each.count, each.reported_ns, each.lag_ns)
+            for period, each in sorted(self.positions.items())
+        )
+        return RealtimeJobRecord(
+            self.ticker,
+            self.wanted,
+            self.state,
+            self.ingestor or (self.identity.hex() if self.identity else ""),
+            self.dispatched_ns,
+            max(self.dispatches - 1, 0),
+            self.error,
+            self.next_attempt_ns,
+            series,
+        )

@@ -1,0 +1,344 @@
+"""Subscriptions and realtime jobs: accepted from clients, dispatched to ingestors, followed by their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from secrets import token_hex
+
+import structlog
+
+from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.realtime import (
+    RealtimeDispatch,
+    RealtimeJobRecord,
+    RealtimeReport,
+    RealtimeState,
+    Resumption,
+    StartedSubscription,
+    Subscription,
+)
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.identity import Caller
+from dexorder_relay import access
+from dexorder_relay.broker.leases import Assignment
+from dexorder_relay.dispatcher import Loss
+from dexorder_relay.history import request as history_request
+from dexorder_relay.history.context import Context
+from dexorder_relay.history.submitter import Submitter
+from dexorder_relay.realtime import rules, subscription
+from dexorder_relay.realtime.job import RealtimeJob
+from dexorder_relay.realtime.live import LiveHub
+from dexorder_relay.realtime.registry import HistoryPart, Registry
+from dexorder_relay.store import realtime as store
+from dexorder_relay.store.schema import Batch
+
+log = structlog.get_logger(__name__)
+FLUSH_SECONDS = 2.0
+CLOSED_NS = 5 * SECOND_NS
+"""Time after the end of a candle before it is requested as history."""
+REPEAT_NS, RECENT_NS = 60 * SECOND_NS, 1_800 * SECOND_NS
+"""Time after which candles that a request could not settle are requested again, and their age up to which they are."""
+
+
+def new_request_id() -> str:
+    """Return the id of a request for history that belongs to a subscription."""
+    return f"realtime-{token_hex(8)}"
+
+
+class RealtimeJobs:
+    """The only part that changes subscriptions and realtime jobs; a `JobOwner`."""
+
+    def __init__(
+        self, context: Context, registry: Registry, submitter: Submitter, live: LiveHub, venues: frozenset[str]
+    ) -> None:
+        """Serve subscriptions to instruments of ``venues``."""
+        self._context = context
+        self.registry = registry
+        self._submitter = submitter
+        self._live = live
+        self._venues = venues
+        self._stops: list[tuple[bytes, str]] = []
+        self._submitted: dict[str, HistoryPart] | None = None
+        self._not_before_ns: dict[str, int] = {}
+
+    async def start(self, wanted: Subscription, caller: Caller | None = None) -> bool:
+        """Accept a subscription, which is on disk when this returns; return whether it is new.
+
+        Raises:
+            InvalidRequest: A field cannot be served, or the id was used before for another or a stopped subscription.
+            Exhausted: The caller has too many subscriptions.
+        """
+        context, registry = self._context, self.registry
+        subscription.check(wanted, self._venues, wall_ns=context.clock.wall_ns())
+        subscription_id = wanted.subscription_id
+        if (known := registry.subscriptions.get(subscription_id)) is None:
+            found = await context.store.read(lambda connection: store.find_subscription(connection, subscription_id))
+            known = registry.subscriptions.get(subscription_id)  # another caller may have started it meanwhile
+            if known is None and found is not None:
+                use = "stopped" if found[0].subscription == wanted else "used for another subscription"
+                raise InvalidRequest(f"subscription_id {subscription_id!r} was {use}; choose a new one")
+        if known is not None:
+            if known.subscription != wanted:
+                raise InvalidRequest(f"subscription_id {subscription_id!r} was used for another subscription")
+            await context.store.commit(Batch())  # the first one, given before, is on disk then
+            return False
+        context.quotas.subscribe(caller, self._owned(wanted.client_id))
+        batch = Batch()
+        job = self._accept(wanted, batch)
+        await context.store.commit(batch)
+        self._follow(job)
+        await self._submit_history()
+        return True
+
+    def _owned(self, client_id: str) -> int:
+        return sum(each.subscription.client_id == client_id for each in self.registry.subscriptions.values())
+
+    def _accept(self, wanted: Subscription, batch: Batch) -> RealtimeJob:
+        context, registry = self._context, self.registry
+        started = StartedSubscription(wanted, context.clock.wall_ns(), registry.last_sequence + 1)
+        for period in wanted.params.periods:
+            span = rules.history_span(started, period)
+            if span:
+                part = HistoryPart("-", "-", wanted.ticker, period, span, "-")
+                history_request.check(part.request, self._venues, context.settings.max_request_periods)
+        return rules.start(registry, started, context.state.new_job_id, new_request_id, batch)
+
+    async def stop(self, subscription_id: str, caller: Caller | None = None) -> None:
+        """Stop a subscription; on disk when this returns. NotFound if it was never accepted, or is another client's."""
+        context, registry = self._context, self.registry
+        known = registry.subscriptions.get(subscription_id)
+        if known is None:
+            found = await context.store.read(lambda connection: store.find_subscription(connection, subscription_id))
+            known = registry.subscriptions.get(subscription_id) or (found[0] if found else None)
+        if known is None or not access.owns(caller, known.subscription.client_id):
+            raise NotFound(f"subscription_id {subscription_id[:64]!r} is not known")
+        batch = Batch()
+        if subscription_id in registry.subscriptions:
+            job = rules.stop(registry, subscription_id, batch, wall_ns=context.clock.wall_ns())
+            self._follow(job)
+        await context.store.commit(batch)  # also if another caller has stopped it: its batch is on disk then
+
+    def listed(
+        self, client_id: str, ticker: str, after: int, size: int
+    ) -> tuple[list[StartedSubscription], list[RealtimeJobRecord]]:
+        """Return a page of subscriptions by sequence, after one, and the jobs that serve them."""
+        found = [
+            each
+            for each in self.registry.subscriptions.values()
+            if each.sequence > after
+            and (not client_id or each.subscription.client_id == client_id)
+            and (not ticker or each.subscription.ticker == ticker)
+        ][:size]
+        tickers = dict.fromkeys(each.subscription.ticker for each in found)
+        return found, [job.record() for ticker in tickers if (job := self.registry.job_for(ticker))]
+
+    async def history_ids(self, found: Sequence[StartedSubscription], limit: int) -> dict[str, list[str]]:
+        """Return the latest requests for history of each subscription."""
+        ids = [each.subscription.subscription_id for each in found]
+        return await self._context.store.read(lambda connection: store.read_history_ids(connection, ids, limit))
+
+    def resume(self, dispatch_id: str, ingestor: str, exchange_ns: int | None) -> Resumption | None:
+        """Return where a dispatch begins, and renew its lease; None if it is not current.
+
+        Args:
+            exchange_ns: The exchange's time, where the ingestor knows it.
+        """
+        job = self.registry.current_job(dispatch_id)
+        if job is None:
+            return None
+        if job.must_stop:  # it has not begun, so there is nothing to wait for
+            batch = Batch()
+            self.lose(dispatch_id, "it was stopped", batch)
+            self._context.store.commit(batch)
+            self._context.wake.set()
+            return None
+        if exchange_ns is not None and job.begin_by(exchange_ns):
+            self.registry.dirty.add(job.id)
+        job.ingestor = ingestor
+        self.registry.leases.renew(dispatch_id, now_ns=self._context.clock.monotonic_ns())
+        return job.resumption()
+
+    async def report(self, reports: Iterable[RealtimeReport]) -> list[str]:
+        """Settle what Kafka has acknowledged, and renew leases; return the ids that are not current.
+
+        Positions of candles are on disk when this returns, those of trades within ``FLUSH_SECONDS``.
+        """
+        context, batch, fenced = self._context, Batch(), dict[str, None]()
+        now_ns, wall_ns = context.clock.monotonic_ns(), context.clock.wall_ns()
+        for each in reports:
+            job = self.registry.current_job(each.dispatch_id)
+            if job is None:
+                fenced[each.dispatch_id] = None
+                continue
+            self.registry.leases.renew(each.dispatch_id, now_ns=now_ns)
+            rules.settle(
+                self.registry,
+                job,
+                each.period_seconds,
+                each.span,
+                new_request_id,
+                batch,
+                current=True,
+                last_trade_id=each.last_trade_id,
+            )
+            if (position := job.positions.get(each.period_seconds)) is not None:
+                position.count += each.count
+                position.reported_ns, position.lag_ns = wall_ns, each.lag_ns
+            kind = "trades" if each.period_seconds == TRADES_PERIOD else "candles"
+            context.metrics.realtime_settled.labels(job.exchange, kind).inc(each.count)
+        if batch.statements:
+            await context.store.commit(batch)
+        return list(fenced)
+
+    async def landed(self, pages: Iterable[PageResult]) -> None:
+        """Settle what the pipeline has committed, as a worker that knows the frames only reports nothing itself.
+
+        Candles that it could not use are fetched as history. On disk when this returns.
+        """
+        batch = Batch()
+        for page in sorted(pages, key=lambda each: each.span):
+            job = self.registry.job_for(page.series.ticker)
+            if job is None:
+                continue
+            period, current = page.series.period_seconds, job.dispatch_id == page.dispatch_id
+            if page.refused is None:
+                rules.settle(self.registry, job, period, page.span, new_request_id, batch, current=current)
+            elif self._context.state.job_of(page.dispatch_id) is None:
+                log.error("realtime record refused", ticker=job.ticker, period_seconds=period, reason=page.refused)
+                if period != TRADES_PERIOD and period in job.positions:
+                    rules.refetch(self.registry, job, period, page.span, new_request_id, batch)
+        if batch.statements:
+            await self._context.store.commit(batch)
+
+    def owns(self, job: int) -> bool:
+        """Return whether this is a realtime job."""
+        return job in self.registry.jobs
+
+    def assign(self, assignment: Assignment, batch: Batch) -> RealtimeDispatch:
+        """Start a dispatch."""
+        return rules.assign(self.registry, assignment, batch, wall_ns=self._context.clock.wall_ns())
+
+    def sent(self, assignment: Assignment) -> None:
+        """Tell those who watch; and the ingestor to stop, if something else is wanted by now."""
+        self._follow(self.registry.jobs[assignment.job])
+
+    def unsent(self, assignment: Assignment, batch: Batch) -> None:
+        """Queue the job again."""
+        rules.unsent(self.registry, assignment, batch, wall_ns=self._context.clock.wall_ns())
+
+    def complete(self, dispatch_id: str, batch: Batch) -> None:
+        """End a dispatch that was told to stop; otherwise it should not have ended."""
+        self._end(dispatch_id, "the ingestor ended it", batch)
+
+    def lose(self, dispatch_id: str, reason: str, batch: Batch, *, rejected_by: bytes | None = None) -> Loss:
+        """Take back a dispatch."""
+        self.registry.fence(dispatch_id)
+        job = self._end(dispatch_id, reason, batch, rejected_by)
+        return Loss(job.exchange, not job.failures_in_a_row)
+
+    def _end(self, dispatch_id: str, reason: str, batch: Batch, rejected_by: bytes | None = None) -> RealtimeJob:
+        context = self._context
+        job = rules.end(
+            self.registry,
+            dispatch_id,
+            reason,
+            context.state.retry_policy,
+            batch,
+            wall_ns=context.clock.wall_ns(),
+            now_ns=context.clock.monotonic_ns(),
+            rejected_by=rejected_by,
+        )
+        self._live.changed(job.ticker)
+        return job
+
+    def heard(self, dispatch_id: str, identity: bytes) -> None:
+        """Note who has a dispatch, and tell it to stop one that is fenced or not wanted any more."""
+        job = self.registry.current_job(dispatch_id)
+        if job is not None:
+            job.identity = identity
+            self._follow(job)
+        elif self.registry.is_fenced(dispatch_id):
+            self._stops.append((identity, dispatch_id))
+
+    def take_stops(self) -> list[tuple[bytes, str]]:
+        """Return the dispatches to stop, with the sockets of their ingestors; each is returned once."""
+        stops, self._stops = self._stops, []
+        return stops
+
+    def ended(self) -> None:
+        """Do nothing: the job is queued again or gone."""
+
+    def _follow(self, job: RealtimeJob) -> None:
+        if job.must_stop and job.identity is not None and job.dispatch_id is not None:
+            job.told_to_stop = True
+            self._stops.append((job.identity, job.dispatch_id))
+        self._live.changed(job.ticker)
+        self._context.wake.set()
+
+    def live_ticker(self, dispatch_id: str) -> str | None:
+        """Return the ticker of a dispatch that is current, else None."""
+        job = self.registry.current_job(dispatch_id)
+        return job.ticker if job else None
+
+    def state(self, ticker: str) -> RealtimeState:
+        """Return the state of an instrument's job."""
+        job = self.registry.job_for(ticker)
+        return job.state if job else RealtimeState.WAITING
+
+    async def tick(self) -> None:
+        """Write the positions that have changed, and request history that is due; called every ``FLUSH_SECONDS``."""
+        if self.registry.dirty:
+            batch = Batch()
+            rules.flush(self.registry, batch)
+            await self._context.store.commit(batch)
+        await self._repeat_history()
+        await self._submit_history()
+
+    async def _repeat_history(self) -> None:
+        """Have candles requested again that an ended request lacks, such as the newest one of a quiet market."""
+        context, registry, submitted = self._context, self.registry, await self._recently_submitted()
+        for part in [each for each in submitted.values() if each.request_id not in context.state.requests]:
+            record = await context.store.record(part.request_id)
+            if record is None:
+                continue  # its end is not on disk yet
+            del submitted[part.request_id]
+            job = registry.job_for(part.ticker)
+            if job is None or record.outcome is None or part.period_seconds not in job.positions:
+                continue
+            batch, known, now_ns = Batch(), set(registry.history), context.clock.wall_ns()
+            for span in record.outcome.missing:
+                if span.end_ns > now_ns - RECENT_NS:
+                    rules.refetch(registry, job, part.period_seconds, span, new_request_id, batch)
+            self._not_before_ns.update(dict.fromkeys(registry.history.keys() - known, now_ns + REPEAT_NS))
+            if batch.statements:
+                await context.store.commit(batch)
+
+    async def _recently_submitted(self) -> dict[str, HistoryPart]:
+        """Return the ranges whose requests may have ended without some candles, also those of before a restart."""
+        if self._submitted is None:
+            after_ns = self._context.clock.wall_ns() - RECENT_NS
+            parts = await self._context.store.read(lambda connection: list(store.read_submitted(connection, after_ns)))
+            self._submitted = {part.request_id: part for part in parts}
+        return self._submitted
+
+    async def _submit_history(self) -> None:
+        now_ns, due = self._context.clock.wall_ns(), list[HistoryPart]()
+        for part in self.registry.history.values():
+            if max(part.span.end_ns + CLOSED_NS, self._not_before_ns.get(part.request_id, 0)) <= now_ns:
+                due.append(part)
+        for part in due:
+            try:
+                await self._submitter.submit(part.request)
+            except Unavailable as error:
+                log.warning("history of a subscription waits", request_id=part.request_id, error=str(error))
+                continue
+            except InvalidRequest as error:
+                log.error("history of a subscription cannot be fetched", request_id=part.request_id, error=str(error))
+            self._not_before_ns.pop(part.request_id, None)
+            if self.registry.history.pop(part.request_id, None) is not None:  # else its subscription was stopped
+                (await self._recently_submitted())[part.request_id] = part
+                batch = Batch()
+                store.history_submitted(batch, part.request_id)
+                await self._context.store.commit(batch)

@@ -1,0 +1,141 @@
+"""Rules of the registry of UDFs, and everything the relay knows of them in memory. Pure.
+
+Registrations are durable: whoever changes one stores it before the change is answered. What the driver reports is not:
+it reports once a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dexorder_common.model.errors import AlreadyExists, NotFound
+from dexorder_common.model.udf import UdfDefinition, UdfRegistration, UdfState, UdfStatus, check_udf_name
+
+KEPT_LINES = 500
+"""Lines of stderr that are kept of a UDF."""
+MAX_LINE = 4_096
+MAX_UDFS = 1_000
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line, with the number that the relay gave it."""
+
+    number: int
+    time_ns: int
+    text: str
+
+
+@dataclass
+class Listed:
+    """A UDF with everything that is known of it."""
+
+    definition: UdfDefinition | None
+    status: UdfStatus
+    declared: bool
+    client_id: str
+
+
+@dataclass
+class UdfRegistry:
+    """State of the registry; single-threaded."""
+
+    registrations: dict[str, UdfRegistration] = field(default_factory=dict)
+    declared: dict[str, UdfDefinition] = field(default_factory=dict)
+    statuses: dict[str, UdfStatus] = field(default_factory=dict)
+    reported_ns: int = 0
+    _logs: dict[str, deque[LogLine]] = field(default_factory=dict)
+    _lines: int = 0
+
+    def start(
+        self, name: str, definition: UdfDefinition | None, *, anew: bool, client_id: str, wall_ns: int
+    ) -> UdfRegistration | None:
+        """Return the registration that a start makes, to be kept and stored; None if such a UDF runs already.
+
+        Args:
+            definition: None for the one that was given before, or that the Spark host's file has.
+            wall_ns: Generations grow even if the database is restored, so they are at least this time.
+
+        Raises:
+            InvalidRequest: The name or the definition is invalid.
+            NotFound: There is no definition of this name.
+            AlreadyExists: A UDF of this name runs with another definition, or there are too many.
+        """
+        check_udf_name(name)
+        known = self.registrations.get(name)
+        if definition is None:
+            definition = known.definition if known else None
+            if definition is None and name not in self.declared:
+                raise NotFound(
+                    f"UDF {name!r} is not known: neither was it started before, nor does the file on the Spark host "
+                    f"(DEXORDER_SPARK_UDFS) declare it; declared are: {', '.join(sorted(self.declared)) or 'none'}"
+                )
+        else:
+            definition.check()
+            if self.runs(name) and definition != (known.definition if known else None):
+                raise AlreadyExists(f"UDF {name!r} runs with another definition; stop it first")
+        if self.runs(name) and not anew:
+            return None
+        if known is None and len(self.registrations) >= MAX_UDFS:
+            raise AlreadyExists(f"there are {MAX_UDFS} UDFs already")
+        generation = max(wall_ns // 1_000, known.generation + 1 if known else 1)
+        since = generation if anew else known.since_generation if known else 0
+        return UdfRegistration(name, generation, False, since, definition, client_id)
+
+    def stop(self, name: str) -> UdfRegistration:
+        """Return the registration that a stop makes; NotFound if there is no such UDF."""
+        known = self.registrations.get(name)
+        if known is None and name not in self.declared:
+            raise NotFound(f"UDF {name[:64]!r} is not known")
+        return replace(known or UdfRegistration(name, 1, False), stopped=True)
+
+    def runs(self, name: str) -> bool:
+        """Return whether a UDF is to run, and has not given up."""
+        known, status = self.registrations.get(name), self.statuses.get(name)
+        wanted = not known.stopped if known else name in self.declared and status is not None
+        return wanted and not (status is not None and status.state in (UdfState.FAILED, UdfState.STOPPED))
+
+    def keep(self, registration: UdfRegistration) -> None:
+        """Keep a registration that is on disk."""
+        self.registrations[registration.name] = registration
+
+    def report(
+        self,
+        declared: Iterable[UdfDefinition],
+        statuses: Iterable[UdfStatus],
+        logs: Mapping[str, Sequence[tuple[int, str]]],
+        *,
+        now_ns: int,
+    ) -> None:
+        """Take a report of the driver, which is complete but for the lines, of which it has those since the last."""
+        self.declared = {each.name: each for each in declared}
+        self.statuses = {each.name: each for each in statuses}
+        self.reported_ns = now_ns
+        for name, lines in logs.items():
+            kept = self._logs.setdefault(name, deque(maxlen=KEPT_LINES))
+            for time_ns, text in lines:
+                self._lines += 1
+                kept.append(LogLine(self._lines, time_ns, text[:MAX_LINE]))
+        for name in self._logs.keys() - self.statuses.keys() - self.registrations.keys():
+            del self._logs[name]
+
+    def listed(self) -> list[Listed]:
+        """Return all UDFs by name."""
+        names = {*self.registrations, *self.declared, *self.statuses}
+        return [self._listed(name) for name in sorted(names)]
+
+    def _listed(self, name: str) -> Listed:
+        known = self.registrations.get(name)
+        definition = (known.definition if known else None) or self.declared.get(name)
+        status = self.statuses.get(name) or UdfStatus(name, UdfState.UNKNOWN)
+        if known is not None and status.generation != known.generation and not known.stopped:
+            status = replace(status, state=UdfState.UNKNOWN, message="")
+        return Listed(definition, status, name in self.declared, known.client_id if known else "")
+
+    def lines(self, name: str, after: int) -> list[LogLine]:
+        """Return the lines of a UDF after a number; NotFound if there is no such UDF."""
+        if name not in self._logs and name not in {*self.registrations, *self.declared, *self.statuses}:
+            raise NotFound(f"UDF {name[:64]!r} is not known")
+        return [line for line in self._logs.get(name, ()) if line.number > after]

@@ -1,0 +1,191 @@
+"""Micro-batches of triggers: what the engine is given, what it answers, and what is kept between batches. No clock.
+
+A batch first takes the changes of triggers, so that a registration takes effect at the boundary of a batch, then the
+rows in the order of the records. Its inputs decide everything: evaluated again, they give the same events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from dexorder_common.lake.trigger_rows import Row
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_spark.cep import shards
+from dexorder_spark.cep.evaluation import Watcher, watcher
+from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
+from dexorder_spark.cep.journal import Batch, Snapshot, TopicPosition
+from dexorder_spark.cep.records import topic_of, without_repeated
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Change:
+    """Registration of a trigger, or its deletion if ``request`` is None.
+
+    Attributes:
+        registered_ns: Time of the registration at the relay.
+    """
+
+    registration: int
+    request: ingest_pb2.CEPTriggerRequest | None = None
+    registered_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes up to the one with the number ``change``, and the recent rows of series that they begin to watch.
+
+    Attributes:
+        reset: These are all triggers there are.
+    """
+
+    changes: Sequence[Change]
+    change: int
+    reset: bool = False
+    recent_rows: Mapping[Series, Sequence[Row]] = field(default_factory=dict)
+
+
+class Evaluator:
+    """Continues after a snapshot; without one it begins with batch 1."""
+
+    def __init__(self, snapshot: Snapshot | None = None, *, processes: int = 1) -> None:
+        """Load the engine; if its state is of a version that cannot be read, all triggers are registered again."""
+        self.batch = snapshot.number if snapshot else 0
+        self.change = snapshot.change if snapshot else 0
+        self.positions: dict[str, TopicPosition] = dict(snapshot.positions) if snapshot else {}
+        self._recent = {ticker: dict(each) for ticker, each in snapshot.recent.items()} if snapshot else {}
+        self._inputs: list[Input] = []
+        try:
+            self._engines = shards.start(snapshot.state if snapshot else None, processes)
+        except InvalidRequest as error:
+            log.error("the engine's state can't be read; its triggers are registered again", error=str(error))
+            self._engines = shards.start(None, processes)
+            self.change = 0
+        self._watchers = self._engines.watchers()
+
+    @property
+    def watched(self) -> set[Series]:
+        """The series that triggers watch."""
+        return {series for each in self._watchers.values() for series in each.series}
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that have them."""
+        return {topic_of(series.period_seconds) for series in self.watched}
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing is registered."""
+        return not self._watchers
+
+    @property
+    def has_inputs(self) -> bool:
+        """True if the batch has anything to evaluate."""
+        return bool(self._inputs)
+
+    def apply(self, changes: Changes) -> None:
+        """Register and remove triggers. Recent rows fill the engine's memory, and fire nothing."""
+        if changes.reset:
+            kept = {each.registration for each in changes.changes}
+            for registration in self._watchers.keys() - kept:
+                self._remove(registration)
+        before = self.watched
+        for series, rows in changes.recent_rows.items():
+            if series not in before:
+                self._take(Feed(series.ticker, series.period_seconds, rows))
+        for each in changes.changes:
+            if each.request is None:
+                self._remove(each.registration)
+            elif each.registration not in self._watchers:
+                self._add(registered(each, each.request))
+        self.change = changes.change
+
+    def _add(self, each: Register) -> None:
+        for registration, known in list(self._watchers.items()):
+            if known.trigger_id == each.trigger_id:  # its deletion is lost; an id has one trigger
+                self._remove(registration)
+        self._take(each)
+
+    def _remove(self, registration: int) -> None:
+        if registration in self._watchers:
+            self._take(Remove(registration))
+
+    def feed(self, series: Series, rows: Sequence[Row], span: TimeRange) -> None:
+        """Give rows of a series to the engine, in the order in which the topic has them.
+
+        Args:
+            span: Time of which these are all rows. Its end moves the watermark. A clock would make rows late that come
+                after an outage.
+        """
+        ticker = series.ticker
+        if series.period_seconds == TRADES_PERIOD:
+            rows = without_repeated(rows, self._recent.setdefault(ticker, {}))
+        self._inputs.append(Feed(ticker, series.period_seconds, rows, span.start_ns, span.end_ns))
+
+    def advance(self, now_ns: int) -> None:
+        """End the triggers whose time is over."""
+        if any(each.expires_ns is not None and each.expires_ns <= now_ns for each in self._watchers.values()):
+            self._take(Expire(now_ns))
+
+    def _take(self, each: Input) -> None:
+        match each:
+            case Register():
+                self._watchers[each.registration] = watcher(each)
+            case Remove():
+                self._watchers.pop(each.registration, None)
+            case Feed() if each.period_seconds == TRADES_PERIOD and each.since_ns is not None:
+                without_repeated(each.rows, self._recent.setdefault(each.ticker, {}))
+            case _:
+                pass
+        self._inputs.append(each)
+
+    def finish(self, positions: Mapping[str, TopicPosition]) -> Batch:
+        """Evaluate the batch and return it. ``positions`` are the places after it."""
+        inputs, self._inputs = tuple(self._inputs), []
+        outputs = self._engines.run(list(enumerate(inputs)))
+        for each in outputs:
+            if each.is_end:
+                self._watchers.pop(each.registration, None)
+        self.batch += 1
+        self.positions = dict(positions)
+        watched = {series.ticker for series in self.watched if series.period_seconds == TRADES_PERIOD}
+        self._recent = {ticker: each for ticker, each in self._recent.items() if ticker in watched}
+        return Batch(self.batch, self.change, self.positions, inputs, tuple(each.event for each in outputs))
+
+    def repeat(self, batches: Iterable[Batch]) -> None:
+        """Evaluate batches of the journal again; their events are those that they have."""
+        for batch in batches:
+            for each in batch.inputs:
+                self._take(each)
+            self.change = batch.change
+            self.finish(batch.positions)
+
+    def snapshot(self) -> Snapshot:
+        """Return the state after the last batch."""
+        recent = {ticker: dict(each) for ticker, each in self._recent.items()}
+        return Snapshot(self.batch, self.change, self.positions, recent, self._engines.dump())
+
+
+def registered(change: Change, request: ingest_pb2.CEPTriggerRequest) -> Register:
+    """Return the input of a registration."""
+    return Register(
+        change.registration,
+        request.trigger_id,
+        request.sql_pattern,
+        dict(request.parameters),
+        list(request.tickers),
+        change.registered_ns,
+    )
+
+
+def watched_by(change: Change) -> Watcher | None:
+    """Return what a registration watches; None for a deletion."""
+    return watcher(registered(change, change.request)) if change.request is not None else None

@@ -1,0 +1,72 @@
+"""Inputs of the engine in a micro-batch, in order. The journal has them, so that a batch can be evaluated again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dexorder_common.lake.trigger_rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A trigger begins."""
+
+    registration: int
+    trigger_id: str
+    sql: str
+    parameters: Mapping[str, str]
+    tickers: Sequence[str]
+    registered_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A trigger ends."""
+
+    registration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Rows of a series; period 0 stands for trades.
+
+    Attributes:
+        since_ns: Time from which on they are all there are; None for rows that are only for the engine's memory.
+        settled_ns: Time before which the series has no further rows; None likewise.
+    """
+
+    ticker: str
+    period_seconds: int
+    rows: Sequence[Row]
+    since_ns: int | None = None
+    settled_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The clock ends triggers."""
+
+    now_ns: int
+
+
+Input: TypeAlias = Register | Remove | Feed | Expire
+_KINDS: tuple[type[Input], ...] = (Register, Remove, Feed, Expire)
+
+
+def encode(inputs: Iterable[Input]) -> list[Any]:
+    """Return inputs as JSON values."""
+    return [[type(each).__name__, *(getattr(each, name) for name in each.__slots__)] for each in inputs]
+
+
+def decode(values: Iterable[Any]) -> tuple[Input, ...]:
+    """Return the inputs that ``encode`` was given."""
+    kinds: Any = {kind.__name__: kind for kind in _KINDS}
+    found = [kinds[name](*fields) for name, *fields in values]
+    return tuple(
+        Feed(each.ticker, each.period_seconds, list(map(tuple, each.rows)), each.since_ns, each.settled_ns)
+        if isinstance(each, Feed)
+        else each
+        for each in found
+    )

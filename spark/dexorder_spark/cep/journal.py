@@ -1,0 +1,238 @@
+"""Journal of the triggers: snapshots of the engine, and behind each a log of the batches after it.
+
+A batch is one record of the log: what was read and changed (the engine's inputs), the places in the topics, and the
+events. It is synced before anything of the batch leaves the process. After a crash the newest whole snapshot is loaded,
+the batches after it are evaluated again, and the events of the last one are published again, with the same ids. A batch
+without a whole record has published nothing.
+
+    NNN.snapshot    magic, one record: JSON of batch, change, positions, recent trades and the engine's state
+    NNN.log         records of the batches after NNN
+    record          length and CRC-32 of what follows, compressed JSON and events
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from dexorder_cep import EngineState
+from dexorder_spark.cep.inputs import Input, decode, encode
+
+log = structlog.get_logger(__name__)
+_MAGIC = b"dexorder-cep-2\r\n"
+_HEAD = struct.Struct(">QI")
+_NUMBER = struct.Struct(">I")
+_SNAPSHOT, _LOG = ".snapshot", ".log"
+_KEPT = 2
+"""Snapshots that stay, with their logs: if the newest is damaged, the batches after the one before are evaluated."""
+
+
+class Damaged(Exception):
+    """A file of the journal is not whole."""
+
+
+@dataclass(frozen=True)
+class TopicPosition:
+    """Place in a topic: next offset of each partition, in the log with this id."""
+
+    offsets: Mapping[int, int]
+    topic_id: str = ""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch.
+
+    Attributes:
+        number: Number; each is one more than the one before.
+        change: Last change of triggers that takes part.
+        positions: Places after the batch, by topic.
+        inputs: What the engine was given, in order.
+        events: Serialized ReportedTriggerEvent of the batch, in order.
+    """
+
+    number: int
+    change: int
+    positions: Mapping[str, TopicPosition]
+    inputs: tuple[Input, ...] = ()
+    events: tuple[bytes, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the content of a record."""
+        values = [self.number, self.change, _encode_positions(self.positions), encode(self.inputs)]
+        return _pack(values, self.events)
+
+    @staticmethod
+    def decode(content: bytes) -> Batch:
+        """Return the batch in a record."""
+        (number, change, positions, inputs), events = _unpack(content)
+        return Batch(number, change, _decode_positions(positions), decode(inputs), tuple(events))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State after a batch, of which everything is published.
+
+    Attributes:
+        number: Number of the batch; 0 before the first one.
+        recent: Trades that may come again, by ticker: id and time in nanoseconds.
+        state: The engine.
+    """
+
+    number: int
+    change: int
+    positions: Mapping[str, TopicPosition]
+    recent: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    state: EngineState | None = None
+
+    def encode(self) -> bytes:
+        """Return the content of a file."""
+        tickers = list(self.state.tickers) if self.state else None
+        parts = [self.state.triggers, *self.state.tickers.values()] if self.state else []
+        positions = _encode_positions(self.positions)
+        return _MAGIC + _record(_pack([self.number, self.change, positions, self.recent, tickers], parts))
+
+    @staticmethod
+    def decode(data: bytes) -> Snapshot:
+        """Return the snapshot in a file; Damaged if it is not whole."""
+        records = list(_records(data[len(_MAGIC) :]))
+        if not data.startswith(_MAGIC) or len(records) != 1 or len(data) != len(_MAGIC) + records[0][1]:
+            raise Damaged("it is cut off or its checksum is wrong")
+        (number, change, positions, recent, tickers), parts = _unpack(records[0][0])
+        state = EngineState(parts[0], dict(zip(tickers, parts[1:], strict=True))) if tickers is not None else None
+        return Snapshot(number, change, _decode_positions(positions), recent, state)
+
+
+class Journal:
+    """Files of a folder, used by one process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Create the folder if necessary, and remove files that were not completed."""
+        self._folder = folder
+        self._log: Path | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob("*.tmp"):
+            unfinished.unlink()
+
+    def read(self) -> tuple[Snapshot, list[Batch]] | None:
+        """Return the newest whole snapshot and the batches after it; None if there is none.
+
+        Batches are added behind the last one that was read.
+        """
+        for path in reversed(self._files(_SNAPSHOT)):
+            try:
+                snapshot = Snapshot.decode(path.read_bytes())
+            except (Damaged, ValueError, zlib.error, struct.error) as error:
+                log.error(
+                    "a snapshot of the triggers is damaged; the one before is used", path=str(path), error=str(error)
+                )
+                continue
+            return snapshot, self._batches_after(snapshot.number)
+        return None
+
+    def _batches_after(self, number: int) -> list[Batch]:
+        found: list[Batch] = []
+        for path in [each for each in self._files(_LOG) if int(each.stem) >= number]:
+            data, end = path.read_bytes(), 0
+            for content, after in _records(data):
+                batch = Batch.decode(content)
+                if batch.number != number + len(found) + 1:
+                    break
+                found.append(batch)
+                end = after
+            if end < len(data):
+                log.warning("the log of the triggers ends with a batch that is not whole", path=str(path), at=end)
+            self._open(path, end)
+        return found
+
+    def append(self, batch: Batch) -> None:
+        """Store a batch; it is on disk when this returns. There must be a snapshot."""
+        assert self._log is not None
+        with self._log.open("ab") as file:
+            file.write(_record(batch.encode()))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Store a snapshot, on disk when this returns, and remove files that are not needed any more."""
+        path = self._folder / f"{snapshot.number:020d}{_SNAPSHOT}"
+        unfinished = path.with_suffix(".tmp")
+        with unfinished.open("wb") as file:
+            file.write(snapshot.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(path)
+        self._open(path.with_suffix(_LOG), 0)
+        self._sync()
+        for old in self._files(_SNAPSHOT)[:-_KEPT]:
+            old.unlink()
+        first = int(self._files(_SNAPSHOT)[0].stem)
+        for old in self._files(_LOG):
+            if int(old.stem) < first:
+                old.unlink()
+
+    def _open(self, path: Path, size: int) -> None:
+        """Write to a log from now on, behind its first bytes."""
+        with path.open("ab") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+        self._log = path
+
+    def _files(self, suffix: str) -> list[Path]:
+        return sorted(self._folder.glob(f"*{suffix}"))
+
+    def _sync(self) -> None:
+        handle = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _record(content: bytes) -> bytes:
+    return _HEAD.pack(len(content), zlib.crc32(content)) + content
+
+
+def _records(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the contents of whole records, each with the place after it, up to the first that is not whole."""
+    place = 0
+    while place + _HEAD.size <= len(data):
+        size, checksum = _HEAD.unpack_from(data, place)
+        content = data[place + _HEAD.size : place + _HEAD.size + size]
+        place += _HEAD.size + size
+        if len(content) != size or zlib.crc32(content) != checksum:
+            return
+        yield content, place
+
+
+def _pack(values: Any, parts: tuple[bytes, ...] | list[bytes]) -> bytes:
+    """Return JSON values and parts of bytes as one compressed content."""
+    header = json.dumps([values, [len(each) for each in parts]], separators=(",", ":")).encode()
+    return zlib.compress(b"".join([_NUMBER.pack(len(header)), header, *parts]), 1)
+
+
+def _unpack(content: bytes) -> tuple[Any, list[bytes]]:
+    data = zlib.decompress(content)
+    place = _NUMBER.size + _NUMBER.unpack_from(data)[0]
+    values, sizes = json.loads(data[_NUMBER.size : place])
+    parts = []
+    for size in sizes:
+        parts.append(data[place : place + size])
+        place += size
+    return values, parts
+
+
+def _encode_positions(positions: Mapping[str, TopicPosition]) -> dict[str, Any]:
+    return {topic: [list(map(list, each.offsets.items())), each.topic_id] for topic, each in positions.items()}
+
+
+def _decode_positions(values: Mapping[str, Any]) -> dict[str, TopicPosition]:
+    return {topic: TopicPosition(dict(offsets), topic_id) for topic, (offsets, topic_id) in values.items()}

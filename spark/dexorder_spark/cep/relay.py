@@ -1,0 +1,172 @@
+"""The relay, as the triggers' process needs it. Blocking; every call is repeated until the relay answers."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import structlog
+import tenacity
+from google.protobuf.message import Message
+
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
+from dexorder_common.rpc.history_messages import decode_issued_dispatch
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder_spark.cep.evaluator import Change, Changes
+
+log = structlog.get_logger(__name__)
+_CALL_TIMEOUT_S = 30.0
+_STREAM_SILENCE_S = 30.0
+_MAX_WAIT_S = 2.0
+_EVENTS_IN_A_CALL = 1_000
+_BYTES_IN_A_CALL = 1024 * 1024
+_DISPATCHES_IN_A_CALL = 1_000
+
+
+class Stopped(Exception):
+    """The process is stopping."""
+
+
+class TriggerRelay:
+    """Client of the relay's PipelineService, until ``stop`` is set."""
+
+    def __init__(self, address: str, stop: threading.Event) -> None:
+        self._stop = stop
+        self._channel = open_sync_channel(address)
+        self._stub: Any = rpc.PipelineServiceStub(self._channel)
+
+    def close(self) -> None:
+        """Close the channel; running calls end."""
+        self._channel.close()
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Return those of the dispatches that were issued, by id; Stopped at the stop."""
+        found = {}
+        for first in range(0, len(wanted := sorted(dispatch_ids)), _DISPATCHES_IN_A_CALL):
+            request = pb.DescribeDispatchesRequest(job_ids=wanted[first : first + _DISPATCHES_IN_A_CALL])
+            answer = self._call(self._stub.DescribeDispatches, request, lambda error: True)
+            found.update({each.job_id: decode_issued_dispatch(each) for each in answer.dispatches})
+        return found
+
+    def report(
+        self, events: Sequence[bytes], applied_change: int, *, on_part: Callable[[], None] = lambda: None
+    ) -> None:
+        """Report serialized events in parts, each until it is answered; Stopped at the stop.
+
+        Args:
+            on_part: Called when the relay has a part, for crash tests.
+        """
+        waiting = [*reversed(split(events))] or [[]]
+        while waiting:
+            part = waiting.pop()
+            request = pb.ReportTriggerEventsRequest(
+                events=map(pb.ReportedTriggerEvent.FromString, part), applied_change=applied_change
+            )
+            try:
+                self._call(self._stub.ReportTriggerEvents, request, _may_succeed)
+                on_part()
+            except grpc.RpcError as error:
+                middle = len(part) // 2
+                if not middle:
+                    log.error("an event of a trigger is refused", error=error_text(error), events=len(part))
+                    continue
+                waiting += [part[middle:], part[:middle]]
+
+    def _call(self, method: Callable[..., Any], request: Message, again: Callable[[BaseException], bool]) -> Any:
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, grpc.RpcError) and again(error)),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=_MAX_WAIT_S, jitter=0.2),
+            stop=tenacity.stop_when_event_set(self._stop),
+            sleep=tenacity.sleep_using_event(self._stop),
+            before_sleep=_note,
+        )
+        try:
+            return attempts(method, request, timeout=_CALL_TIMEOUT_S)
+        except tenacity.RetryError as error:
+            raise Stopped from error
+
+    def follow(self, after: int) -> Iterator[Changes]:
+        """Yield the changes of triggers after one, without end; a broken stream is opened again behind the last one.
+
+        The iterator ends at the stop. An answer without changes says only that the relay is there.
+        """
+        wait_s = 0.1
+        while not self._stop.is_set():
+            try:
+                for answer in self._answers(after):
+                    wait_s, after = 0.1 if answer.changes else wait_s, answer.change
+                    changes = [
+                        Change(
+                            each.registration, each.trigger if each.HasField("trigger") else None, each.registered_at
+                        )
+                        for each in answer.changes
+                    ]
+                    yield Changes(changes, answer.change, answer.reset)
+            except grpc.RpcError as error:
+                log.warning("the stream of triggers ended", error=error_text(error), again_in_s=wait_s)
+            self._stop.wait(wait_s)
+            wait_s = min(2 * wait_s, _MAX_WAIT_S)
+
+    def _answers(self, after: int) -> Iterator[pb.FollowTriggersResponse]:
+        """Yield the answers of one stream; it ends at the stop, and after a silence that the relay does not make."""
+        call = self._stub.FollowTriggers(pb.FollowTriggersRequest(after_change=after))
+        answers: queue.SimpleQueue[pb.FollowTriggersResponse | grpc.RpcError | None] = queue.SimpleQueue()
+
+        def receive() -> None:
+            try:
+                for each in call:
+                    answers.put(each)
+            except grpc.RpcError as error:
+                answers.put(error)
+            else:
+                answers.put(None)
+
+        threading.Thread(target=receive, name="triggers", daemon=True).start()
+        silent_s = 0.0
+        try:
+            while not self._stop.is_set() and silent_s < _STREAM_SILENCE_S:
+                silent_s += 0.25
+                with suppress(queue.Empty):
+                    answer = answers.get(timeout=0.25)
+                    silent_s = 0.0
+                    if answer is None:
+                        return
+                    if isinstance(answer, grpc.RpcError):
+                        raise answer
+                    yield answer
+        finally:
+            call.cancel()
+
+
+def split(events: Sequence[bytes]) -> list[list[bytes]]:
+    """Return the events in parts that fit into a call, in order."""
+    parts: list[list[bytes]] = []
+    size = 0
+    for each in events:
+        if not parts or len(parts[-1]) == _EVENTS_IN_A_CALL or size + len(each) > _BYTES_IN_A_CALL:
+            parts.append([])
+            size = 0
+        parts[-1].append(each)
+        size += len(each)
+    return parts
+
+
+def _decode(change: pb.TriggerChange) -> Change:
+    return Change(change.registration, change.trigger if change.HasField("trigger") else None, change.registered_at)
+
+
+def _may_succeed(error: BaseException) -> bool:
+    return not (is_too_large(error) or is_failure(error, Failure.REJECTED))
+
+
+def _note(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    reason = error_text(error) if error else ""
+    log.warning("the relay does not answer; triggers wait", attempt=state.attempt_number, error=reason)

@@ -1,0 +1,256 @@
+"""Loop of the triggers' process. One micro-batch, in crash-safe order:
+
+1. Take the changes of triggers that have arrived, and the records after the last batch.
+2. Evaluate them.
+3. Write the batch to the journal, if it has read or changed anything.
+4. Report its events to the relay until it answers.
+
+A crash before 3 repeats the batch, which has published nothing. A crash after 3 publishes its events again; the relay
+knows them by their ids. Between batches, when nothing is to do, the state is written as a whole from time to time, so
+that few batches have to be evaluated again after a crash.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+import structlog
+
+from dexorder_common.clock import Clock, SystemClock
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.trigger_rows import Row, stored_rows
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import OHLC_TOPIC
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.cep.evaluator import Changes, Evaluator, watched_by
+from dexorder_spark.cep.journal import Journal, TopicPosition
+from dexorder_spark.cep.records import Dispatches, Record, rows_of, select
+from dexorder_spark.cep.relay import Stopped, TriggerRelay
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.pipeline.fault import Fault, Moment
+from dexorder_spark.source.client import SourceBroken, SourceClient
+from dexorder_spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
+from dexorder_spark.source.records import Result
+
+log = structlog.get_logger(__name__)
+WARM_ROWS = 1_000
+"""Stored candles with which a series begins."""
+WARM_TRADES_NS = 120 * SECOND_NS
+"""Time of the stored trades with which a series begins."""
+_SNAPSHOT_SECONDS = 10.0
+_SNAPSHOT_SHARE = 20
+"""A snapshot is due after so many times the time that the last one took."""
+_LATEST_SNAPSHOT = 5
+"""A snapshot that is due by so many times its interval does not wait for a pause any more."""
+_REPORT_SECONDS = 10.0
+_IDLE_SECONDS = 60.0
+"""Time without triggers after which the process ends."""
+
+RecentRows = Callable[[Series], Sequence[Row]]
+
+
+class Runner:
+    """Runs micro-batches until ``stop`` is set, or nothing was registered for a minute."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        relay: TriggerRelay,
+        recent_rows: RecentRows,
+        *,
+        stop: threading.Event,
+        clock: Clock | None = None,
+        fault: Fault | None = None,
+    ) -> None:
+        """Open the journal, which this process must own.
+
+        Args:
+            recent_rows: Returns stored rows of a series that begins to be watched.
+        """
+        self._settings = settings
+        self._relay = relay
+        self._recent_rows = recent_rows
+        self._stop = stop
+        self._clock = clock or SystemClock()
+        self._fault = fault
+        self._journal = Journal(settings.trigger_folder)
+        snapshot, batches = self._journal.read() or (None, [])
+        self._evaluator = Evaluator(snapshot, processes=settings.trigger_processes)
+        self._evaluator.repeat(batches)
+        self._is_new = snapshot is None
+        self._unreported = batches[-1].events if batches else ()
+        self._snapshot_s = time.monotonic()
+        self._interval_s = _SNAPSHOT_SECONDS
+        self._is_changed = bool(batches)
+        self._changes: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+        self._dispatches = Dispatches()
+        self._reported_s = 0.0
+
+    def run(self) -> None:
+        """Run until the stop; Stopped and errors of the journal end it early."""
+        with suppress(Stopped):
+            self._report(self._unreported)
+            if self._is_new:  # the first batch has a snapshot before it
+                self._journal.snapshot(self._evaluator.snapshot())
+            threading.Thread(target=self._follow, name="changes", daemon=True).start()
+            busy_s = time.monotonic()
+            while not self._stop.is_set():
+                started_s = time.monotonic()
+                worked = self._step()
+                self._snapshot_if_due(paused=not worked)
+                if worked or not self._evaluator.is_empty:
+                    busy_s = started_s
+                if started_s - busy_s > _IDLE_SECONDS:
+                    log.info("no triggers; the process ends until there are some")
+                    return
+                interval_s = self._settings.trigger_batch_seconds if worked else self._settings.poll_ms / 1_000
+                self._stop.wait(max(0.0, started_s + interval_s - time.monotonic()))
+
+    def _follow(self) -> None:
+        """Pass on changes, each with recent rows of the series that it begins to watch. Runs in a thread of its own,
+        as reading rows takes time."""
+        first, later = self._evaluator.watched, dict[int, tuple[Series, ...]]()
+        for changes in self._relay.follow(self._evaluator.change):
+            if not (changes.changes or changes.reset):
+                continue
+            known = first.union(*later.values())
+            watchers = ((each.registration, watched_by(each)) for each in changes.changes)
+            later |= {registration: each.series if each else () for registration, each in watchers}
+            new = set().union(*later.values()) - known
+            self._changes.put(replace(changes, recent_rows={each: self._recent_rows(each) for each in sorted(new)}))
+
+    def _step(self) -> bool:
+        """Run one micro-batch; return whether it had anything to do."""
+        evaluator, now_ns = self._evaluator, self._clock.wall_ns()
+        changed = False
+        with suppress(queue.Empty):
+            while True:
+                evaluator.apply(self._changes.get_nowait())
+                changed = True
+        positions, records = self._read()
+        self._ask(records)
+        for each in records:
+            rows = rows_of(each, self._dispatches.issued(each.headers.dispatch_id), now_ns=now_ns)
+            if rows is not None:
+                evaluator.feed(each.series, rows, each.headers.span)
+        evaluator.advance(now_ns)
+        moved = positions != evaluator.positions
+        if not (changed or records or evaluator.has_inputs or (moved and self._is_report_due())):
+            if self._is_report_due():
+                self._report(())
+            if moved:
+                evaluator.positions = dict(positions)  # on disk with the next batch: nothing before it counts
+            return False
+        batch = evaluator.finish(positions)
+        self._pass(Moment.EVALUATED)
+        self._journal.append(batch)
+        self._is_changed = True
+        self._pass(Moment.JOURNALED)
+        if batch.events or changed or self._is_report_due():
+            self._report(batch.events)
+        if batch.events:
+            log.info("trigger batch", batch=batch.number, records=len(records), events=len(batch.events))
+        return True
+
+    def _snapshot_if_due(self, *, paused: bool) -> None:
+        """Write the state as a whole, if it has changed, for a small part of the time, and best in a pause."""
+        started_s = time.monotonic()
+        due_s = self._interval_s if paused else _LATEST_SNAPSHOT * self._interval_s
+        if not self._is_changed or started_s - self._snapshot_s < due_s:
+            return
+        self._journal.snapshot(self._evaluator.snapshot())
+        self._is_changed = False
+        self._snapshot_s = time.monotonic()
+        self._interval_s = max(_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE * (self._snapshot_s - started_s))
+
+    def _is_report_due(self) -> bool:
+        return time.monotonic() - self._reported_s >= _REPORT_SECONDS
+
+    def _report(self, events: Sequence[bytes]) -> None:
+        on_part = partial(self._pass, Moment.PUBLISHING) if events else lambda: None
+        self._relay.report(events, self._evaluator.change, on_part=on_part)
+        self._reported_s = time.monotonic()
+
+    def _read(self) -> tuple[dict[str, TopicPosition], list[Record]]:
+        """Return the places after the next records, and those records that are of watched series.
+
+        A topic that becomes watched is read from its end on: what came before does not fire.
+        """
+        positions, records = {}, []
+        for topic in sorted(self._evaluator.topics):
+            source = SourceClient(address_of(self._settings.source, topic))
+            before = self._evaluator.positions.get(topic)
+            try:
+                state = source.state()
+                start = start_of(before, state, topic)
+                end = cap(start, state.ends, self._settings.max_trade_records_per_batch)
+                for part in plan(start, end):
+                    records += select(self._records(source, part), topic, self._evaluator.watched)
+                positions[topic] = TopicPosition(end, state.topic_id)
+            except (Unavailable, NotImplementedError) as error:
+                log.warning("the source does not answer; triggers wait", error=str(error))
+                if before:
+                    positions[topic] = before
+                self._stop.wait(1.0)
+        return positions, records
+
+    def _records(self, source: SourceClient, part: OffsetRange) -> list[Result]:
+        found: list[Result] = []
+        try:
+            for results in source.read(part, retry_seconds=5.0):
+                found += results
+        except SourceBroken as error:
+            log.error("records can't be read; triggers do not see them", error=str(error), partition=part.partition)
+        return found
+
+    def _ask(self, records: Sequence[Record]) -> None:
+        if unknown := self._dispatches.unknown(records):
+            self._dispatches.learn(unknown, self._relay.describe(unknown))
+
+    def _pass(self, moment: Moment) -> None:
+        if self._fault:
+            self._fault.passed(moment)
+
+
+def address_of(source: str, topic: str) -> str:
+    """Return the source's address of a topic; the candles' is that of plain reads, as for the tables."""
+    return source if topic == OHLC_TOPIC else f"{source}#{topic}"
+
+
+def start_of(before: TopicPosition | None, state: SourceState, topic: str) -> dict[int, int]:
+    """Return where reading continues: behind the last batch, at the end of a new topic, at the start of another log."""
+    if before is None:
+        return dict(state.ends)
+    lost = begun_anew(before.offsets, state, before.topic_id)
+    if lost:
+        log.error("the topic is another log than before; it is read from its start", topic=topic)
+    return resume({p: o for p, o in before.offsets.items() if p not in lost}, replace(state, committed={}))
+
+
+def stored(catalog: CatalogSettings, clock: Clock | None = None) -> RecentRows:
+    """Return a function that reads recent rows from the tables; none if they cannot be read."""
+    clock = clock or SystemClock()
+
+    def read(series: Series) -> Sequence[Row]:
+        now_ns = clock.wall_ns()
+        is_trades = series.period_seconds == TRADES_PERIOD
+        age_ns = WARM_TRADES_NS if is_trades else WARM_ROWS * series.period_seconds * SECOND_NS
+        span = TimeRange(max(0, now_ns - age_ns), now_ns)
+        try:
+            return stored_rows(catalog.load(), series.ticker, series.period_seconds, span)
+        except Exception as error:  # catalog, object store and file system raise errors of their own
+            log.warning(
+                "recent rows can't be read; a trigger begins without them", series=str(series), error=str(error)
+            )
+            return ()
+
+    return read

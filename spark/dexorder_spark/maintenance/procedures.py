@@ -1,0 +1,151 @@
+"""Execution of maintenance steps, mostly by Iceberg's procedures, and inspection of the tables for their plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+
+from dexorder_common.lake.claims import needed_snapshots
+from dexorder_common.lake.tags import TAG_PREFIX, set_tags, tags
+from dexorder_common.model.times import iso_microseconds
+from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.policy import (
+    Compact,
+    MergeManifests,
+    PartitionState,
+    PartitionValue,
+    Step,
+    TableState,
+    predicate,
+)
+from dexorder_spark.maintenance.snapshots import Expire, SnapshotState, Tag
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+_MS_NS = 1_000_000
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Outcome of a step.
+
+    Attributes:
+        changed: Files or snapshots that it replaced; 0 means that a repetition would find none either.
+        rewritten: Data files whose rows are in other files now.
+        removed: Files removed from the storage.
+    """
+
+    changed: int
+    rewritten: int = 0
+    expired: int = 0
+    removed: int = 0
+
+
+def inspect(
+    session: SparkSession, catalog: Catalog, name: str, settings: MaintenanceSettings, named: Mapping[int, int] | None
+) -> TableState:
+    """Return a table's present state; reads metadata only."""
+    table, needed = catalog.load_table(name), needed_snapshots(catalog)
+    schema = table.schema()
+    fields = [(f.name, schema.find_column_name(f.source_id) or "", str(f.transform)) for f in table.spec().fields]
+    names = [f"partition.`{field}`" for field, _, _ in fields]
+    small = f"content = 0 AND file_size_in_bytes < {settings.small_file_bytes}"
+    columns = (
+        "count_if(content = 0) AS data_files",
+        "coalesce(sum(if(content = 0, file_size_in_bytes, 0)), 0) AS data_bytes",
+        f"count_if({small}) AS small_files",
+        f"coalesce(sum(if({small}, file_size_in_bytes, 0)), 0) AS small_bytes",
+        "count_if(content <> 0) AS delete_files",
+        "coalesce(sum(if(content = 0, record_count, 0)), 0) AS data_rows",
+        *names,
+    )
+    rows = session.sql(
+        f"SELECT {', '.join(columns)} FROM `{catalog.name}`.{name}.files"  # noqa: S608 - our own names
+        + (f" GROUP BY {', '.join(names)}" if names else "")
+    ).collect()
+    partitions = tuple(
+        PartitionState(
+            tuple(PartitionValue(column, transform, row[field]) for field, column, transform in fields),
+            row.data_files,
+            row.data_bytes,
+            row.small_files,
+            row.small_bytes,
+            row.delete_files,
+            row.data_rows,
+        )
+        for row in rows
+    )
+    snapshot = table.current_snapshot()
+    manifests = len(snapshot.manifests(table.io)) if snapshot else 0
+    snapshots = snapshot_states(table)
+    needed_ns = min((each.time_ns for each in snapshots if each.id in needed), default=None)
+    return TableState(name, partitions, manifests, snapshots, needed_ns, named)
+
+
+def snapshot_states(table: Table) -> tuple[SnapshotState, ...]:
+    """Return the state of each snapshot, oldest first."""
+    metadata, tagged = table.metadata, tags(table)
+    pinned = {ref.snapshot_id for name, ref in metadata.refs.items() if not name.startswith(TAG_PREFIX)}
+    return tuple(
+        SnapshotState(
+            each.snapshot_id,
+            each.timestamp_ms * _MS_NS,
+            is_append=each.summary is not None and each.summary.operation is Operation.APPEND,
+            is_pinned=each.snapshot_id in pinned,
+            tagged_until_ns=tagged.get(each.snapshot_id, 0),
+        )
+        for each in sorted(metadata.snapshots, key=lambda each: each.sequence_number or 0)
+    )
+
+
+def run(session: SparkSession, catalog: Catalog, name: str, step: Step, settings: MaintenanceSettings) -> StepResult:
+    """Run one step; it is committed when this returns."""
+    match step:
+        case Compact():
+            (row,) = call(session, catalog, "rewrite_data_files", name, *_compaction(step, settings, catalog.name))
+            rewritten = row.rewritten_data_files_count
+            return StepResult(rewritten + row.removed_delete_files_count, rewritten=rewritten)
+        case MergeManifests():
+            (row,) = call(session, catalog, "rewrite_manifests", name)
+            return StepResult(row.rewritten_manifests_count)
+        case Tag():
+            set_tags(catalog.load_table(name), step.until_ns, step.removed)
+            return StepResult(len(step.until_ns) + len(step.removed))
+        case Expire():
+            ids = f"snapshot_ids => array({', '.join(f'{each}L' for each in step.snapshot_ids)})"
+            (row,) = call(session, catalog, "expire_snapshots", name, "older_than => TIMESTAMP '1970-01-01'", ids)
+            return StepResult(len(step.snapshot_ids), expired=len(step.snapshot_ids), removed=sum(row))
+
+
+def remove_orphans(session: SparkSession, catalog: Catalog, name: str, before_ns: int) -> int:
+    """Remove files from before ``before_ns`` that no snapshot references; commits nothing. Return their number."""
+    older = f"older_than => TIMESTAMP '{iso_microseconds(before_ns, ' ')}'"
+    return len(call(session, catalog, "remove_orphan_files", name, older, "prefix_listing => true"))
+
+
+def call(session: SparkSession, catalog: Catalog, procedure: str, name: str, *arguments: str) -> list[Row]:
+    """Run a procedure on a table and return its result."""
+    text = ", ".join((f"table => '`{catalog.name}`.{name}'", *arguments))
+    return session.sql(f"CALL `{catalog.name}`.system.{procedure}({text})").collect()
+
+
+def _compaction(step: Compact, settings: MaintenanceSettings, catalog_name: str) -> Iterator[str]:
+    options: dict[str, Any] = {
+        "min-input-files": 2,
+        "min-file-size-bytes": settings.small_file_bytes,
+        "target-file-size-bytes": settings.target_file_bytes,
+        "max-file-group-size-bytes": settings.step_bytes,
+        "max-files-to-rewrite": step.max_files,
+    }
+    if step.deletes:
+        options |= {"delete-file-threshold": 1, "remove-dangling-deletes": "true"}
+    pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
+    yield f"options => map({pairs})"
+    if where := predicate(step.values, catalog_name).replace("'", "''"):
+        yield f"strategy => 'sort', where => '{where}'"

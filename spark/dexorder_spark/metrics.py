@@ -1,0 +1,136 @@
+"""Metrics of the queries and of maintenance; docs/spark.md explains each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from dexorder_spark.maintenance.policy import TableState
+from dexorder_spark.maintenance.procedures import StepResult
+from dexorder_spark.pipeline.batch import BatchResult
+
+_PREFIX = "dexorder_spark"
+_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+
+
+class Metrics:
+    """Metrics of the queries. All have the label ``table``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, ["table", *labels], namespace=_PREFIX, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, ["table", *labels], namespace=_PREFIX, registry=registry)
+
+        def seconds(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(name, text, ["table", *labels], namespace=_PREFIX, registry=registry, buckets=_SECONDS)
+
+        self.batches = counter("batches", "Micro-batches committed.")
+        self.rows = counter("rows", "Rows written.")
+        self.pages = counter("pages", "Good pages.")
+        self.refused = counter("refused_records", "Records refused.")
+        self.quarantined = counter("quarantined_records", "Records that failed every batch, now dead letters.")
+        self.restarts = counter("query_restarts", "Restarts of the query after a failure.")
+        self.report_failures = counter("report_failures", "Reports that the relay did not answer with OK.", "code")
+        self.report_attempts = gauge("report_attempts", "Failed attempts of the current report; 0 once it is answered.")
+        self.lag = gauge("lag_records", "Records of the source after the last finished batch.", "partition")
+        self.progress = gauge(
+            "last_progress_timestamp_seconds", "Unix time at which the query last finished a batch or was idle."
+        )
+        self.triggers_running = Gauge(
+            "triggers_running", "1 while the triggers' process runs.", namespace=_PREFIX, registry=registry
+        )
+        self.trigger_restarts = Counter(
+            "trigger_restarts", "Restarts of the triggers' process.", namespace=_PREFIX, registry=registry
+        )
+        self.ready = gauge("ready", "1 while the query reads its source and its reports are answered.")
+        self.step_seconds = seconds("step_seconds", "Seconds of one step of a batch.", "step")
+        self.batch_seconds = seconds("batch_seconds", "Seconds of a whole batch.")
+
+    def of(self, table: str) -> TableMetrics:
+        """Return the metrics of one table."""
+        return TableMetrics(self, table)
+
+
+class TableMetrics:
+    """Metrics of one table's query."""
+
+    def __init__(self, all_tables: Metrics, table: str) -> None:
+        self._all = all_tables
+        self._table = table
+        self.batches = all_tables.batches.labels(table)
+        self.rows = all_tables.rows.labels(table)
+        self.pages = all_tables.pages.labels(table)
+        self.refused = all_tables.refused.labels(table)
+        self.quarantined = all_tables.quarantined.labels(table)
+        self.restarts = all_tables.restarts.labels(table)
+        self.report_attempts = all_tables.report_attempts.labels(table)
+        self.progress = all_tables.progress.labels(table)
+        self.ready = all_tables.ready.labels(table)
+        self.batch_seconds = all_tables.batch_seconds.labels(table)
+
+    def observe_step(self, step: str, seconds: float) -> None:
+        """Count the seconds of one step of a batch."""
+        self._all.step_seconds.labels(self._table, step).observe(seconds)
+
+    def count_report_failure(self, code: str) -> None:
+        """Count a report that was not answered with OK."""
+        self._all.report_failures.labels(self._table, code).inc()
+
+    def add(self, result: BatchResult) -> None:
+        """Count one batch."""
+        self.batches.inc()
+        self.rows.inc(result.rows)
+        self.pages.inc(result.pages)
+        self.refused.inc(result.refused)
+        self.batch_seconds.observe(sum(result.seconds.values()))
+        for step, seconds in result.seconds.items():
+            self.observe_step(step, seconds)
+
+    def show_lag(self, ends: Mapping[int, int], done: Mapping[int, int]) -> None:
+        """Set the lag of each partition: its end minus the next offset to read."""
+        for partition, end in ends.items():
+            self._all.lag.labels(self._table, str(partition)).set(max(0, end - done.get(partition, 0)))
+
+
+class MaintenanceMetrics:
+    """Metrics of maintenance."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, namespace=_PREFIX, registry=registry)
+        gauge = partial(Gauge, namespace=_PREFIX, registry=registry)
+        seconds = partial(Histogram, namespace=_PREFIX, registry=registry, buckets=_SECONDS)
+        self.files = counter(
+            "maintenance_files",
+            "Files rewritten, merged away, removed with a snapshot, orphaned.",
+            ["table", "what"],
+        )
+        self.snapshots_expired = counter("maintenance_snapshots_expired", "Snapshots expired.", ["table"])
+        self.failures = counter("maintenance_failures", "Steps that failed.", ["table", "step"])
+        self.step_seconds = seconds(
+            "maintenance_seconds", "Seconds of one step of maintenance: the longest a batch waits.", ["step"]
+        )
+        self._data_files = gauge("table_data_files", "Data files at the last inspection.", ["table"])
+        self._delete_files = gauge("table_delete_files", "Delete files at the last inspection.", ["table"])
+        self._rows = gauge(
+            "table_rows", "Rows in the data files at the last inspection; deleted rows count.", ["table"]
+        )
+        self._manifests = gauge("table_manifests", "Manifests at the last inspection.", ["table"])
+        self._snapshots = gauge("table_snapshots", "Snapshots at the last inspection.", ["table"])
+
+    def add(self, table: str, done: StepResult) -> None:
+        """Count one step."""
+        self.files.labels(table, "rewritten").inc(done.rewritten)
+        self.files.labels(table, "removed").inc(done.removed)
+        self.snapshots_expired.labels(table).inc(done.expired)
+
+    def show(self, state: TableState) -> None:
+        """Set the gauges of a table."""
+        self._data_files.labels(state.name).set(state.data_files)
+        self._delete_files.labels(state.name).set(state.delete_files)
+        self._rows.labels(state.name).set(state.rows)
+        self._manifests.labels(state.name).set(state.manifests)
+        self._snapshots.labels(state.name).set(len(state.snapshots))

@@ -1,0 +1,186 @@
+"""Reports to the relay: a micro-batch in parts below the message limit, each repeated until the relay answers OK."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import structlog
+import tenacity
+from google.protobuf.message import Message
+
+from dexorder_common.model.errors import SuiteError
+from dexorder_common.model.history import IssuedDispatch, PageResult
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.client_retry import Failure, code_of, details_of, error_text, is_failure, is_too_large
+from dexorder_common.rpc.history_messages import decode_issued_dispatch, encode_page_result
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+
+log = structlog.get_logger(__name__)
+_CALL_TIMEOUT_S = 30.0
+_MAX_WAIT_S = 2.0
+_DISPATCHES_IN_A_CALL = 1_000
+MAX_REPORT_BYTES = 1024 * 1024
+"""Largest size of one message; the relay accepts four times as much by default."""
+
+
+class Stopped(SuiteError):
+    """The driver is stopping; the batch is unfinished and will be replayed."""
+
+
+@dataclass(frozen=True)
+class FinalReport:
+    """A final record; ``status`` is a DataResponse.ResponseStatus, possibly one that this version does not know."""
+
+    dispatch_id: str
+    status: int
+    error_message: str | None
+    total_records: int
+
+
+class Reporter(Protocol):
+    """The relay, as the pipeline needs it. Either call may block for as long as it is unavailable."""
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Return those of the dispatches that were issued, by id."""
+
+    def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
+        """Report one batch, which is durable there when this returns; repeating a report changes nothing."""
+
+
+def named_snapshots(address: str, since_ns: int) -> dict[int, int]:
+    """Ask the relay which snapshots notifications have named since a time, and when last; RpcError if it is away."""
+    with open_sync_channel(address) as channel:
+        request = pb.ListNamedSnapshotsRequest(since=since_ns)
+        answer = rpc.PipelineServiceStub(channel).ListNamedSnapshots(request, timeout=_CALL_TIMEOUT_S)
+    return {each.snapshot_id: each.named_at for each in answer.snapshots}
+
+
+class RelayReporter:
+    """Client of the relay's PipelineService, which waits for the relay until ``stop`` is set."""
+
+    def __init__(
+        self, address: str, stop: threading.Event, on_attempt: Callable[[int, str], None] = lambda failed, code: None
+    ) -> None:
+        """Open a channel to the relay.
+
+        Args:
+            on_attempt: Called after each failed attempt with the number of failures so far and the status' name; at
+                the end with 0 and OK.
+        """
+        self._stop = stop
+        self._on_attempt = on_attempt
+        self._channel = open_sync_channel(address)
+        self._stub = rpc.PipelineServiceStub(self._channel)
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Ask for dispatches until every part is answered OK; Stopped if ``stop`` is set first."""
+        found = {}
+        for first in range(0, len(wanted := sorted(dispatch_ids)), _DISPATCHES_IN_A_CALL):
+            request = pb.DescribeDispatchesRequest(job_ids=wanted[first : first + _DISPATCHES_IN_A_CALL])
+            answer: pb.DescribeDispatchesResponse = self._call(self._stub.DescribeDispatches, request, _is_rpc_error)
+            found.update({each.job_id: decode_issued_dispatch(each) for each in answer.dispatches})
+        self._on_attempt(0, "OK")
+        return found
+
+    def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
+        """Send every part until it is answered OK; Stopped if ``stop`` is set first.
+
+        A part that the relay refuses for good is halved, so that only the page or final at fault is lost, with an error
+        in the log.
+        """
+        waiting = [*reversed(split_report(to_request(snapshot_id, pages, finals), MAX_REPORT_BYTES))]
+        while waiting:
+            part = waiting.pop()
+            try:
+                self._call(self._stub.ReportJobs, part, _may_succeed)
+            except grpc.RpcError as error:
+                halves = halve(part)
+                waiting += reversed(halves)
+                if not halves:
+                    log.error("part of a report refused", part=str(part)[:500], error=error_text(error))
+                    self._on_attempt(1, code_of(error).name)
+        self._on_attempt(0, "OK")
+
+    def _call(self, method: Callable[..., Any], request: Message, again: Callable[[BaseException], bool]) -> Any:
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(again),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=_MAX_WAIT_S, jitter=0.2),
+            stop=tenacity.stop_when_event_set(self._stop),
+            sleep=tenacity.sleep_using_event(self._stop),
+            before_sleep=self._note_failure,
+        )
+        try:
+            return attempts(method, request, timeout=_CALL_TIMEOUT_S)
+        except tenacity.RetryError as error:
+            raise Stopped("stopping before the relay has answered") from error
+
+    def _note_failure(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        code = code_of(error).name if error else "UNKNOWN"
+        details = details_of(error) if error else ""
+        log.warning(
+            "the relay does not answer; the batch waits", attempt=state.attempt_number, code=code, details=details
+        )
+        self._on_attempt(state.attempt_number, code)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+def to_request(
+    snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]
+) -> pb.ReportJobsRequest:
+    """Return the message for a batch."""
+    return pb.ReportJobsRequest(
+        snapshot_id=snapshot_id,
+        pages=map(encode_page_result, pages),
+        finals=[
+            pb.FinalResult(
+                job_id=f.dispatch_id,
+                status=f.status,  # type: ignore[arg-type]
+                error_message=f.error_message,
+                total_records=f.total_records,
+            )
+            for f in finals
+        ],
+    )
+
+
+def _is_rpc_error(error: BaseException) -> bool:
+    return isinstance(error, grpc.RpcError)
+
+
+def _may_succeed(error: BaseException) -> bool:
+    """Return whether the relay may accept the same message later."""
+    return isinstance(error, grpc.RpcError) and not (is_too_large(error) or is_failure(error, Failure.REJECTED))
+
+
+def split_report(report: pb.ReportJobsRequest, max_bytes: int) -> list[pb.ReportJobsRequest]:
+    """Return parts of at most ``max_bytes``, or of one page or final; pages before finals, all in order.
+
+    There is at least one part, as also a report without pages names a snapshot.
+    """
+    if report.ByteSize() <= max_bytes:
+        return [report]
+    return [each for half in halve(report) for each in split_report(half, max_bytes)] or [report]
+
+
+def halve(report: pb.ReportJobsRequest) -> list[pb.ReportJobsRequest]:
+    """Return two reports with the same pages and finals in the same order; none if there is at most one of them."""
+    parts: list[pb.PageResult | pb.FinalResult] = [*report.pages, *report.finals]
+    middle = len(parts) // 2
+    return [_part(report, half) for half in (parts[:middle], parts[middle:])] if middle else []
+
+
+def _part(report: pb.ReportJobsRequest, parts: Sequence[pb.PageResult | pb.FinalResult]) -> pb.ReportJobsRequest:
+    return pb.ReportJobsRequest(
+        snapshot_id=report.snapshot_id if report.HasField("snapshot_id") else None,
+        pages=[part for part in parts if isinstance(part, pb.PageResult)],
+        finals=[part for part in parts if isinstance(part, pb.FinalResult)],
+    )

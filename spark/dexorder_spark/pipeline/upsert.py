@@ -1,0 +1,281 @@
+"""Upsert of a batch's rows: of two rows with one key, the one with the larger version is kept.
+
+Most batches contain only new rows, so the driver first reads the table in the batch's key ranges (``presence``):
+
+    found in the table                        what is committed
+    no row of the ranges                      the workers' files, as they are
+    every row of the batch, none older        no row
+    some rows, in files of moderate size      the new rows, and those files without the rows that are replaced
+    more than the driver should read          a MERGE by Spark
+
+Each commit requires that the table is still as it was looked at, and each way is idempotent, as a row with the same or
+a larger version is left unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyiceberg import expressions
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyspark.storagelevel import StorageLevel
+
+from dexorder_common.lake.commit import CommitLost, commit_files, remove_files
+from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.times import iso_microseconds
+from dexorder_spark.pipeline.files import Layout, Writer, frame, read_columns
+from dexorder_spark.pipeline.presence import MAX_READ_BYTES, Change, FoundFile, difference, find, read_rows, size_of
+from dexorder_spark.tables.table import PageTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_SCAN_RANGES = 32
+"""Largest number of ranges in a filter or an ON; more are covered by fewer, wider ones."""
+_SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property"
+"""Prefix of Spark's settings that become properties of the snapshots of its session."""
+_ex: Any = expressions  # its constructors take a column's name and a value, which their annotations do not allow
+Value: TypeAlias = str | int
+
+
+class Path(StrEnum):
+    """Way in which a batch was committed."""
+
+    NONE = "none"
+    """No row is new."""
+    APPEND = "append"
+    """The workers' files became part of the table."""
+    REWRITE = "rewrite"
+    """The files with replaced rows were written again without them, and the new rows to further files."""
+    MERGE = "merge"
+
+
+@dataclass(frozen=True, order=True)
+class KeyRange:
+    """Rows of one series in a range of time; ``series`` has the values of the table's series columns."""
+
+    series: tuple[Value, ...]
+    span: TimeRange
+
+
+@dataclass(frozen=True, order=True)
+class ScanRange:
+    """Rows of some series in a range of time. The series differ only in the first series column, if there is one."""
+
+    first_values: tuple[Value, ...]
+    other_values: tuple[Value, ...]
+    span: TimeRange
+
+
+def scan_ranges(pages: Iterable[KeyRange], limit: int = MAX_SCAN_RANGES) -> list[ScanRange]:
+    """Return ranges that contain every key of the pages.
+
+    They are exact if there are at most ``limit``; else one range per series; else one for all series that differ only
+    in the first series column.
+    """
+    spans: dict[tuple[tuple[Value, ...], tuple[Value, ...]], list[TimeRange]] = {}
+    for page in pages:
+        spans.setdefault((page.series[:1], page.series[1:]), []).append(page.span)
+    merged = {key: merge(parts) for key, parts in spans.items()}
+    if sum(map(len, merged.values())) > limit:
+        merged = {key: [_hull(parts)] for key, parts in merged.items()}
+    if len(merged) > limit:
+        groups = {others: [key for key in merged if key[1] == others] for _, others in merged}
+        merged = {
+            (tuple(sorted(key[0][0] for key in keys)), others): [_hull(merged[key][0] for key in keys)]
+            for others, keys in groups.items()
+        }
+    return sorted(ScanRange(*key, span) for key, parts in merged.items() for span in parts)
+
+
+def _hull(spans: Iterable[TimeRange]) -> TimeRange:
+    parts = list(spans)
+    return TimeRange(min(p.start_ns for p in parts), max(p.end_ns for p in parts))
+
+
+def overlap(pages: Sequence[KeyRange]) -> bool:
+    """Return whether two pages may contain the same key; if not, the batch needs no deduplication."""
+    ordered = sorted(pages)
+    return any(a.series == b.series and b.span.start_ns < a.span.end_ns for a, b in pairwise(ordered))
+
+
+def row_filter(table: PageTable, ranges: Sequence[ScanRange]) -> BooleanExpression:
+    """Return the ranges, at least one, as a pyiceberg expression."""
+    first, others = table.series_columns[:1], table.series_columns[1:]
+    either: BooleanExpression = reduce(
+        _ex.Or,
+        [
+            _ex.And(
+                *(_ex.In(name, set(each.first_values)) for name in first),
+                _ex.GreaterThanOrEqual(table.time_column, iso_microseconds(each.span.start_ns)),
+                _ex.LessThan(table.time_column, iso_microseconds(each.span.end_ns)),
+                *map(_ex.EqualTo, others, each.other_values),
+            )
+            for each in ranges
+        ],
+    )
+    return either
+
+
+def merge_condition(table: PageTable, ranges: Sequence[ScanRange]) -> str:
+    """Return the ON of the MERGE: target ``t`` and source ``s`` have the same key, which is in the ranges."""
+    same = " AND ".join(f"t.{column} = s.{column}" for column in table.key)
+    inside = " OR ".join(f"({' AND '.join(_conditions(table, each))})" for each in ranges)
+    return f"{same} AND ({inside})"
+
+
+def _conditions(table: PageTable, scan: ScanRange) -> list[str]:
+    first, others = table.series_columns[:1], table.series_columns[1:]
+    return [
+        *(f"t.{name} IN ({', '.join(map(_literal, scan.first_values))})" for name in first),
+        *(f"t.{column} = {_literal(value)}" for column, value in zip(others, scan.other_values, strict=True)),
+        f"t.{table.time_column} >= TIMESTAMP '{iso_microseconds(scan.span.start_ns, ' ')}'",
+        f"t.{table.time_column} < TIMESTAMP '{iso_microseconds(scan.span.end_ns, ' ')}'",
+    ]
+
+
+def _literal(value: Value) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def merge_statement(table: PageTable, target: str, source: str, ranges: Sequence[ScanRange]) -> str:
+    """Return the MERGE of a view into a table; both names as Spark resolves them."""
+    # Columns by name: SET * and INSERT * would differ for a table that has got a further column.
+    columns = table.columns
+    updates = ", ".join(f"t.{name} = s.{name}" for name in columns if name not in table.key)
+    newer = f"{_version(table, 's')} > {_version(table, 't')}"
+    update = f"WHEN MATCHED AND {newer} THEN UPDATE SET {updates} " if table.version else ""
+    return (
+        f"MERGE INTO {target} t USING {source} s ON {merge_condition(table, ranges)} {update}"  # noqa: S608 - quoted
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(f's.{name}' for name in columns)})"
+    )
+
+
+def _version(table: PageTable, side: str) -> str:
+    return f"struct({', '.join(f'coalesce({side}.{name}, 0)' for name in table.version)})"
+
+
+def write(
+    session: SparkSession,
+    catalog_name: str,
+    table: PageTable,
+    target: Table,
+    files: Sequence[DataFile],
+    pages: Sequence[KeyRange],
+    state: Mapping[str, str],
+    *,
+    always: bool,
+) -> tuple[Path, int | None]:
+    """Commit a batch's rows and its state together; return how, and the id of the new snapshot if there is one.
+
+    Args:
+        target: The table, just loaded: a commit succeeds only if it is still like that.
+        files: Files that the workers wrote. They are removed unless they become part of the table.
+        pages: Ranges that contain every key of the files.
+        state: Properties of the snapshot's summary.
+        always: Commit the state even if no row is new.
+
+    Raises:
+        CommitLost: Another writer was faster. Nothing has changed, and the files are still there.
+    """
+    layout = Layout.of(table, target)
+    ranges = scan_ranges(pages)
+    found = find(table, target, row_filter(table, ranges)) if ranges else []
+    if found is None or size_of(each.task for each in found) > MAX_READ_BYTES:
+        merge_with_spark(session, f"`{catalog_name}`.{table.name}", layout, files, ranges, state)
+        remove_files(layout.io, files)
+        return Path.MERGE, None
+    if not (found or overlap(pages)):
+        return Path.APPEND if files else Path.NONE, _commit(target, files, (), state, always=always)
+    staged = read_columns(layout, files, table.version_columns)
+    change = difference(table, staged, found)
+    if len(change.new) == len(staged) and not change.replaced:
+        return Path.APPEND, _commit(target, files, (), state, always=always)
+    added, removed = rewrite(layout, target, files, change, found)
+    try:
+        snapshot_id = _commit(target, added, removed, state, always=always)
+    except CommitLost:
+        remove_files(layout.io, added)
+        raise
+    remove_files(layout.io, files)
+    return Path.REWRITE if added else Path.NONE, snapshot_id
+
+
+def _commit(
+    target: Table, added: Sequence[DataFile], removed: Sequence[DataFile], state: Mapping[str, str], *, always: bool
+) -> int | None:
+    return commit_files(target, added=added, removed=removed, properties=state) if added or always else None
+
+
+def rewrite(
+    layout: Layout, target: Table, files: Sequence[DataFile], change: Change, found: Sequence[FoundFile]
+) -> tuple[list[DataFile], list[DataFile]]:
+    """Write the new rows of a batch, and the rest of each file that has replaced rows; return new and old files."""
+    if not len(change.new):
+        return [], []
+    fresh = Writer(layout)
+    fresh.add_all(read_columns(layout, files, layout.table.columns).take(change.new))
+    names = target.schema().column_names
+    rest = Writer(layout, names)  # with the columns that somebody has added to the table
+    old = [found[number].task for number in change.replaced]
+    try:
+        for task, keys in zip(old, change.replaced.values(), strict=True):
+            rest.add_all(_without(read_rows(target, task, names), keys, layout.table))
+        fresh.flush()
+        rest.flush()
+    except BaseException:
+        remove_files(layout.io, [*fresh.written, *rest.written])
+        raise
+    return [*fresh.written, *rest.written], [task.file for task in old]
+
+
+def _without(rows: pa.Table, keys: pa.Table, table: PageTable) -> pa.Table:
+    types = table.iceberg.arrow
+    for number, name in enumerate(rows.column_names):
+        if name in types.names:
+            rows = rows.set_column(number, name, rows.column(name).cast(types.field(name).type))
+    return rows.join(keys, list(table.key), join_type="left anti")
+
+
+def merge_with_spark(
+    session: SparkSession,
+    target: str,
+    layout: Layout,
+    files: Sequence[DataFile],
+    ranges: Sequence[ScanRange],
+    state: Mapping[str, str],
+) -> None:
+    """Merge the files into a table, named as Spark resolves it; Iceberg refuses if another writer interferes."""
+    rows = latest(layout.table, frame(session, layout, files))
+    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)  # MERGE reads it twice
+    properties = {f"{_SNAPSHOT_PROPERTY}.{key}": value for key, value in state.items()}
+    try:
+        rows.createOrReplaceTempView("dexorder_batch")
+        for key, value in properties.items():
+            session.conf.set(key, value)
+        session.sql(merge_statement(layout.table, target, "dexorder_batch", ranges))
+    finally:
+        for key in properties:
+            session.conf.unset(key)
+        rows.unpersist()
+
+
+def latest(table: PageTable, rows: DataFrame) -> DataFrame:
+    """Return one row per key, the one with the largest version."""
+    from pyspark.sql import functions as f
+
+    others = [name for name in table.columns if name not in table.key]
+    # The other values break a tie, so that a replay of the batch picks the same row.
+    best = f.max(f.struct(*table.version, *(name for name in others if name not in table.version))).alias("best")
+    grouped = rows.groupBy(*table.key).agg(best)
+    return grouped.select(*table.key, *(f.col(f"best.{name}").alias(name) for name in others))

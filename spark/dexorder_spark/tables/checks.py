@@ -1,0 +1,38 @@
+"""Checks of the columns of a decoded record; each names the first row at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dexorder_common.lake.tables import MICROSECONDS
+from dexorder_common.model.errors import InvalidRequest
+
+Column: TypeAlias = "pa.Array[Any]"
+Bad: TypeAlias = npt.NDArray[np.bool_]
+
+
+def refuse_first(what: str, bad: Bad | Sequence[bool], fault: str) -> None:
+    """Raise InvalidRequest that names the first bad row by its position."""
+    if any(bad) if isinstance(bad, Sequence) else bad.any():
+        raise InvalidRequest(f"{what} {int(np.argmax(bad))} {fault}")
+
+
+def check_texts(what: str, texts: Sequence[str], name: str, max_length: int) -> None:
+    """Check that texts are printable, and have 1 to ``max_length`` characters and no blank at either end."""
+    bad = [not (0 < len(each) <= max_length and each.isprintable() and each == each.strip()) for each in texts]
+    refuse_first(what, bad, f"has a {name} that is not 1 to {max_length} printable characters")
+
+
+def check_times(what: str, times_ns: npt.NDArray[np.uint64], name: str, first_ns: int, last_ns: int) -> None:
+    """Check that times are in ``[first_ns, last_ns]``."""
+    refuse_first(what, (times_ns < first_ns) | (times_ns > last_ns), f"has a {name} outside [{first_ns}, {last_ns}]")
+
+
+def microseconds(times_ns: npt.NDArray[np.uint64]) -> Column:
+    """Return checked times as a column of a table; 0 becomes null."""
+    return pa.array((times_ns // 1_000).astype(np.int64), mask=times_ns == 0).view(MICROSECONDS)

@@ -1,0 +1,140 @@
+"""Ticker snapshots as a table: decoding and validation of a record of snapshots of one exchange's markets.
+
+A record is good if each snapshot is of a market of the exchange that the headers name, has a time, and no value that is
+infinite, not a number or, for amounts, below 0. Values that the exchange does not give are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
+
+from dexorder_common.lake.tables import TICKERS
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import MAX_TICKER_LENGTH, Instrument
+from dexorder_common.model.page import MAX_RECORD_SNAPSHOTS, TICKERS_TOPIC, Kind, PageHeaders
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
+from dexorder_spark.tables.checks import check_texts, check_times, microseconds, refuse_first
+from dexorder_spark.tables.messages import columns_of
+from dexorder_spark.tables.table import SAMPLE_DISPATCH, PageTable
+
+ALL_MARKETS = "*"
+"""Symbol of the ticker that stands for all markets of an exchange."""
+_AMOUNTS = ("bid_size", "ask_size", "base_volume", "quote_volume")
+_VALUES = ("last", "bid", "ask", "bid_size", "ask_size", "open", "high", "low", "base_volume", "quote_volume")
+_FIELDS = {
+    "ticker": pa.string(),
+    "time": pa.uint64(),
+    **dict.fromkeys(_VALUES, pa.float64()),
+    "received_at": pa.uint64(),
+}
+_SNAPSHOT = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
+
+
+def check_headers(headers: PageHeaders) -> None:
+    """Raise InvalidRequest if the headers are not those of a record of ticker snapshots."""
+    if Instrument.parse(headers.ticker).symbol != ALL_MARKETS:
+        raise InvalidRequest(f"ticker {headers.ticker!r} of ticker snapshots is not {ALL_MARKETS}.EXCHANGE")
+    if headers.period_seconds != TRADES_PERIOD:
+        raise InvalidRequest(f"period_seconds {headers.period_seconds} of ticker snapshots is not {TRADES_PERIOD}")
+    if headers.empty:
+        raise InvalidRequest("a record of ticker snapshots has verified-empty ranges, which only candles have")
+
+
+def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
+    """Return the snapshots of a good record; else InvalidRequest names the first snapshot at fault."""
+    lists: Any = decode_snapshots([payload]).column("snapshots")
+    snapshots = lists.flatten()
+    size = len(snapshots)
+    if size > MAX_RECORD_SNAPSHOTS:
+        raise InvalidRequest(f"record has {size} ticker snapshots; at most {MAX_RECORD_SNAPSHOTS} are allowed")
+    columns = {name: snapshots.field(name) for name in _FIELDS}
+    times_ns, received_ns = columns["time"].to_numpy(), columns["received_at"].to_numpy()
+    tickers: list[str] = columns["ticker"].to_pylist()
+    check_texts("snapshot", tickers, "ticker", MAX_TICKER_LENGTH)
+    venue = Instrument.parse(headers.ticker).venue
+    others = [each.rpartition(".")[0] in ("", ALL_MARKETS) or each.rpartition(".")[2] != venue for each in tickers]
+    refuse_first("snapshot", others, f"is of a ticker that is not SYMBOL.{venue}")
+    check_times("snapshot", times_ns, "time", 1, MAX_TIME_NS)
+    check_times("snapshot", received_ns, "received_at", 0, MAX_TIME_NS)
+    for name in _VALUES:
+        value = columns[name].to_numpy(zero_copy_only=False)  # null becomes NaN
+        bad = ~np.isfinite(value) & columns[name].is_valid().to_numpy(zero_copy_only=False)
+        refuse_first("snapshot", bad, f"has a {name} that is not a number")
+        if name in _AMOUNTS:
+            refuse_first("snapshot", value < 0, f"has a {name} below 0")
+    rows = pa.record_batch(
+        [
+            columns["ticker"],
+            microseconds(times_ns),
+            *(columns[name] for name in _VALUES),
+            microseconds(received_ns),
+            pa.repeat(headers.dispatch, size),
+            pa.repeat(pa.scalar(headers.page, pa.int32()), size),
+        ],
+        schema=TICKERS.arrow,
+    )
+    rows = rows.take(pc.sort_indices(rows, sort_keys=[("time", "ascending"), ("ticker", "ascending")]))
+    _refuse_doubles(rows)
+    return rows
+
+
+def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
+    """Do what ``decode_snapshots`` does, with protobuf's own parser."""
+    found: list[list[dict[str, Any]]] = []
+    for value in encoded:
+        try:
+            snapshots = pb.TickerSnapshots.FromString(value).snapshots
+        except DecodeError as error:
+            raise InvalidRequest(f"the value of {len(value)} bytes is not a TickerSnapshots: {error}") from error
+        found.append([_fields(each) for each in snapshots])
+    return pa.record_batch({"snapshots": pa.array(found, pa.list_(_SNAPSHOT))})
+
+
+decode_snapshots = columns_of(pb.DESCRIPTOR, pb.TickerSnapshots.DESCRIPTOR, decode_slowly)
+"""Return serialized TickerSnapshots messages as one column ``snapshots``; InvalidRequest if one does not parse."""
+
+
+def _fields(snapshot: pb.TickerSnapshot) -> dict[str, Any]:
+    given = {each.name for each, _ in snapshot.ListFields()}
+    return {name: None if name in _VALUES and name not in given else getattr(snapshot, name) for name in _FIELDS}
+
+
+def _refuse_doubles(rows: pa.RecordBatch) -> None:
+    """Refuse a record with two snapshots of one market at one time. The rows are sorted by both."""
+    if rows.num_rows < 2:
+        return
+    before, after = rows.slice(0, rows.num_rows - 1), rows.slice(1)
+    same = [pc.equal(before.column(name), after.column(name)) for name in TICKERS.key]
+    for place, is_double in enumerate(pc.and_(*same).to_pylist()):
+        if is_double:
+            raise InvalidRequest(f"record has two snapshots of {rows.column('ticker')[place]} at one time")
+
+
+def sample_page() -> tuple[PageHeaders, bytes]:
+    """Return a good record of an exchange that nobody asks for."""
+    snapshots = [pb.TickerSnapshot(ticker=f"S{n}/PAGE.NONE", time=SECOND_NS, last=1.0) for n in range(500)]
+    span = TimeRange(0, 2 * SECOND_NS)
+    headers = PageHeaders(Kind.TICKERS, f"{ALL_MARKETS}.NONE", TRADES_PERIOD, SAMPLE_DISPATCH, 0, span, 1)
+    return headers, pb.TickerSnapshots(snapshots=snapshots).SerializeToString()
+
+
+SNAPSHOTS = PageTable(
+    TICKERS,
+    TICKERS_TOPIC,
+    series_columns=(),
+    time_column="time",
+    check=check_headers,
+    decode=decode_page,
+    sample=sample_page,
+    kind=Kind.TICKERS,
+    is_covered=False,
+)

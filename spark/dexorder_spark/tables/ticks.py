@@ -1,0 +1,145 @@
+"""Trades as a table: decoding and validation of a record of trades.
+
+A record is good if each trade has an id, a time that is not after the record's span, a price above 0 and an amount that
+is not below 0. Trades may be older than the span: they have come late. Of a trade that comes again, in the record or
+in another one, the first copy is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.message import DecodeError
+
+from dexorder_common.lake.tables import TICKS
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.page import MAX_RECORD_TRADES, MAX_TRADE_ID_LENGTH, TICKS_TOPIC, Kind, PageHeaders
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
+from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
+from dexorder_spark.tables.checks import Column, check_texts, check_times, microseconds, refuse_first
+from dexorder_spark.tables.messages import columns_of
+from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
+
+TOLERANCE_NS = SECOND_NS
+"""A trade of one id may have times that differ by this much: sockets and REST of an exchange round them differently."""
+_SIDES = pa.array([None, "buy", "sell"], pa.string())
+_FIELDS = {
+    "trade_id": pa.string(),
+    "time": pa.uint64(),
+    "price": pa.float64(),
+    "amount": pa.float64(),
+    "side": pa.int32(),
+    "ticker": pa.string(),
+    "received_at": pa.uint64(),
+}
+_TRADE = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
+
+
+def check_headers(headers: PageHeaders) -> None:
+    """Raise InvalidRequest if the headers are not those of a record of trades."""
+    if headers.period_seconds != TRADES_PERIOD:
+        raise InvalidRequest(f"period_seconds {headers.period_seconds} of a record of trades is not {TRADES_PERIOD}")
+    if headers.empty:
+        raise InvalidRequest("a record of trades has verified-empty ranges, which only candles have")
+
+
+def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
+    """Return the trades of a good record; else InvalidRequest names the first trade at fault."""
+    lists: Any = decode_trades([payload]).column("trades")
+    trades = lists.flatten()
+    size = len(trades)
+    if size > MAX_RECORD_TRADES:
+        raise InvalidRequest(f"record has {size} trades; at most {MAX_RECORD_TRADES} are allowed")
+    columns = {name: trades.field(name) for name in _FIELDS}
+    times_ns, received_ns = columns["time"].to_numpy(), columns["received_at"].to_numpy()
+    ids: list[str] = columns["trade_id"].to_pylist()
+    check_texts("trade", ids, "trade_id", MAX_TRADE_ID_LENGTH)
+    check_times("trade", times_ns, "time", 1, headers.span.end_ns)
+    check_times("trade", received_ns, "received_at", 0, MAX_TIME_NS)
+    _check_values(headers, columns)
+    rows = pa.record_batch(
+        [
+            pa.repeat(pa.scalar(headers.ticker), size),
+            columns["trade_id"],
+            microseconds(times_ns),
+            columns["price"],
+            columns["amount"],
+            _SIDES.take(columns["side"]),
+            microseconds(received_ns),
+            pa.repeat(headers.dispatch, size),
+        ],
+        schema=TICKS.arrow,
+    )
+    if len({*ids}) < size:
+        return _by_time(_first_copies(rows, ids))
+    return rows if (times_ns[1:] > times_ns[:-1]).all() else _by_time(rows)
+
+
+def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
+    """Do what ``decode_trades`` does, with protobuf's own parser."""
+    found: list[list[dict[str, Any]]] = []
+    for value in encoded:
+        try:
+            trades = pb.Trades.FromString(value).trades
+        except DecodeError as error:
+            raise InvalidRequest(f"the value of {len(value)} bytes is not a Trades: {error}") from error
+        found.append([{name: getattr(trade, name) for name in _FIELDS} for trade in trades])
+    return pa.record_batch({"trades": pa.array(found, pa.list_(_TRADE))})
+
+
+decode_trades = columns_of(pb.DESCRIPTOR, pb.Trades.DESCRIPTOR, decode_slowly)
+"""Return serialized Trades messages as one column ``trades``; InvalidRequest if one does not parse."""
+
+
+def _check_values(headers: PageHeaders, columns: dict[str, Column]) -> None:
+    price, amount, side = (columns[name].to_numpy() for name in ("price", "amount", "side"))
+    refuse_first("trade", ~np.isfinite(price), "has a price that is not a number")
+    refuse_first("trade", ~np.isfinite(amount), "has an amount that is not a number")
+    refuse_first("trade", price <= 0, "has a price of 0 or below")
+    refuse_first("trade", amount < 0, "has an amount below 0")
+    refuse_first("trade", (side < 0) | (side >= len(_SIDES)), "has a side that is none of buy, sell and unspecified")
+    others = [each not in ("", headers.ticker) for each in columns["ticker"].to_pylist()]
+    refuse_first("trade", others, f"is of another ticker than {headers.ticker}")
+
+
+def _first_copies(rows: pa.RecordBatch, ids: Sequence[str]) -> pa.RecordBatch:
+    """Return of each id only the first row; InvalidRequest if copies differ in price, amount or side."""
+    first: dict[str, int] = {}
+    values = list(zip(*(rows.column(name).to_pylist() for name in ("price", "amount", "side")), strict=True))
+    for place, trade_id in enumerate(ids):
+        if values[first.setdefault(trade_id, place)] != values[place]:
+            raise InvalidRequest(f"trade {place} differs from trade {first[trade_id]}, which has the same id")
+    return rows.take(pa.array([*first.values()]))
+
+
+def _by_time(rows: pa.RecordBatch) -> pa.RecordBatch:
+    return rows.take(pc.sort_indices(rows, sort_keys=[("time", "ascending"), ("trade_id", "ascending")]))
+
+
+def sample_page() -> tuple[PageHeaders, bytes]:
+    """Return a good record of a ticker that nobody asks for."""
+    trades = [pb.Trade(trade_id=str(n), time=n, price=1.0, amount=1.0, side=pb.Trade.SIDE_BUY) for n in range(1, 501)]
+    headers = PageHeaders(Kind.TRADES, SAMPLE_TICKER, TRADES_PERIOD, SAMPLE_DISPATCH, 0, TimeRange(0, SECOND_NS), 1)
+    return headers, pb.Trades(trades=trades).SerializeToString()
+
+
+TRADES = PageTable(
+    TICKS,
+    TICKS_TOPIC,
+    series_columns=("ticker",),
+    time_column="time",
+    check=check_headers,
+    decode=decode_page,
+    sample=sample_page,
+    kind=Kind.TRADES,
+    tolerance_ns=TOLERANCE_NS,
+    has_finals=False,
+    joins_pages=True,
+    pages_per_task=2_000,
+)

@@ -1,0 +1,168 @@
+"""Rules that turn rows of candles or trades into what a UDF is fed: each point once, in the order of time. Pure.
+
+A group is a ticker and, for candles, a period. Within a group a point that comes after a later one is not fed, and
+neither is a copy of one that was: so a candle that is fetched again, revised or amended is not fed twice. Trades may be
+out of order by the tolerance of their table (1 s), as sockets and REST of an exchange round times differently.
+
+A UDF that wants batches gets the points of each window as one batch, as soon as a point of a later window comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.udf import OHLC, UdfInput, window_of
+from dexorder_udf.points import Batch, Point, Value
+from dexorder_udf.session import Edge
+
+DATABASE = "trading"
+MAX_WINDOW_POINTS = 500_000
+"""Largest number of points in all open windows of a UDF; they are part of its state."""
+_CANDLE_DIMENSIONS, _TRADE_DIMENSIONS = ("ticker", "period"), ("ticker",)
+
+
+@dataclass
+class GroupState:
+    """Points that a group was fed.
+
+    Attributes:
+        newest_ns: Latest time of a point.
+        recent: Times of points by id, of those not older than twice the tolerance; empty without a tolerance.
+    """
+
+    newest_ns: int = -1
+    recent: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Window:
+    """Open window of a group, with the points in it."""
+
+    end_ns: int
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass
+class FeedState:
+    """State of a feed; it is kept with the UDF's own."""
+
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    windows: dict[str, Window] = field(default_factory=dict)
+
+
+class Feed:
+    """Feed of one UDF."""
+
+    def __init__(self, given: UdfInput, edge: Edge, tolerance_ns: int, state: FeedState) -> None:
+        """Continue after ``state``, which is changed in place.
+
+        Args:
+            edge: What the UDF wants.
+
+        Raises:
+            InvalidRequest: The UDF wants batches and ``input.window`` is not set, or the reverse.
+        """
+        if edge is Edge.BATCH and not given.window_seconds:
+            raise InvalidRequest("it wants batches, and input.window is not set; set it, for example to 1h")
+        if edge is Edge.STREAM and given.window_seconds:
+            raise InvalidRequest("it wants a stream of points, and input.window is set; remove it")
+        self._given = given
+        self._tolerance_ns = tolerance_ns
+        self.state = state
+        self.late = 0
+        self.points = 0
+
+    def wants(self, ticker: str, period_seconds: int) -> bool:
+        """Return whether the input has a series."""
+        tickers, periods = self._given.tickers, self._given.periods
+        return (not tickers or ticker in tickers) and (not periods or period_seconds in periods)
+
+    def take(self, rows: Iterable[Mapping[str, Any]]) -> list[Point | Batch]:
+        """Return what rows of the table, in the order of the log, bring to the UDF.
+
+        InvalidRequest if the open windows have too many points.
+        """
+        make = candle_point if self._given.table == OHLC else trade_point
+        found: list[Point | Batch] = []
+        for row in rows:
+            point, row_id = make(row)
+            if point.time_ns < (self._given.since_ns or 0):
+                continue
+            group = point.group
+            if not self._is_new(group, point.time_ns, row_id):
+                self.late += 1
+            elif self._given.window_seconds:
+                found += self._into_window(group, point)
+            else:
+                self.points += 1
+                found.append(point)
+        held = sum(len(each.points) for each in self.state.windows.values())
+        if held > MAX_WINDOW_POINTS:
+            raise InvalidRequest(
+                f"its open windows have {held} points, at most {MAX_WINDOW_POINTS} are allowed; use a shorter"
+                " input.window or fewer input.tickers"
+            )
+        return found
+
+    def _is_new(self, group: str, time_ns: int, row_id: str) -> bool:
+        seen = self.state.groups.setdefault(group, GroupState())
+        if not self._tolerance_ns:
+            if time_ns <= seen.newest_ns:
+                return False
+            seen.newest_ns = time_ns
+            return True
+        if row_id in seen.recent or time_ns < seen.newest_ns - self._tolerance_ns:
+            return False
+        seen.recent[row_id] = time_ns
+        if time_ns > seen.newest_ns:
+            seen.newest_ns = time_ns
+        if len(seen.recent) > 64 and len(seen.recent) % 64 == 0:
+            oldest_ns = seen.newest_ns - 2 * self._tolerance_ns
+            seen.recent = {each: at_ns for each, at_ns in seen.recent.items() if at_ns >= oldest_ns}
+        return True
+
+    def _into_window(self, group: str, point: Point) -> list[Batch]:
+        end_ns = window_of(point.time_ns, self._given.window_seconds)
+        window = self.state.windows.setdefault(group, Window(end_ns))
+        if end_ns < window.end_ns:
+            self.late += 1
+            return []
+        self.points += 1
+        if end_ns == window.end_ns:
+            window.points.append(point)
+            return []
+        self.state.windows[group] = Window(end_ns, [point])
+        return [batch_of(window)]
+
+
+def batch_of(window: Window) -> Batch:
+    """Return a window as a batch, ordered by time."""
+    first = window.points[0]
+    points = sorted(window.points, key=lambda each: each.time_ns)
+    return Batch(points, first.name, first.group_tags, window.end_ns)
+
+
+def candle_point(row: Mapping[str, Any]) -> tuple[Point, str]:
+    """Return a candle, at its open time, and "" as its id."""
+    names = ("open", "high", "low", "close", "volume", "quote_volume", "trades")
+    fields: dict[str, Value] = {name: row[name] for name in names if row[name] is not None}
+    tags = {"ticker": row["ticker"], "period": PERIODS[row["period_seconds"]]}
+    return Point(row["open_time"] * 1_000, tags, fields, OHLC, _CANDLE_DIMENSIONS, database=DATABASE), ""
+
+
+def trade_point(row: Mapping[str, Any]) -> tuple[Point, str]:
+    """Return a trade and its id."""
+    names = ("price", "amount", "side", "trade_id")
+    fields: dict[str, Value] = {name: row[name] for name in names if row[name] is not None}
+    tags = {"ticker": row["ticker"]}
+    point = Point(row["time"] * 1_000, tags, fields, "ticks", _TRADE_DIMENSIONS, database=DATABASE)
+    return point, row["trade_id"]
+
+
+def points_in(fed: Sequence[Point | Batch]) -> int:
+    """Return the number of points."""
+    return sum(len(each.points) if isinstance(each, Batch) else 1 for each in fed)

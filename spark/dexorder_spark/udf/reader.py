@@ -1,0 +1,200 @@
+"""Rows of a topic for a UDF: reads a range of the log, keeps the records that count, decodes them.
+
+The table's own query and this reader are independent of each other: both read the log, at their own positions. The same
+rules decide which records count (`dexorder_spark.pipeline.admission`). What they refuse is in ``trading.dead_letters``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import structlog
+
+from dexorder_common.lake.commit_state import CommitState
+from dexorder_common.model.errors import SuiteError, Unavailable
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.model.instrument import Instrument, Series
+from dexorder_common.model.page import PageHeaders
+from dexorder_common.model.udf import UdfInput
+from dexorder_spark.pipeline.admission import refusal
+from dexorder_spark.pipeline.position import lost_partitions
+from dexorder_spark.source.client import SourceClient
+from dexorder_spark.source.offsets import SourceState, cap, plan
+from dexorder_spark.source.records import Result
+from dexorder_spark.tables.table import PageTable
+
+log = structlog.get_logger(__name__)
+MAX_ROWS = 50_000
+"""Rows after which a batch ends with the list of records that was read last."""
+_RECORDS_IN_A_LIST = 50
+_KNOWN_DISPATCHES = 10_000
+
+
+class Describer(Protocol):
+    """The relay, as far as a reader needs it."""
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Return those of the dispatches that were issued, by id; waits while the relay is away."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One batch.
+
+    Attributes:
+        rows: In the order of the log, partition by partition.
+        lag: Records after the batch.
+    """
+
+    rows: list[dict[str, Any]]
+    lag: int
+
+
+class UdfReader:
+    """Reader of one topic at one position; one thread uses it."""
+
+    def __init__(
+        self,
+        table: PageTable,
+        address: str,
+        given: UdfInput,
+        describer: Describer,
+        *,
+        max_records: int,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Read the topic at ``address``, as ``SourceClient`` takes it.
+
+        Args:
+            max_records: Largest number of records in a batch.
+        """
+        self._table = table
+        self._client = SourceClient(address)
+        self._given = given
+        self._describer = describer
+        self._max_records = max_records
+        self._wall_ns = wall_ns
+        self._dispatches: OrderedDict[str, IssuedDispatch | None] = OrderedDict()
+        self.position: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}
+        self.topic_id = ""
+
+    @property
+    def source(self) -> str:
+        """Address of the topic, under which commits keep its offsets."""
+        return self._client.address
+
+    def resume(self, state: CommitState) -> bool:
+        """Go to the position that a table has, or to where a new UDF begins; return whether it is new.
+
+        Unavailable while the source is.
+        """
+        log_state = self._state()
+        self.topic_id = log_state.topic_id
+        kept = state.offsets.get(self.source)
+        if kept is None:
+            self.position = dict(log_state.ends if self._given.since_ns is None else log_state.starts)
+            self.epochs = dict(log_state.epochs)
+            return True
+        lost = lost_partitions(state, self._client, log_state)
+        kept = {p: offset for p, offset in kept.items() if p not in lost}
+        gone = {p: first - kept[p] for p, first in log_state.starts.items() if kept.get(p, first) < first}
+        if gone:
+            log.error("records were removed from the topic before a UDF was fed", source=self.source, records=gone)
+        self.position = {p: max(first, kept.get(p, first)) for p, first in log_state.starts.items()}
+        epochs = state.epochs.get(self.source, {})
+        self.epochs = {p: epoch for p, epoch in {**log_state.epochs, **epochs}.items() if p not in lost}
+        return False
+
+    def after(self, state: CommitState) -> CommitState:
+        """Return what a commit of everything before the present position carries."""
+        source = self.source
+        return replace(
+            state,
+            offsets={**state.offsets, source: dict(self.position)},
+            topics={**state.topics, source: self.topic_id} if self.topic_id else state.topics,
+            epochs={**state.epochs, source: dict(self.epochs)} if self.epochs else state.epochs,
+        )
+
+    def next(self, wants: Callable[[str, int], bool]) -> Read | None:
+        """Return the next batch, and go behind it; None if there is no record.
+
+        Args:
+            wants: Whether a series (ticker, period in seconds) is wanted.
+
+        Raises:
+            Unavailable: The source cannot be read now, or a leader of a partition changed meanwhile.
+        """
+        state = self._state()
+        ranges = plan(self.position, cap(self.position, state.ends, self._max_records), epochs=state.epochs)
+        if not ranges:
+            return None
+        rows: list[dict[str, Any]] = []
+        ends: dict[int, int] = {}
+        for part in ranges:
+            for results in self._client.read(part, limit=_RECORDS_IN_A_LIST, retry_seconds=5.0):
+                rows += self._rows(results, wants)
+                ends[part.partition] = int(results[-1].offset.offset) + 1
+                if len(rows) >= MAX_ROWS:
+                    break
+            else:
+                ends[part.partition] = part.end
+            if len(rows) >= MAX_ROWS:
+                break
+        if self._state().epochs != state.epochs:
+            raise Unavailable(f"source {self.source}: partitions changed their leaders while they were read")
+        self.position |= ends
+        self.epochs |= {p: epoch for p, epoch in state.epochs.items() if p in ends}
+        lag = sum(max(0, end - self.position.get(p, 0)) for p, end in state.ends.items())
+        return Read(rows, lag)
+
+    def _state(self) -> SourceState:
+        try:
+            return self._client.state()
+        except NotImplementedError as error:
+            raise Unavailable(str(error)) from None
+
+    def _rows(self, results: Iterable[Result], wants: Callable[[str, int], bool]) -> Iterator[dict[str, Any]]:
+        records = [found for each in results if (found := self._headers(each, wants)) is not None]
+        issued = self._describe({headers.dispatch_id for headers, _ in records})
+        for headers, result in records:
+            dispatch = issued[headers.dispatch_id]
+            if dispatch is None or not (dispatch.is_realtime or self._given.history):
+                continue
+            series, known = Series(headers.ticker, headers.period_seconds), {headers.dispatch_id: dispatch}
+            now_ns = self._wall_ns()
+            if refusal(headers.dispatch_id, series, headers.span, known, is_page=True, now_ns=now_ns) is not None:
+                continue
+            try:
+                decoded = self._table.decode(headers, result.payload)
+            except Exception as error:  # a dead letter of the table, whatever a record's bytes cause
+                log.debug("record is not fed", reason=str(error)[:200])
+                continue
+            yield from self._table.iceberg.rows(decoded)
+
+    def _headers(self, result: Result, wants: Callable[[str, int], bool]) -> tuple[PageHeaders, Result] | None:
+        try:
+            headers = PageHeaders.parse(result.headers)
+            if headers.kind is not self._table.kind or not wants(headers.ticker, headers.period_seconds):
+                return None
+            Instrument.parse(headers.ticker)
+            self._table.check(headers)
+            _ = headers.dispatch
+        except (SuiteError, ValueError):
+            return None
+        return headers, result
+
+    def _describe(self, dispatch_ids: set[str]) -> Mapping[str, IssuedDispatch | None]:
+        """Return what dispatches were issued for; None for unknown ones, which are asked for again the next time."""
+        asked = {each for each in dispatch_ids if self._dispatches.get(each) is None}
+        if asked:
+            found = self._describer.describe(asked)
+            self._dispatches |= {each: found.get(each) for each in asked}
+        answer = {each: self._dispatches[each] for each in dispatch_ids}
+        while len(self._dispatches) > _KNOWN_DISPATCHES:
+            self._dispatches.popitem(last=False)
+        return answer

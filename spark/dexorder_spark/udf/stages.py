@@ -1,0 +1,217 @@
+"""All UDFs of a driver: follows the relay's registry, starts and stops their stages, and reports what they do.
+
+A stage stops between two batches, or in the middle of one that is then fed again. Nothing starts before the relay has
+answered once, since it knows what was stopped. While it is away afterwards, all go on as they are.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import grpc
+import structlog
+
+from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.errors import SuiteError
+from dexorder_common.model.udf import OHLC, UdfRegistration, UdfState, UdfStatus
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.client_retry import error_text
+from dexorder_common.rpc.udf_messages import decode_registration, encode_definition, encode_status
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2 import UdfLogLine
+from dexorder_spark.config import SparkSettings
+from dexorder_spark.pipeline.reporter import RelayReporter
+from dexorder_spark.runtime.locks import WriterLocks
+from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.ticks import TRADES
+from dexorder_spark.udf.lake import UdfLake
+from dexorder_spark.udf.logs import Line, LogBook
+from dexorder_spark.udf.programs import Declared, Wanted, spec_of, wanted
+from dexorder_spark.udf.reader import Describer, UdfReader
+from dexorder_spark.udf.sinks import Sinks
+from dexorder_spark.udf.stage import UdfStage
+
+log = structlog.get_logger(__name__)
+SYNC_SECONDS = 1.0
+_CALL_TIMEOUT_S = 3.0
+
+
+@dataclass
+class Running:
+    """A stage and its thread."""
+
+    wanted: Wanted
+    stage: UdfStage | None
+    thread: threading.Thread | None
+    stop: threading.Event
+    status: UdfStatus
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether its thread runs."""
+        return self.thread is not None and self.thread.is_alive()
+
+    def now(self) -> UdfStatus:
+        """Return its status."""
+        return self.stage.status if self.stage is not None else self.status
+
+
+class RelayRegistry:
+    """The relay, as the stages need it."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = open_sync_channel(address)
+        self._stub = rpc.PipelineServiceStub(self._channel)
+
+    def sync(
+        self, declared: Iterable[Declared], statuses: Iterable[UdfStatus], lines: Mapping[str, list[Line]]
+    ) -> list[UdfRegistration]:
+        """Report, and return what was registered; RpcError while the relay is away."""
+        request = pb.SyncUdfsRequest(
+            declared=[encode_definition(each.definition) for each in declared],
+            statuses=map(encode_status, statuses),
+            logs=[
+                pb.UdfLogs(name=name, lines=[UdfLogLine(time=time_ns, text=text) for time_ns, text in found])
+                for name, found in lines.items()
+            ],
+        )
+        answer = self._stub.SyncUdfs(request, timeout=_CALL_TIMEOUT_S)
+        return [decode_registration(each) for each in answer.registrations]
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+
+class UdfStages:
+    """Owner of all stages; ``run`` in one thread."""
+
+    def __init__(
+        self,
+        settings: SparkSettings,
+        catalog: CatalogSettings,
+        declared: Mapping[str, Declared],
+        locks: WriterLocks,
+        stop: threading.Event,
+    ) -> None:
+        """Run the UDFs of the file and of the relay until ``stop``."""
+        self._settings = settings
+        self._catalog = catalog
+        self._declared = declared
+        self._locks = locks
+        self._stop = stop
+        self._logs = LogBook()
+        self._running: dict[str, Running] = {}
+
+    def run(self) -> None:
+        """Follow the registry until ``stop`` is set; then stop all."""
+        registry = RelayRegistry(self._settings.relay)
+        try:
+            while not self._stop.is_set():
+                self._follow(registry)
+                self._stop.wait(SYNC_SECONDS)
+        finally:
+            self.stop_all()
+            registry.close()
+
+    def statuses(self) -> list[UdfStatus]:
+        """Return the status of each UDF that runs, has failed, or has been stopped."""
+        return [each.now() for each in list(self._running.values())]
+
+    def stop_all(self) -> None:
+        """Stop all and wait for them, within the driver's time to stop."""
+        deadline = time.monotonic() + self._settings.drain_seconds / 3
+        for each in self._running.values():
+            each.stop.set()
+        for each in self._running.values():
+            if each.thread is not None:
+                each.thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _follow(self, registry: RelayRegistry) -> None:
+        lines = self._logs.take()
+        try:
+            found = registry.sync(self._declared.values(), self.statuses(), lines)
+        except grpc.RpcError as error:
+            self._logs.put_back(lines)
+            log.debug("the relay does not answer; UDFs stay as they are", error=error_text(error))
+            return
+        try:
+            self.apply(wanted(self._declared, found, any_command=self._settings.udf_any_command))
+        except Exception as error:  # one UDF's fault is in its status; this is ours
+            log.error("UDFs cannot be started", error=f"{type(error).__name__}: {error}"[:500])
+
+    def apply(self, all_wanted: Mapping[str, Wanted]) -> None:
+        """Stop what is not wanted, or wanted otherwise; start what is wanted and does not run."""
+        for name, each in list(self._running.items()):
+            if all_wanted.get(name) == each.wanted:
+                continue
+            each.stop.set()
+            if each.is_alive:
+                continue  # its table has one writer at a time; it is looked at again the next time
+            if name in all_wanted:
+                del self._running[name]
+            elif each.stage is None or each.stage.status.state is not UdfState.STOPPED:
+                each.stage, each.status = None, UdfStatus(name, UdfState.STOPPED, generation=each.wanted.generation)
+        for name, one in all_wanted.items():
+            if name not in self._running:
+                self._running[name] = self._start(one)
+
+    def _start(self, one: Wanted) -> Running:
+        name = one.definition.name
+        on_log = partial(self._logs.add, name)
+        stop = threading.Event()
+        failed = UdfStatus(name, UdfState.FAILED, one.fault, generation=one.generation)
+        if one.fault:
+            on_log(f"dexorder: failed: {one.fault}")
+            return Running(one, None, None, stop, failed)
+        reporter = RelayReporter(self._settings.relay, stop)
+        sinks = Sinks(name, one.definition.output, self._settings.gateway)
+        try:
+            stage = self._stage(one, reporter, sinks, stop, on_log)
+        except SuiteError as error:
+            on_log(f"dexorder: failed: {error}")
+            return Running(one, None, None, stop, replace(failed, message=str(error)))
+
+        def run() -> None:
+            try:
+                stage.run()
+            finally:
+                reporter.close()
+                sinks.close()
+
+        thread = threading.Thread(target=run, name=f"udf-{name}", daemon=True)
+        log.info("UDF starts", udf=name, generation=one.generation)
+        thread.start()
+        return Running(one, stage, thread, stop, stage.status)
+
+    def _stage(
+        self, one: Wanted, describer: Describer, sinks: Sinks, stop: threading.Event, on_log: Callable[[str], None]
+    ) -> UdfStage:
+        definition, settings = one.definition, self._settings
+        candles = definition.input.table == OHLC
+        table = CANDLES if candles else TRADES
+        return UdfStage(
+            definition,
+            spec_of(definition, settings.udf_frame_limit_bytes),
+            UdfReader(
+                table,
+                settings.source if candles else f"{settings.source}#{table.topic}",
+                definition.input,
+                describer,
+                max_records=settings.max_records_per_batch if candles else settings.max_trade_records_per_batch,
+            ),
+            UdfLake(self._catalog, definition.name, settings.udf_frame_limit_bytes),
+            sinks,
+            tolerance_ns=table.tolerance_ns,
+            generation=one.generation,
+            since_generation=one.since_generation,
+            stop=stop,
+            on_log=on_log,
+            writer_lock=self._locks.of(definition.table),
+            batch_seconds=settings.batch_seconds,
+        )
