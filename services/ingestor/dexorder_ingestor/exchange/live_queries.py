@@ -13,10 +13,9 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery
+from dexorder_ingestor.exchange.dialects.live_trades import TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer, check_market, read_candles
 from dexorder_ingestor.exchange.venue import Session, Venue
-from dexorder_ingestor.realtime.numbered_feed import Answer
 
 T = TypeVar("T")
 _SESSIONS = 4
@@ -50,7 +49,7 @@ class LiveQueries:
             await self.venue.know(session, symbol)
             return await self._clock(session)
 
-    async def trades(self, symbol: str, query: TradeQuery, accept: Callable[[Answer], T]) -> T:
+    async def trades(self, symbol: str, query: TradeQuery, accept: Callable[[TradeAnswer], T]) -> T:
         """Query trades; return what ``accept`` makes of the first answer that it accepts.
 
         Raises:
@@ -67,7 +66,7 @@ class LiveQueries:
                 received_ns = clock.wall_ns()
                 _check_answer(session, symbol, rows, strict=series.numbered)
                 trades = [series.read(row, received_ns) for row in rows]
-                return accept(Answer(trades, len(trades) >= series.page, clock_ns))
+                return accept(TradeAnswer(trades, len(trades) >= series.page, clock_ns))
 
             return await session.query(f"{symbol} trades, {query}", fetch)
 

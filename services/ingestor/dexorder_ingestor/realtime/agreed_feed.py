@@ -12,11 +12,10 @@ from collections.abc import Sequence
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery
+from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.validation import BadAnswer
-from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, Answer
+from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.silence_limit import SilenceLimit
-from dexorder_ingestor.realtime.trade import Trade
 from dexorder_ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal_ids
 
 _RETRY_NS = SECOND_NS // 2
@@ -91,7 +90,7 @@ class AgreedFeed:
         """Return the query that is due."""
         return TradeQuery() if self._since_ns is None else TradeQuery(since_ns=self._since_ns)
 
-    def answered(self, answer: Answer, *, now_ns: int) -> list[Trade]:
+    def answered(self, answer: TradeAnswer, *, now_ns: int) -> list[Trade]:
         """Add the answer to `query`; return the trades that can be released.
 
         Raises:

@@ -28,7 +28,7 @@ from dexorder_ingestor.broker.requests import RealtimeDispatch
 from dexorder_ingestor.broker.slots import Completion
 from dexorder_ingestor.broker.stop import Stop
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.dialects.live_trades import TradeSeries
+from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeSeries
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets, Subscription
@@ -41,11 +41,10 @@ from dexorder_ingestor.realtime.batches import Batch, Batches, lower, lowest_aft
 from dexorder_ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
 from dexorder_ingestor.realtime.candle_checks import CandleChecks
 from dexorder_ingestor.realtime.live_buffer import LiveBuffer
-from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, Answer, NumberedFeed
+from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
 from dexorder_ingestor.realtime.records import candle_pages, encode_live, trades_value
 from dexorder_ingestor.realtime.refetch import refetch
 from dexorder_ingestor.realtime.relay_client import LivePush, Progress, Reports, Resume
-from dexorder_ingestor.realtime.trade import Trade
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 
 log = structlog.get_logger(__name__)
@@ -211,7 +210,7 @@ class RealtimeJob:
             self._services.metrics.skipped_trades.labels(self._venue).inc(gap.last - gap.first + 1)
         self._feed.skipped.clear()
 
-    def _answered(self, answer: Answer) -> list[Trade]:
+    def _answered(self, answer: TradeAnswer) -> list[Trade]:
         return self._feed.answered(answer, now_ns=self._clock.monotonic_ns())
 
     async def _until_due(self) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dexorder_common.model.page import Candle
+from dexorder_ingestor.exchange.dialects.live_trades import Trade
 from dexorder_ingestor.realtime.candle_builder import ClosedCandles
-from dexorder_ingestor.realtime.trade import Trade
 
 MAX_LIVE = 1_000
 """Trades, and closed candles, that are kept."""

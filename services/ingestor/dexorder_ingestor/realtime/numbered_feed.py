@@ -16,15 +16,13 @@ An answer has to repeat the last released trade, so an empty or a wrong one prov
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
-from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries
+from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.realtime.anchor import Anchor
 from dexorder_ingestor.realtime.silence_limit import SilenceLimit
-from dexorder_ingestor.realtime.trade import Trade
 from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
 
 MARGIN_NS = SECOND_NS
@@ -34,19 +32,6 @@ _RETRY_NS = SECOND_NS // 2
 _LONGEST_RETRY_NS = 30 * SECOND_NS
 _GRACE_NS = 3 * SECOND_NS
 _MAX_KEPT = 20_000
-
-
-class Answer(NamedTuple):
-    """Answer of REST to a query of a feed.
-
-    Attributes:
-        full: It has as many trades as an answer can have, so there may be more.
-        clock_ns: A time that the exchange's clock had passed before the query.
-    """
-
-    trades: Sequence[Trade]
-    full: bool
-    clock_ns: int
 
 
 class NumberedFeed:
@@ -143,7 +128,7 @@ class NumberedFeed:
             return self._anchor.next_query()
         return self._series.query(self._link, self._last.time_ns if self._last else self._begin_ns)
 
-    def answered(self, answer: Answer, *, now_ns: int) -> list[Trade]:
+    def answered(self, answer: TradeAnswer, *, now_ns: int) -> list[Trade]:
         """Add the answer to `query`; return the trades that can be released.
 
         Raises:
@@ -179,7 +164,7 @@ class NumberedFeed:
     def _search(self) -> None:
         self._anchor = Anchor(self._begin_ns, by_number=bool(self._series.from_number))
 
-    def _add_to_anchor(self, anchor: Anchor, answer: Answer, now_ns: int) -> list[Trade]:
+    def _add_to_anchor(self, anchor: Anchor, answer: TradeAnswer, now_ns: int) -> list[Trade]:
         self.due_ns = now_ns
         anchor.add(answer.trades)
         if not anchor.is_found:

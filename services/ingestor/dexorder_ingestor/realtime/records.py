@@ -13,11 +13,11 @@ from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_ingestor.exchange.dialects.live_trades import Trade
 from dexorder_ingestor.exchange.validation import MS_NS
 from dexorder_ingestor.history.paging import Page
 from dexorder_ingestor.realtime.candle_builder import ClosedCandles
 from dexorder_ingestor.realtime.live_buffer import LiveNews
-from dexorder_ingestor.realtime.trade import Trade
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2

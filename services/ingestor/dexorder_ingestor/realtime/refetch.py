@@ -6,10 +6,8 @@ from itertools import pairwise
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery
+from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.live_queries import LiveQueries
-from dexorder_ingestor.realtime.numbered_feed import Answer
-from dexorder_ingestor.realtime.trade import Trade
 
 _MAX_PAGES = 100
 _BEFORE_NS = 600 * SECOND_NS
@@ -43,5 +41,5 @@ async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Tr
     return trades
 
 
-def _unchanged(answer: Answer) -> Answer:
+def _unchanged(answer: TradeAnswer) -> TradeAnswer:
     return answer

@@ -6,15 +6,15 @@ as Binance's aggregates; a row names one of them for both the socket and REST.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import isfinite
 from typing import Any, NamedTuple
 
+from dexorder_common.model.times import iso_microseconds
 from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer
-from dexorder_ingestor.realtime.trade import Trade
 
 PAGE_TRADES = 1_000
 """Number of trades that a query asks for, unless the exchange allows fewer."""
@@ -24,6 +24,30 @@ _SLACK_NS = 2_000
 """Kraken's times are seconds in a double, exact to 0.2 us; ours are whole microseconds."""
 _MAX_NUMBER = 2**62
 _SIDES = ("buy", "sell")
+
+
+class Trade(NamedTuple):
+    """One trade of a market; sorts by time and number.
+
+    Attributes:
+        number: The exchange's consecutive number of the trade in its market; 0 where there is none.
+        trade_id: The exchange's id, or one that `ordinal_ids` made.
+        side: The taker's: ``buy``, ``sell`` or empty.
+        fills: Number of fills in it; more than one in an aggregate.
+        received_ns: Time at which it was received, by the ingestor's clock.
+    """
+
+    time_ns: int
+    number: int
+    trade_id: str
+    price: float
+    amount: float
+    side: str
+    fills: int
+    received_ns: int
+
+    def __str__(self) -> str:
+        return f"trade {self.trade_id} of {iso_microseconds(self.time_ns)}"
 
 
 class TradeQuery(NamedTuple):
@@ -36,6 +60,19 @@ class TradeQuery(NamedTuple):
         if self.number is not None:
             return f"from trade {self.number}"
         return "the newest" if self.since_ns is None else f"from {self.since_ns} ns"
+
+
+class TradeAnswer(NamedTuple):
+    """Answer of REST to a query of a feed.
+
+    Attributes:
+        full: It has as many trades as an answer can have, so there may be more.
+        clock_ns: A time that the exchange's clock had passed before the query.
+    """
+
+    trades: Sequence[Trade]
+    full: bool
+    clock_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery
+from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
-from dexorder_ingestor.realtime.numbered_feed import Answer
-from dexorder_ingestor.realtime.trade import Trade
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 PAGE = 5
@@ -69,7 +67,7 @@ class Feeds(RuleBasedStateMachine):
         if is_faulty:
             found = found[:drop] + found[drop + 1 :]
         with suppress(BadAnswer):
-            released = self.feed.answered(Answer(found, len(found) >= PAGE, self.clock_ns), now_ns=self.now_ns)
+            released = self.feed.answered(TradeAnswer(found, len(found) >= PAGE, self.clock_ns), now_ns=self.now_ns)
             self.released += released
             self.was_faulty = is_faulty
 
@@ -104,6 +102,6 @@ TestFeeds = Feeds.TestCase
 def test_trades_without_an_id_are_told_apart_by_their_place() -> None:
     feed = AgreedFeed(BEGIN_NS, now_ns=0, poll_ns=SECOND_NS)
     twins = [_trade(0, BEGIN_NS - 1), *(_trade(0, BEGIN_NS + 1)._replace(trade_id="") for _ in range(2))]
-    answer = Answer(twins, False, BEGIN_NS + 5 * SECOND_NS)
+    answer = TradeAnswer(twins, False, BEGIN_NS + 5 * SECOND_NS)
     assert feed.answered(answer, now_ns=0) == []
     assert [trade.trade_id[-2:] for trade in feed.answered(answer, now_ns=1)] == ["-0", "-1"]

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries, trade_series_of
+from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeQuery, TradeSeries, trade_series_of
 from dexorder_ingestor.exchange.validation import BadAnswer
-from dexorder_ingestor.realtime.numbered_feed import Answer, NumberedFeed
-from dexorder_ingestor.realtime.trade import Trade
+from dexorder_ingestor.realtime.numbered_feed import NumberedFeed
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 FIRST = 100
@@ -105,7 +104,7 @@ class Feeds(RuleBasedStateMachine):
             "other": [_trade(trade.number, trade.time_ns, price=99.0) for trade in trades],
         }[fault]
         with suppress(BadAnswer):
-            self._release(self.feed.answered(Answer(trades, full, self.clock_ns), now_ns=self.now_ns))
+            self._release(self.feed.answered(TradeAnswer(trades, full, self.clock_ns), now_ns=self.now_ns))
             self.was_cut = fault == "cut"
 
     @rule()
@@ -149,7 +148,7 @@ def _begun(**options: Any) -> NumberedFeed:
     feed = NumberedFeed(BY_NUMBER, BEGIN_NS, 99, now_ns=0, **options)
     assert feed.query() == TradeQuery(number=99)
     known = [_trade(99, BEGIN_NS - 1), _trade(100, BEGIN_NS)]
-    assert feed.answered(Answer(known, False, BEGIN_NS), now_ns=0) == known[1:]
+    assert feed.answered(TradeAnswer(known, False, BEGIN_NS), now_ns=0) == known[1:]
     return feed
 
 
@@ -165,7 +164,7 @@ def test_a_gap_is_queried_after_a_moment_in_which_shuffled_messages_may_close_it
 def test_numbers_that_all_answers_lack_are_skipped_and_told() -> None:
     feed = _begun(skip_answers=3)
     feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)
-    answer = Answer([_trade(100, BEGIN_NS), _trade(103, BEGIN_NS + 3)], False, BEGIN_NS)
+    answer = TradeAnswer([_trade(100, BEGIN_NS), _trade(103, BEGIN_NS + 3)], False, BEGIN_NS)
     assert feed.query() == TradeQuery(number=100)
     assert [feed.answered(answer, now_ns=n) for n in range(3)] == [[], [], [_trade(103, BEGIN_NS + 3)]]
     assert [(gap.first, gap.last) for gap in feed.skipped] == [(101, 102)]
@@ -179,7 +178,7 @@ def test_silence_of_a_quiet_market_is_asked_about_less_and_less_and_opens_no_soc
         if now_ns >= feed.due_ns:
             queries += 1
             feed.query()
-            feed.answered(Answer([_trade(100, BEGIN_NS)], False, BEGIN_NS + now_ns), now_ns=now_ns)
+            feed.answered(TradeAnswer([_trade(100, BEGIN_NS)], False, BEGIN_NS + now_ns), now_ns=now_ns)
     assert queries <= 15
     assert feed.settled_ns >= BEGIN_NS + 270 * SECOND_NS
 
@@ -187,7 +186,7 @@ def test_silence_of_a_quiet_market_is_asked_about_less_and_less_and_opens_no_soc
 def test_a_socket_is_deaf_once_rest_has_news_and_it_stays_silent() -> None:
     feed = _begun()
     feed.query()
-    feed.answered(Answer([_trade(100, BEGIN_NS), _trade(101, BEGIN_NS)], False, BEGIN_NS), now_ns=SECOND_NS)
+    feed.answered(TradeAnswer([_trade(100, BEGIN_NS), _trade(101, BEGIN_NS)], False, BEGIN_NS), now_ns=SECOND_NS)
     assert not feed.is_deaf(now_ns=2 * SECOND_NS)
     assert feed.is_deaf(now_ns=5 * SECOND_NS)
     assert not feed.is_deaf(now_ns=5 * SECOND_NS), "once"
@@ -196,7 +195,7 @@ def test_a_socket_is_deaf_once_rest_has_news_and_it_stays_silent() -> None:
 def test_a_message_shows_that_the_socket_is_not_deaf() -> None:
     feed = _begun()
     feed.query()
-    feed.answered(Answer([_trade(100, BEGIN_NS), _trade(101, BEGIN_NS)], False, BEGIN_NS), now_ns=SECOND_NS)
+    feed.answered(TradeAnswer([_trade(100, BEGIN_NS), _trade(101, BEGIN_NS)], False, BEGIN_NS), now_ns=SECOND_NS)
     feed.received([_trade(101, BEGIN_NS)], now_ns=2 * SECOND_NS)
     assert not feed.is_deaf(now_ns=9 * SECOND_NS)
 
@@ -206,7 +205,7 @@ def test_an_answer_without_the_last_known_trade_is_no_proof(answer: list[Trade])
     feed = _begun()
     feed.query()
     with pytest.raises(BadAnswer):
-        feed.answered(Answer(answer, False, BEGIN_NS + 100 * SECOND_NS), now_ns=0)
+        feed.answered(TradeAnswer(answer, False, BEGIN_NS + 100 * SECOND_NS), now_ns=0)
     assert feed.settled_ns == BEGIN_NS
 
 
@@ -215,5 +214,5 @@ def test_answers_that_are_behind_the_socket_skip_nothing() -> None:
     feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)
     for now_ns in range(20):
         feed.query()
-        assert feed.answered(Answer([_trade(100, BEGIN_NS)], False, BEGIN_NS), now_ns=now_ns) == []
+        assert feed.answered(TradeAnswer([_trade(100, BEGIN_NS)], False, BEGIN_NS), now_ns=now_ns) == []
     assert feed.skipped == []

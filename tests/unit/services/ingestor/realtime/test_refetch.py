@@ -10,10 +10,8 @@ import pytest
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import TradeQuery, TradeSeries, trade_series_of
-from dexorder_ingestor.realtime.numbered_feed import Answer
+from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeQuery, TradeSeries, trade_series_of
 from dexorder_ingestor.realtime.refetch import refetch
-from dexorder_ingestor.realtime.trade import Trade
 
 SPAN = TimeRange(1_700_000_000 * SECOND_NS, 1_700_000_060 * SECOND_NS)
 
@@ -31,13 +29,13 @@ class Exchange:
         self._trades = trades
         self._page = page
 
-    async def trades(self, symbol: str, query: TradeQuery, accept: Callable[[Answer], Answer]) -> Answer:
+    async def trades(self, symbol: str, query: TradeQuery, accept: Callable[[TradeAnswer], TradeAnswer]) -> TradeAnswer:
         found = self._trades[-self._page :]
         if query.number is not None:
             found = [t for t in self._trades if t.number >= query.number][: self._page]
         elif query.since_ns is not None and self.venue.trade_series.by_time:
             found = [t for t in self._trades if t.time_ns >= query.since_ns][: self._page]
-        return accept(Answer(found, len(found) == self._page, SPAN.end_ns))
+        return accept(TradeAnswer(found, len(found) == self._page, SPAN.end_ns))
 
 
 @pytest.mark.parametrize("exchange", ["binance", "kraken", "okx", "unheard-of"])
