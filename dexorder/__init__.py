@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dexorder.aio import AsyncClient
-    from dexorder.client import Client
+    from dexorder.client.async_client import AsyncClient
+    from dexorder.client.blocking import Client
+    from dexorder.client.request import make_request
     from dexorder.errors import DexorderError, HistoryError
-    from dexorder.request import make_request
-    from dexorder.rows import Rows
+    from dexorder.rows.table import Rows
     from dexorder_common.model.history import HistoryRequest, Notification, Progress
 
     __version__: str
@@ -34,15 +34,15 @@ __all__ = [
 ]
 _VALUES = "dexorder_common.model.history"
 _HOMES = {
-    "AsyncClient": "dexorder.aio",
-    "Client": "dexorder.client",
+    "AsyncClient": "dexorder.client.async_client",
+    "Client": "dexorder.client.blocking",
     "DexorderError": "dexorder.errors",
     "HistoryError": "dexorder.errors",
     "HistoryRequest": _VALUES,
     "Notification": _VALUES,
     "Progress": _VALUES,
-    "Rows": "dexorder.rows",
-    "make_request": "dexorder.request",
+    "Rows": "dexorder.rows.table",
+    "make_request": "dexorder.client.request",
 }
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dexorder.chart_html import write_html
-from dexorder.rows import Rows
+from dexorder.charts.html import write_html
+from dexorder.rows.table import Rows
 from dexorder_exchange_sim.candles import CandleQuery
 from dexorder_exchange_sim.instruments import INSTRUMENTS
 from dexorder_exchange_sim.market import SyntheticMarket

@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.console import Console
 
 from dexorder import AsyncClient
-from dexorder.cli.watch import stored_candles
-from dexorder.cli.watch_view import WatchView
+from dexorder.cli.live.watch import stored_candles
+from dexorder.cli.live.watch_view import WatchView
 
 PICTURE = Path(__file__).with_name("images") / "watch.svg"
 PERIODS = (60, 300)

@@ -27,14 +27,14 @@ from dexorder.cli import (
     choices,
     example,
 )
-from dexorder.cli.events_app import events_app
-from dexorder.cli.realtime_app import realtime_app, split_periods
+from dexorder.cli.events.app import events_app
+from dexorder.cli.live.realtime_app import realtime_app, split_periods
+from dexorder.cli.live.trigger_app import trigger_app
 from dexorder.cli.reporting import Reporting
-from dexorder.cli.trigger_app import trigger_app
-from dexorder.cli.udf_app import udf_app
+from dexorder.cli.udf.app import udf_app
 
 if TYPE_CHECKING:
-    from dexorder.runs import OutputOptions
+    from dexorder.cli.history.runs import OutputOptions
 
 app = typer.Typer(
     name="dexorder",
@@ -88,7 +88,7 @@ def up(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors")] = False,
 ) -> None:
     """Run the suite on this machine until Ctrl-C."""
-    from dexorder.cli import suite as command
+    from dexorder.cli.suite import commands as command
 
     command.up(directory, base_port, only, exchanges, recorded or [], kafka, quiet)
 
@@ -96,7 +96,7 @@ def up(
 @app.command(epilog=example("dexorder serve relay"))
 def serve(part: Annotated[str, typer.Argument(help="relay, ingestor, gateway, udsource, spark or sim")]) -> None:
     """Run one part in this process until SIGTERM; its settings are in the environment (docs/settings.md)."""
-    from dexorder.cli import serve as command
+    from dexorder.cli.suite import serve as command
 
     command.serve(part)
 
@@ -152,8 +152,8 @@ def history(
     relay: Relay = None,
 ) -> None:
     """Fetch candles into Iceberg, wait for the notification and read them back."""
-    from dexorder.cli import history as command
-    from dexorder.runs import OutputOptions, RunStore
+    from dexorder.cli.history import command as command
+    from dexorder.cli.history.runs import OutputOptions, RunStore
 
     store = RunStore(state.absolute() if state is not None else None)
     given = words or []
@@ -205,15 +205,15 @@ def read(
     """Show the candles that the table has, without fetching any; all of the series by default."""
     import asyncio
 
-    from dexorder.cli.read import read as command
-    from dexorder.runs import OutputOptions
+    from dexorder.cli.history.read import read as command
+    from dexorder.cli.history.runs import OutputOptions
 
     options = _checked(OutputOptions(as_json, out, plot, chart, rows, format=out_format))
     asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
 
 
 def _checked(options: OutputOptions) -> OutputOptions:
-    from dexorder.cli.rows import check_options
+    from dexorder.cli.rows.printing import check_options
 
     try:
         check_options(options)
@@ -237,7 +237,7 @@ def watch(
     relay: Relay = None,
 ) -> None:
     """Show the live trades and candles of a market until Ctrl-C."""
-    from dexorder.cli import watch as command
+    from dexorder.cli.live import watch as command
 
     if count is not None and not as_json:
         raise typer.BadParameter("--count goes with --json")
@@ -256,8 +256,8 @@ def tickers(
     relay: Relay = None,
 ) -> None:
     """Take a snapshot of all tickers of an exchange, store it, and show it."""
-    from dexorder.cli import tickers as command
-    from dexorder.runs import OutputOptions
+    from dexorder.cli.history.runs import OutputOptions
+    from dexorder.cli.live import tickers as command
 
     options = _checked(OutputOptions(as_json, out, format=out_format))
     command.tickers(venue, text, top, options, timeout, relay)
@@ -274,7 +274,7 @@ def markets(
     relay: Relay = None,
 ) -> None:
     """List the instruments of an exchange, as its ingestors last reported them."""
-    from dexorder.cli import queries as command
+    from dexorder.cli.history import queries as command
 
     command.markets(venue, text, tickers, as_json, relay)
 
@@ -299,12 +299,12 @@ def coverage(
     relay: Relay = None,
 ) -> None:
     """Show which ranges of a series the table covers, and the holes between them."""
-    from dexorder.cli import queries as command
+    from dexorder.cli.history import queries as command
 
     if why != (time is not None) or (why and (since or until or detail)):
         raise typer.BadParameter("--why and TIME go together, without --since, --until and --detail")
     if time is not None:
-        from dexorder.cli.why import why as explain
+        from dexorder.cli.history.why import why as explain
 
         explain(ticker, period, time, as_json, relay)
         return
@@ -328,7 +328,7 @@ def verify(
     relay: Relay = None,
 ) -> None:
     """Compare the rows of the table with its coverage and with the exchange. Exit code 0 if they agree in the end."""
-    from dexorder.cli import verify as command
+    from dexorder.cli.history import verify as command
 
     code = command.run(
         ticker,
@@ -359,7 +359,7 @@ def maintain(
     as_json: Json = False,
 ) -> None:
     """Compact the tables and expire old snapshots now. Spark also does this on its own schedule."""
-    from dexorder.cli import suite as command
+    from dexorder.cli.suite import commands as command
 
     command.maintain(spark, table or (), dry_run, as_json)
 
@@ -371,7 +371,7 @@ def gateway(
     ] = None,
 ) -> None:
     """Run only the gateway, configured by DEXORDER_GATEWAY_* and Kafka-Pixy's file, until Ctrl-C."""
-    from dexorder.cli import suite as command
+    from dexorder.cli.suite import commands as command
 
     command.gateway(pixy_config)
 
@@ -379,7 +379,7 @@ def gateway(
 @app.command(epilog=example("dexorder status --json"))
 def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) -> None:
     """Show every part of the local suite. Exit code 0 if all are ready."""
-    from dexorder.cli import suite as command
+    from dexorder.cli.suite import commands as command
 
     raise typer.Exit(command.status(directory, relay, as_json))
 
@@ -387,7 +387,7 @@ def status(directory: Dir = None, relay: Relay = None, as_json: Json = False) ->
 @app.command(epilog=example("dexorder doctor"))
 def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = False) -> None:
     """Check whether this machine can run the suite. A failed check says what to do."""
-    from dexorder.cli import doctor as command
+    from dexorder.cli.suite import doctor as command
 
     raise typer.Exit(command.run(directory, base_port, as_json))
 
@@ -395,7 +395,7 @@ def doctor(directory: Dir = None, base_port: BasePort = None, as_json: Json = Fa
 @app.command(epilog=example("dexorder backup suite.tar.gz --dir dexorder-data"))
 def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")], directory: Dir = None) -> None:
     """Write all state of a stopped local suite to one file."""
-    from dexorder.cli import suite as command
+    from dexorder.cli.suite import commands as command
 
     command.backup(directory, archive)
 
@@ -403,7 +403,7 @@ def backup(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz to write")]
 @app.command(epilog=example("dexorder restore suite.tar.gz"))
 def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexorder backup` wrote")]) -> None:
     """Restore a backup to the folder it was made from, which must be empty or absent."""
-    from dexorder.cli import suite as command
+    from dexorder.cli.suite import commands as command
 
     command.restore(archive)
 
@@ -423,7 +423,7 @@ def list_requests(
     relay: Relay = None,
 ) -> None:
     """List the newest requests."""
-    from dexorder.cli import queries as command
+    from dexorder.cli.history import queries as command
     from dexorder_common.model.history import RequestState
 
     try:
@@ -436,7 +436,7 @@ def list_requests(
 @requests_app.command("show", epilog=example("dexorder requests show 5f2c1e --json"))
 def show_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
     """Show the record of a request."""
-    from dexorder.cli import queries as command
+    from dexorder.cli.history import queries as command
 
     command.show_request(request_id, as_json, relay)
 
@@ -444,6 +444,6 @@ def show_request(request_id: str, as_json: Json = False, relay: Relay = None) ->
 @requests_app.command("cancel", epilog=example("dexorder requests cancel 5f2c1e"))
 def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
     """Cancel a request. A request that has ended keeps its status."""
-    from dexorder.cli import queries as command
+    from dexorder.cli.history import queries as command
 
     command.cancel_request(request_id, as_json, relay)

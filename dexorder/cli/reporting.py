@@ -66,7 +66,7 @@ def exit_code(error: Exception) -> int:
 
 def _failure(kind: str, message: str, code: int, as_json: bool) -> typer.Exit:
     """Print an error; return what ends the command."""
-    from dexorder.cli import output  # deferred: completion and help do without Rich
+    from dexorder.cli.terminal import output  # deferred: completion and help do without Rich
 
     output.print_failure(message)
     if as_json:
@@ -75,6 +75,6 @@ def _failure(kind: str, message: str, code: int, as_json: bool) -> typer.Exit:
 
 
 def _print_json(kind: str, message: str, code: int) -> None:
-    from dexorder.cli import output
+    from dexorder.cli.terminal import output
 
     output.print_json_line({"error": {"kind": kind, "message": message, "exit_code": code}})

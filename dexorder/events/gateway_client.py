@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 from pydantic import SecretStr
 
-from dexorder.context import GATEWAY, address_of
 from dexorder.errors import DexorderError
 from dexorder.events.errors import GatewayRefused, GatewayUnreachable
+from dexorder.supervisor.addresses import GATEWAY, address_of
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.model.errors import Code
 from dexorder_common.rpc.channel import ChannelSettings, open_channel

@@ -7,7 +7,7 @@ import time
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dexorder.rows import Rows
+from dexorder.rows.table import Rows
 from dexorder_common.model.periods import PERIOD_SECONDS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS

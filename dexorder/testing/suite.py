@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from dexorder.demo import MARKER, processes_marked
+from dexorder.demo.run import MARKER, processes_marked
 from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.plan import Ports
 from dexorder.testing.processes import free_block, metric_at, until

@@ -29,7 +29,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from sqlalchemy.exc import OperationalError
 
-from dexorder.demo import MARKER, processes_marked
+from dexorder.demo.run import MARKER, processes_marked
 from dexorder.testing.processes import ServiceProcess, free_block, until
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import read_coverage

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.chart_html import write_html
-from dexorder.rows import Rows
+from dexorder.charts.html import write_html
+from dexorder.rows.table import Rows
 from tests.browser import Browser
-from tests.unit.dexorder.test_chart_html import table
+from tests.unit.dexorder.charts.test_html import table
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(240)]
 DRAWN = "document.querySelectorAll('.barlayer .point path').length"

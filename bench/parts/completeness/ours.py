@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Row
 from dexorder import Client
-from dexorder.aio import new_request_id
+from dexorder.client.async_client import new_request_id
+from dexorder.client.request import make_request
 from dexorder.errors import WaitEnded
-from dexorder.reading import find_answer
-from dexorder.request import make_request
+from dexorder.rows.reading import find_answer
 from dexorder_common.model.history import RequestRecord, RequestStatus
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS

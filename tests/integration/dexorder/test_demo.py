@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder import demo
-from dexorder.demo_exchange import FAULTS, Comparison, DemoExchange, FaultCounts, Values, compare
+from dexorder.demo import run as demo
+from dexorder.demo.exchange import FAULTS, Comparison, DemoExchange, FaultCounts, Values, compare
 from dexorder.errors import SuiteFailed
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use

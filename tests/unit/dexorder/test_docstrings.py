@@ -11,11 +11,11 @@ from tests.fakes.relay_server import FakeRelay
 
 EXAMPLES = {
     "dexorder": 3,
-    "dexorder.client": 5,
-    "dexorder.columns": 5,
-    "dexorder.moments": 1,
-    "dexorder.request": 2,
-    "dexorder.rows": 7,
+    "dexorder.client.blocking": 5,
+    "dexorder.rows.columns": 5,
+    "dexorder.client.moments": 1,
+    "dexorder.client.request": 2,
+    "dexorder.rows.table": 7,
 }
 """Modules, and the number of examples that each has."""
 

@@ -55,7 +55,11 @@ def test_wheel_has_license_and_notice() -> None:
 
 @pytest.mark.parametrize(
     "statement",
-    ["from dexorder import AsyncClient, Client", "import dexorder.cli.queries", "import dexorder.cli.suite"],
+    [
+        "from dexorder import AsyncClient, Client",
+        "import dexorder.cli.history.queries",
+        "import dexorder.cli.suite.commands",
+    ],
 )
 def test_a_client_that_reads_no_table_does_not_load_what_reads_tables(statement: str) -> None:
     barred = ("ccxt", "numpy", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "prometheus_client")

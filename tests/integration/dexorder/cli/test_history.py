@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
-from dexorder.cli import sinks
 from dexorder.cli.app import app
+from dexorder.cli.rows import sinks
 from tests.fakes.candle_table import HOUR_NS, HOURS, START, TICKER, Warehouse
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 

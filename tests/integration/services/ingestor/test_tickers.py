@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
-from dexorder.cli import history
+from dexorder.cli.history import command as history
+from dexorder.cli.history.runs import OutputOptions, RunStore, file_name
 from dexorder.errors import VenueUnknown
-from dexorder.runs import OutputOptions, RunStore, file_name
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.model.time_range import TimeRange

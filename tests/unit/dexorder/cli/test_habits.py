@@ -17,9 +17,9 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from dexorder.cli import output
 from dexorder.cli.app import app
 from dexorder.cli.reporting import wants_json
+from dexorder.cli.terminal import output
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import TICKER
 from tests.fakes.relay_server import FakeRelay
@@ -181,7 +181,7 @@ def test_text_of_others_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) 
     out.print(HOSTILE)
     out.print(output.plain_table((HOSTILE,), [(HOSTILE,)]))
     out.print(output.fields_table([("id", HOSTILE)]))
-    from dexorder.cli.progress import bars_on
+    from dexorder.cli.terminal.progress import bars_on
 
     with bars_on(out) as bars:
         bars.add_task(HOSTILE, total=1, unit="pages", note=HOSTILE)

@@ -21,7 +21,7 @@ from tests.paths import ROOT
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SERVERS = [
-    "dexorder.client",
+    "dexorder.client.blocking",
     "dexorder.cli.app",
     *(f"dexorder_{name}.server" for name in ("relay", "ingestor", "udsource", "exchange_sim")),
     "dexorder_spark.server",

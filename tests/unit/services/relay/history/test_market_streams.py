@@ -16,10 +16,11 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from dexorder import AsyncClient, aio_rows
+from dexorder import AsyncClient
+from dexorder.client import reading
+from dexorder.client.relayed import RelaySource
 from dexorder.errors import CatalogError, RequestRefused
-from dexorder.relayed import RelaySource
-from dexorder.rows import Rows
+from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
@@ -31,7 +32,7 @@ from dexorder_relay.history.market_reader import MarketRows
 from dexorder_relay.history.request import check_part
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
-from tests.unit.dexorder.test_reading_market import snapshot, trade
+from tests.unit.dexorder.rows.test_reading_market import snapshot, trade
 from tests.unit.services.relay.harness import Suite, suite
 from tests.unit.services.relay.realtime.test_snapshots import land, worker
 
@@ -52,7 +53,7 @@ async def both(s: Suite, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple
     """Give a client that reads the catalog, and one that can't reach it."""
     for name in ("NAME", "URI", "WAREHOUSE"):
         monkeypatch.delenv(f"DEXORDER_CATALOG_{name}", raising=False)
-    monkeypatch.setattr(aio_rows, "is_here", lambda properties: False)
+    monkeypatch.setattr(reading, "is_here", lambda properties: False)
     folder = s.folder
     place = "dexorder", {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     async with AsyncClient(s.running.address, place) as direct, AsyncClient(s.running.address) as relayed:

@@ -11,10 +11,11 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from dexorder import AsyncClient, aio_rows
+from dexorder import AsyncClient
+from dexorder.client import reading
+from dexorder.client.relayed import RelaySource
 from dexorder.errors import CatalogError, HistoryMismatch, RequestRefused
-from dexorder.relayed import RelaySource
-from dexorder.rows import Rows
+from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC
 from dexorder_protos.dexorder.relay.v1 import rows_pb2 as pb
 from dexorder_relay.history import row_stream
@@ -75,8 +76,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this machine one that can't open the catalog."""
     for name in ("NAME", "URI", "WAREHOUSE"):
         monkeypatch.delenv(f"DEXORDER_CATALOG_{name}", raising=False)
-    monkeypatch.setattr(aio_rows, "is_here", lambda properties: False)
-    monkeypatch.setattr("dexorder.reading.load_table", None)
+    monkeypatch.setattr(reading, "is_here", lambda properties: False)
+    monkeypatch.setattr("dexorder.rows.reading.load_table", None)
 
 
 async def test_a_client_without_a_catalog_gets_the_same_rows(

@@ -1,0 +1,1 @@
+"""Charts of candles: in a terminal, and as a page."""

@@ -1,0 +1,1 @@
+"""Commands for user events: ``dexorder events``."""

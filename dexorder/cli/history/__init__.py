@@ -1,0 +1,1 @@
+"""Commands for history: ``history``, ``read``, ``requests``, ``coverage``, ``verify``, ``markets``."""

@@ -1,0 +1,197 @@
+"""``dexorder history``: its arguments, and runs of one ticker or many that can be continued after an interruption."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dexorder.cli.history.queries import provisional_text
+from dexorder.cli.history.runs import STDOUT, OutputOptions, Run, RunStore, parse_tickers
+from dexorder.cli.rows.printing import check_options, print_rows
+from dexorder.cli.terminal import output, progress
+from dexorder.client.async_client import AsyncClient, new_request_id, without_repeats
+from dexorder.client.connection import relay_address
+from dexorder.client.ended import Ended, history_error
+from dexorder.client.request import check_limit, read_range
+from dexorder.client.traces import history_span, read_span
+from dexorder.errors import DexorderError, HistoryError, RequestRefused
+from dexorder_common import tracing
+from dexorder_common.model.history import RequestStatus, id_json, range_json
+
+
+def new_run(
+    words: Sequence[str],
+    file: Path | None,
+    since: str | None,
+    until: str | None,
+    options: OutputOptions,
+    *,
+    limit: int | None = None,
+    request_id: str | None = None,
+    client_id: str = "",
+    refresh: bool = False,
+    relay: str | None = None,
+) -> Run:
+    """Return the run that the arguments describe; ValueError if one is missing or contradicts another.
+
+    ``words`` are tickers, then the period; ``file`` has more tickers, one per line, and is stdin if it is ``-``.
+    """
+    tickers, period = _tickers(words, file)
+    if since is None:
+        raise ValueError("--since is required, for example --since 2024-01-01 or --since -30d")
+    many = file is not None or len(tickers) > 1
+    if many and (request_id or options.plot or options.chart):
+        raise ValueError("--request-id, --plot and --chart require a single ticker")
+    check_options(options, many=many)
+    check_limit(limit)
+    if refresh and limit is not None:
+        raise ValueError("--refresh can't be combined with --limit; set --until to the end of the range to refresh")
+    seconds, span = read_range(period, since, until or "now")
+    run_id = new_request_id()[:12] if many else request_id or new_request_id()
+    out, plot = (path and (path if path == STDOUT else path.absolute()) for path in (options.out, options.plot))
+    options = replace(options, out=out, plot=plot)
+    return Run(run_id, relay_address(relay), many, tickers, seconds, span, limit, client_id, options, refresh)
+
+
+def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], str]:
+    if not words or (file is None and len(words) < 2):
+        raise ValueError("TICKER and PERIOD are required, for example BTC/USDT.BINANCE 1h; or --file and PERIOD")
+    *given, period = words
+    if file is None:
+        return tuple(dict.fromkeys(given)), period
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--file {file} can't be read: {error}") from None
+    tickers = tuple(dict.fromkeys((*given, *parse_tickers(text))))
+    if not tickers:
+        raise ValueError(f"--file {file} contains no tickers; write one per line, for example BTC/USDT.BINANCE")
+    return tickers, period
+
+
+def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool = False, parallel: int = 16) -> int:
+    """Carry out a run. Return 0 if every request is OK, 130 after Ctrl-C; raise if it can't be completed.
+
+    The run is recorded before anything is submitted, and deleted when nothing of it is left to do.
+    """
+    from dexorder.cli.history.many import ManyFollower  # deferred: it imports this module
+
+    follower: OneFollower | ManyFollower
+    if new.many:
+        follower = ManyFollower(new, timeout, quiet=quiet, parallel=parallel)
+    else:
+        follower = OneFollower(new, timeout, quiet=quiet)
+    err = output.stderr()
+    resume = _record(new, store)
+    tracing.configure("cli")
+    try:
+        code = asyncio.run(follower.follow())
+    except KeyboardInterrupt:
+        err.print(f"\n{follower.stop_message()}{resume}")
+        return 130
+    except (RequestRefused, HistoryError):
+        store.forget(new)
+        raise
+    except BrokenPipeError:
+        raise  # the reader of stdout has closed it
+    except (DexorderError, OSError) as error:
+        err.print(f"{follower.stop_message()}{resume}")
+        raise error if isinstance(error, DexorderError) else DexorderError(f"can't write: {error}") from None
+    finally:
+        tracing.shutdown()
+    store.forget(new)
+    return code
+
+
+def _record(new: Run, store: RunStore) -> str:
+    """Record the run. Return how to continue it, as the end of a sentence."""
+    try:
+        store.save(new)
+    except OSError as error:
+        if store.file is not None:
+            raise DexorderError(f"--state {store.file} can't be written: {error}") from None
+        output.stderr().print(f"the run can't be recorded, so --resume is not possible: {error}")
+        return ""
+    return f"; continue with: {store.resume_command(new)}"
+
+
+class OneFollower:
+    """Run of one ticker: one request."""
+
+    def __init__(self, run: Run, timeout: float | None, *, quiet: bool) -> None:
+        self._run = run
+        self._request = run.request(0)
+        self._timeout = timeout
+        self._quiet = quiet
+        self._accepted = False
+        self._err = output.stderr()
+
+    async def follow(self) -> int:
+        """Return 0, or 1 for a request that did not end OK, whose record ``--json`` prints all the same."""
+        on_note = progress.ignore if self._quiet else without_repeats(self._err.print)
+        async with AsyncClient(self._run.relay, on_note=on_note) as client:
+            return await self._follow(client, on_note)
+
+    async def _follow(self, client: AsyncClient, on_note: Callable[[str], None]) -> int:
+        with history_span(self._request):
+            with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
+                ended = await client.fetch(
+                    self._request, on_progress=on_progress, on_accepted=self._note_accepted, timeout=self._timeout
+                )
+            record, options = ended.record, self._run.output
+            failed = record.status is not RequestStatus.OK
+            if not failed or (options.partial and record.row_count):
+                on_note("reading from Iceberg")
+                batches = client.read_batches(ended, partial=options.partial)
+                with read_span():
+                    await print_rows(options, batches, result_json(ended), _summary(ended))
+            elif options.as_json:
+                output.print_json({**result_json(ended), "rows": None})
+            if record.provisional:
+                on_note(provisional_text(record))
+        if failed:
+            output.print_failure(history_error(record))
+        return int(failed)
+
+    def _note_accepted(self) -> None:
+        self._accepted = True
+
+    def stop_message(self) -> str:
+        """Return whether the relay has accepted the request."""
+        name = self._request.request_id
+        if not self._accepted:
+            return f"stopped before the relay answered; `dexorder requests show {name}` shows if it was accepted"
+        return f"request {name} continues; look it up with: dexorder requests show {name}"
+
+
+def _summary(ended: Ended) -> str:
+    notification, record = ended.notification, ended.record
+    return (
+        f"{notification.topic} {notification.outcome.status}: {notification.outcome.row_count:,} rows in "
+        f"{notification.table}, {record.empty_periods:,} periods verified empty, snapshot {record.snapshot_id}"
+    )
+
+
+_RESULT: dict[str, Callable[[Ended], Any]] = {
+    "request_id": lambda ended: ended.record.request_id,
+    "ticker": lambda ended: ended.record.ticker,
+    "period_seconds": lambda ended: ended.record.period_seconds,
+    "status": lambda ended: str(ended.notification.outcome.status),
+    "error_message": lambda ended: ended.record.error_message or None,
+    "row_count": lambda ended: ended.record.row_count,
+    "empty_periods": lambda ended: ended.record.empty_periods,
+    "missing": lambda ended: [range_json(span) for span in ended.record.missing],
+    "provisional": lambda ended: [range_json(span) for span in ended.record.provisional],
+    "snapshot_id": lambda ended: id_json(ended.record.snapshot_id),
+    "table": lambda ended: ended.notification.table,
+    "topic": lambda ended: ended.notification.topic,
+}
+
+
+def result_json(ended: Ended | None) -> dict[str, Any]:
+    """Return the JSON fields of a request that has ended, without its rows; all of them null for None."""
+    return {name: value(ended) if ended else None for name, value in _RESULT.items()}

@@ -1,0 +1,186 @@
+"""Runs of ``dexorder history`` with many tickers: each is a request of its own, and none stops the others."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from dexorder import errors
+from dexorder.cli.history.command import result_json
+from dexorder.cli.history.runs import STDOUT, Run
+from dexorder.cli.rows.sinks import FileRows, file_rows
+from dexorder.cli.terminal import output, progress
+from dexorder.client.async_client import AsyncClient, without_repeats
+from dexorder.client.ended import Ended
+from dexorder.client.many import SharedQuota
+from dexorder.client.traces import history_span, read_span
+from dexorder_common.model.history import HistoryRequest, RequestStatus
+
+
+class FileIncomplete(errors.DexorderError):
+    """The common file has some rows of a ticker, but not all."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of one ticker."""
+
+    ticker: str
+    request_id: str
+    status: str
+    """Status of the request, or REFUSED, FAILED (accepted, but not followed to its end) or UNREAD (ended, but its rows
+    could not be read or written)."""
+    ended: Ended | None = None
+    error: str = ""
+    """A sentence; empty for OK."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in the table."""
+        return self.ended.record.row_count if self.ended else 0
+
+    def line(self) -> str:
+        """Return the result as a line of a log."""
+        return f"{self.ticker} {self.status}: {self.error or f'{self.rows:,} rows'}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields of a single ticker's JSON without its rows; null for unknown values."""
+        own = {"request_id": self.request_id, "ticker": self.ticker, "status": self.status}
+        return result_json(self.ended) | own | {"error_message": self.error or None}
+
+
+class ManyFollower:
+    """Run of many tickers."""
+
+    def __init__(self, run: Run, timeout: float | None, *, quiet: bool, parallel: int) -> None:
+        self._run = run
+        self._timeout = timeout
+        self._quiet = quiet
+        self._parallel = parallel
+        self._err = output.stderr()
+        self._on_note = progress.ignore if quiet else without_repeats(self._err.print)
+        self._results: dict[int, Result] = {}
+        self._accepted: set[int] = set()
+        self._quota = SharedQuota(self._on_note)
+        self._common: FileRows | None = None
+        self._common_lock = asyncio.Lock()
+
+    async def follow(self) -> int:
+        """Process all tickers. Return 0 if every one is OK and its rows are written, else 1."""
+        run = self._run
+        if run.output.out is not None and run.common_file is None:
+            run.output.out.mkdir(exist_ok=True)
+        plain = run.output.as_json and sys.stdout.isatty()  # lines on stdout would break up the bars
+        try:
+            with ExitStack() as stack:
+                if run.common_file is not None:
+                    self._common = stack.enter_context(file_rows(run.output))
+                shown = stack.enter_context(
+                    progress.show_many(len(run.tickers), self._err, quiet=self._quiet, plain=plain)
+                )
+                async with AsyncClient(run.relay, on_note=self._on_note) as client:
+                    await self._process_all(client, shown)
+        finally:
+            if self._results and not run.output.as_json:
+                self._print_summary()
+        if run.output.out not in (None, STDOUT):
+            self._err.print(f"rows: {run.output.out}")
+        return 0 if all(result.status == RequestStatus.OK for result in self._results.values()) else 1
+
+    def stop_message(self) -> str:
+        """Return the number of requests in each state."""
+        total, done, running = len(self._run.tickers), len(self._results), len(self._accepted - self._results.keys())
+        left = total - done - running
+        return f"{done} of {total} tickers are done, {running} continue at the relay, {left} are not submitted"
+
+    async def _process_all(self, client: AsyncClient, shown: progress.ManyProgress) -> None:
+        indices = iter(range(len(self._run.tickers)))
+        try:
+            async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
+                for _ in range(min(self._parallel, len(self._run.tickers))):
+                    group.create_task(self._worker(client, shown, indices))
+        except TimeoutError:
+            raise errors.WaitEnded(f"not all tickers were done within {self._timeout:g} s") from None
+        except BaseExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
+
+    async def _worker(self, client: AsyncClient, shown: progress.ManyProgress, indices: Iterator[int]) -> None:
+        for index in indices:
+            result = await self._process(client, shown, index)
+            self._results[index] = result
+            self._quota.ended()
+            ok = result.status == RequestStatus.OK
+            shown.ended(result.request_id, result.line(), ok=ok, rows=result.rows)
+            if self._run.output.as_json:
+                output.print_json_line(result.as_json())
+
+    async def _process(self, client: AsyncClient, shown: progress.ManyProgress, index: int) -> Result:
+        ticker = self._run.tickers[index]
+        try:
+            request = self._run.request(index)
+        except errors.RequestRefused as error:
+            return Result(ticker, self._run.request_id(index), "REFUSED", error=str(error))
+        with history_span(request):
+            return await self._fetch(client, shown, index, request)
+
+    async def _fetch(
+        self, client: AsyncClient, shown: progress.ManyProgress, index: int, request: HistoryRequest
+    ) -> Result:
+        ticker, request_id = request.ticker, request.request_id
+        try:
+            on_progress = shown.started(request)
+            await self._quota.submit(client, request)
+        except (errors.RequestRefused, errors.NotAllowed) as error:
+            return Result(ticker, request_id, "REFUSED", error=str(error))
+        self._accepted.add(index)
+        try:
+            ended = await client.wait(request_id, on_progress=on_progress)
+        except errors.RelayUnreachable:
+            raise  # the other tickers would fail as well
+        except errors.DexorderError as error:
+            return Result(ticker, request_id, "FAILED", error=str(error))
+        record = ended.record
+        reason = "" if record.status is RequestStatus.OK else record.reason()
+        if reason and not (self._run.output.partial and record.row_count):
+            return Result(ticker, request_id, str(record.status), ended, reason)
+        try:
+            with read_span():
+                await self._write_rows(client, ended, index)
+        except (FileIncomplete, errors.RelayUnreachable):
+            raise
+        except (errors.DexorderError, OSError) as error:
+            return Result(ticker, request_id, "UNREAD", ended, str(error))
+        return Result(ticker, request_id, str(record.status), ended, reason)
+
+    async def _write_rows(self, client: AsyncClient, ended: Ended, index: int) -> None:
+        """Write the rows to the file of the ticker or to the common file, if requested."""
+        batches = client.read_batches(ended, partial=self._run.output.partial)
+        if (file := self._run.own_file(index)) is not None:
+            with file_rows(self._run.output, file) as rows:
+                async for batch in batches:
+                    await asyncio.to_thread(rows.write, batch)
+        if self._common is not None:
+            first = await anext(batches)  # the number of rows is verified; a later failure leaves the file incomplete
+            async with self._common_lock:
+                try:
+                    await asyncio.to_thread(self._common.write, first)
+                    async for batch in batches:
+                        await asyncio.to_thread(self._common.write, batch)
+                except (errors.DexorderError, OSError) as error:
+                    raise FileIncomplete(f"{self._run.common_file} can't be completed: {error}") from None
+
+    def _print_summary(self) -> None:
+        results = [self._results[index] for index in sorted(self._results)]
+        cells = [
+            (r.ticker, r.status, f"{r.rows:,}", f"{r.ended.record.empty_periods:,}" if r.ended else "-", r.error)
+            for r in results
+        ]
+        out = self._err if self._run.output.out == STDOUT else output.stdout()
+        out.print(output.plain_table(("ticker", "status", "rows", "empty", "missing or error"), cells))
+        counts = ", ".join(f"{count} {status}" for status, count in Counter(r.status for r in results).most_common())
+        out.print(f"{counts}; {sum(r.rows for r in results):,} rows")

@@ -1,0 +1,209 @@
+"""Commands that print the relay's knowledge: ``requests``, ``markets``, ``coverage``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dexorder.cli.terminal import output
+from dexorder.cli.terminal.progress import phase
+from dexorder.cli.terminal.unknown import refuse_unknown
+from dexorder.client.async_client import AsyncClient
+from dexorder.client.blocking import Client
+from dexorder.client.request import TRADES, read_part
+from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
+from dexorder_common.model.history import RequestRecord, RequestState
+from dexorder_common.model.periods import PERIODS, TRADES_PERIOD, total_periods
+from dexorder_common.model.proof import describe_evidence
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso
+
+_MAX_MISSING_LINES = 20
+_KINDS = {
+    CoverageKind.ROWS: "rows",
+    CoverageKind.EMPTY: "verified empty",
+    CoverageKind.PROVISIONAL: "provisionally empty",
+    CoverageKind.MISSING: "not covered",
+}
+
+
+def list_requests(client_id: str, state: RequestState | None, limit: int, as_json: bool, relay: str | None) -> None:
+    """Print the newest requests, newest first."""
+    with Client(relay) as client:
+        found = client.list_requests(client_id, state=state, limit=limit)
+    if as_json:
+        output.print_json([record.as_json() for record in found])
+        return
+    columns = ("request", "client", "ticker", "period", "since", "until", "state", "rows")
+    output.stdout().print(output.plain_table(columns, map(_request_cells, found)))
+
+
+def show_request(request_id: str, as_json: bool, relay: str | None) -> None:
+    """Print the record of a request."""
+    with Client(relay) as client:
+        _print_record(client.get_request(request_id), as_json)
+
+
+def cancel_request(request_id: str, as_json: bool, relay: str | None) -> None:
+    """Cancel a request and print its record."""
+    with Client(relay) as client:
+        _print_record(client.cancel(request_id), as_json)
+
+
+def _print_record(record: RequestRecord, as_json: bool) -> None:
+    if as_json:
+        output.print_json(record.as_json())
+        return
+    output.stdout().print(output.fields_table(_record_lines(record)))
+
+
+def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
+    now, missing = record.progress, record.missing
+    limit = "" if record.limit is None else f", the first {record.limit:,}"
+    lines = [
+        ("request", record.request_id),
+        ("client", record.client_id or "-"),
+        ("requested", f"{record.ticker} {_period(record)} {record.span}{limit}"),
+        ("state", str(record.status or record.state)),
+        ("error", record.error_message or "-"),
+        ("progress", f"{now.settled_periods:,} of {now.expected_periods:,} candles settled, {phase(now)}"),
+        ("rows", f"{record.row_count:,}, {record.empty_periods:,} periods verified empty"),
+        ("snapshot", str(record.snapshot_id or "-")),
+        ("answered until", iso(record.answered_end_ns) if record.answered_end_ns else "-"),
+        ("submitted", iso(record.submitted_ns)),
+        ("completed", iso(record.completed_ns) if record.completed_ns else "-"),
+        ("announced on", record.topic),
+        ("fetched again", "yes, although covered" if record.request.again else "-"),
+        ("provisional", provisional_text(record) or "-"),
+        ("candles that turned up", _where(record.revised) or "-"),
+        ("missing", f"{len(missing):,} ranges" if missing else "-"),
+    ]
+    lines += [("", str(span)) for span in missing[:_MAX_MISSING_LINES]]
+    if len(missing) > _MAX_MISSING_LINES:
+        lines.append(("", f"{len(missing) - _MAX_MISSING_LINES:,} more; --json prints all"))
+    return lines
+
+
+def provisional_text(record: RequestRecord) -> str:
+    """Return how much of the answer is provisionally empty, and where; empty if nothing is."""
+    ranges = record.provisional
+    if not ranges:
+        return ""
+    # where there are many, they are joined, with rows between them
+    periods = min(total_periods(ranges, record.period_seconds), record.empty_periods)
+    return (
+        f"{periods:,} of the empty periods are provisional, {_where(ranges)}: candles may still turn up; they are "
+        f"queried again for a day, and announced on REVISED:{record.ticker}"
+    )
+
+
+def _where(ranges: Sequence[TimeRange]) -> str:
+    if len(ranges) < 2:
+        return "".join(map(str, ranges))
+    return f"{len(ranges):,} ranges from {ranges[0]} on"
+
+
+def _request_cells(record: RequestRecord) -> tuple[str, ...]:
+    now = record.progress
+    waiting = ", waiting" if now.waiting else ""
+    state = str(record.status or f"{record.state} {now.settled_periods:,}/{now.expected_periods:,}{waiting}")
+    return (
+        record.request_id,
+        record.client_id,
+        record.ticker,
+        _period(record),
+        iso(record.span.start_ns),
+        iso(record.span.end_ns),
+        state,
+        f"{record.row_count:,}",
+    )
+
+
+def _period(record: RequestRecord) -> str:
+    return PERIODS.get(record.period_seconds, str(record.period_seconds))
+
+
+def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:
+    """Print the instruments whose ticker contains ``text`` in any case."""
+    with Client(relay) as client:
+        found = client.markets(venue)
+    listed = [each for each in found.markets if text.lower() in each.ticker.lower()]
+    if as_json:
+        values = [each._asdict() for each in listed]
+        candles = found.candles._asdict() if found.candles else None
+        told = {"venue": found.venue, "fetched_at": iso(found.fetched_ns), "candles": candles, "markets": values}
+        output.print_json(told)
+        return
+    out = output.stdout()
+    if names_only:
+        for each in listed:
+            out.print(each.ticker)
+        return
+    cells = [(each.ticker, "yes" if each.active else "no", each.type, each.base, each.quote) for each in listed]
+    out.print(output.plain_table(("ticker", "active", "type", "base", "quote"), cells))
+    err = output.stderr()
+    if found.candles:
+        periods = " ".join(PERIODS[each] for each in found.candles.period_seconds)
+        err.print(f"{found.venue}: {found.candles}; candles of {periods}")
+    err.print(f"{len(listed):,} of {len(found.markets):,} markets, fetched {iso(found.fetched_ns)}")
+
+
+def coverage(
+    ticker: str, period: str, since: str | None, until: str | None, detail: bool, as_json: bool, relay: str | None
+) -> None:
+    """Print the covered ranges of a series and the holes between them; with ``detail`` also the pages behind them."""
+    _, since_ns, until_ns = read_part(period, since, until, trades=True)
+    found = asyncio.run(find_coverage(ticker, period, since_ns, until_ns, detail=detail, relay=relay))
+    whole = found.whole(since_ns, until_ns)
+    if as_json:
+        for value in (*(each.as_json(found.period_seconds) for each in whole), *(p.as_json() for p in found.pages)):
+            output.print_json_line(value)
+        return
+    out, name = output.stdout(), f"{found.ticker} {PERIODS.get(found.period_seconds, TRADES)}"
+    if not whole:
+        out.print(f"{name}: nothing is covered")
+        return
+    if found.period_seconds == TRADES_PERIOD:
+        complete = {CoverageKind.ROWS: "complete"}
+        rows = ((iso(e.span.start_ns), iso(e.span.end_ns), complete.get(e.kind, _KINDS[e.kind])) for e in whole)
+        out.print(output.plain_table(("since", "until", "trades"), rows))
+        return
+    cells = ((*output.range_cells(each.span, found.period_seconds), _KINDS[each.kind]) for each in whole)
+    out.print(output.plain_table(("since", "until", "periods", "kind"), cells))
+    if found.pages:
+        columns = ("since", "until", "rows", "empty ranges", "evidence", "fetched", "committed", "retracted")
+        out.print(output.plain_table(columns, map(_page_cells, found.pages)))
+    out.print(f"{name}: {shares(found, whole)}")
+
+
+async def find_coverage(
+    ticker: str, period: str | int, since_ns: int | None, until_ns: int | None, *, detail: bool, relay: str | None
+) -> Coverage:
+    """Return the coverage of a part of a series; RequestRefused for a ticker of which nothing is known at all."""
+    async with AsyncClient(relay) as client:
+        found = await client.coverage(ticker, period, since_ns, until_ns, detail=detail)
+        if not found.known:
+            await refuse_unknown(client, ticker, period)
+    return found
+
+
+def shares(found: Coverage, whole: list[CoverageRange]) -> str:
+    """Return the number of periods of each kind, as text."""
+    counts = found.periods(whole)
+    total = sum(counts.values())
+    shown = (kind for kind in CoverageKind if counts[kind] or kind is not CoverageKind.PROVISIONAL)
+    parts = (f"{counts[kind]:,} {_KINDS[kind]} ({counts[kind] / total:.1%})" for kind in shown)
+    return f"{total:,} periods: {', '.join(parts)}"
+
+
+def _page_cells(page: CoveragePage) -> tuple[str, ...]:
+    return (
+        iso(page.span.start_ns),
+        iso(page.span.end_ns),
+        f"{page.rows:,}",
+        f"{len(page.empty):,}",
+        describe_evidence(page.evidence, page.empty),
+        iso(page.fetched_ns),
+        iso(page.committed_ns),
+        ", ".join(map(str, page.retracted)) or "-",
+    )

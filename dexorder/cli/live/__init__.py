@@ -1,0 +1,1 @@
+"""Commands for live data: ``realtime``, ``watch``, ``tickers``, ``trigger``."""

@@ -1,0 +1,105 @@
+"""Commands ``dexorder realtime``: list, start and stop subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from dexorder.cli.terminal import output
+from dexorder.cli.terminal.unknown import refuse_misspelt, refuse_unlisted
+from dexorder.client.async_client import AsyncClient
+from dexorder.client.blocking import Client
+from dexorder.client.live import iso_or_none, series_name
+from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
+from dexorder_common.model.times import iso
+
+
+def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | None) -> None:
+    """Print the subscriptions and the jobs that serve them."""
+    with Client(relay) as client:
+        found = client.list_realtime(client_id, ticker=ticker)
+    if ticker and not (found.subscriptions or found.jobs):
+        refuse_misspelt(relay, ticker)
+    if as_json:
+        output.print_json(found.as_json())
+        return
+    out = output.stdout()
+    columns = ("subscription", "client", "ticker", "asks for", "since", "started")
+    out.print(output.plain_table(columns, map(_subscription_cells, found.subscriptions)))
+    job_columns = ("ticker", "state", "ingestor", "series", "settled until", "count", "lag", "restarts", "last error")
+    out.print(output.plain_table(job_columns, (cells for job in found.jobs for cells in _job_cells(job))))
+
+
+def start(
+    ticker: str,
+    periods: Sequence[str],
+    *,
+    trades: bool,
+    since: str | None,
+    subscription_id: str | None,
+    client_id: str,
+    as_json: bool,
+    relay: str | None,
+) -> None:
+    """Start a subscription and print its id."""
+
+    async def start() -> str:
+        async with AsyncClient(relay) as client:
+            await refuse_unlisted(client, ticker)
+            return await client.start_realtime(
+                ticker, periods, trades=trades, since=since, subscription_id=subscription_id, client_id=client_id
+            )
+
+    name = asyncio.run(start())
+    if as_json:
+        output.print_json({"subscription_id": name})
+        return
+    output.stdout().print(name)
+    output.stderr().print(f"it runs until `dexorder realtime stop {name}`; `dexorder watch {ticker}` shows it")
+
+
+def stop(subscription_ids: Sequence[str], relay: str | None) -> None:
+    """Stop subscriptions."""
+    with Client(relay) as client:
+        for each in subscription_ids:
+            client.stop_realtime(each)
+            output.stderr().print(f"{each} is stopped")
+
+
+def asked(subscription: Subscription) -> str:
+    """Return what a subscription asks for."""
+    return ", ".join(series_name(each) for each in subscription.params.series)
+
+
+def _subscription_cells(each: StartedSubscription) -> tuple[str, ...]:
+    subscription = each.subscription
+    since = iso(subscription.since_ns) if subscription.since_ns is not None else "its start"
+    return (
+        subscription.subscription_id,
+        subscription.client_id or "-",
+        subscription.ticker,
+        asked(subscription),
+        since,
+        iso(each.started_ns),
+    )
+
+
+def _job_cells(job: RealtimeJobRecord) -> list[tuple[str, ...]]:
+    """Return a row for each series of a job; one row if it has none."""
+    state = job.state.name.lower()
+    if job.state is RealtimeState.WAITING and job.next_attempt_ns:
+        state = f"waiting until {iso(job.next_attempt_ns)}"
+    head = (job.ticker, state, job.ingestor or "-")
+    tail = (f"{job.restarts:,}", job.error or "-")
+    rows: list[tuple[str, ...]] = [
+        (
+            *head,
+            series_name(each.period_seconds),
+            iso_or_none(each.settled_ns) or "-",
+            f"{each.count:,}",
+            f"{each.lag_ns / 1e6:,.0f} ms" if each.reported_ns else "-",
+            *tail,
+        )
+        for each in job.series
+    ]
+    return rows or [(*head, "-", "-", "-", "-", *tail)]

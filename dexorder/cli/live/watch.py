@@ -1,0 +1,122 @@
+"""``dexorder watch``: the live trades and candles of one market."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+
+from rich.live import Live
+
+from dexorder.cli.live.watch_view import WatchView
+from dexorder.cli.terminal import output
+from dexorder.cli.terminal.unknown import refuse_unlisted
+from dexorder.client.async_client import AsyncClient
+from dexorder.client.live import LiveCandle, LiveUpdate
+from dexorder.client.realtime import read_periods
+from dexorder.client.request import check_ticker
+from dexorder.errors import DexorderError
+from dexorder_common.model.times import SECOND_NS, from_datetime
+
+REFRESHES_PER_SECOND = 8
+CLIENT_ID = "dexorder-watch"
+_STORED = 120
+
+
+def watch(
+    ticker: str, periods: Sequence[str], *, count: int | None, as_json: bool, start: bool, relay: str | None
+) -> None:
+    """Show a market until Ctrl-C, or until ``count`` trades and closed candles were printed as JSON."""
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_watch(ticker, periods, count=count, as_json=as_json, start=start, relay=relay))
+
+
+async def _watch(
+    ticker: str, periods: Sequence[str], *, count: int | None, as_json: bool, start: bool, relay: str | None
+) -> None:
+    check_ticker(ticker)
+    seconds = read_periods(periods)
+    on_note = output.stderr().print
+    async with AsyncClient(relay, on_note=on_note) as client:
+        await refuse_unlisted(client, ticker)
+        updates = client.live(ticker, seconds, running=not as_json, keep_all=as_json)
+        async with _subscribed(client, ticker, seconds, start=start), aclosing(updates):
+            if as_json:
+                await _print_lines(updates, count)
+            else:
+                await _draw(client, ticker, seconds, updates)
+
+
+@asynccontextmanager
+async def _subscribed(client: AsyncClient, ticker: str, periods: list[int], *, start: bool) -> AsyncIterator[None]:
+    """Keep a subscription of its own while the block runs, so that the market has live data."""
+    if not start:
+        yield
+        return
+    name = await client.start_realtime(ticker, periods, client_id=CLIENT_ID)
+    try:
+        yield
+    finally:
+        await client.stop_realtime(name)
+
+
+async def _print_lines(updates: AsyncIterator[LiveUpdate], count: int | None) -> None:
+    printed = 0
+    async for update in updates:
+        for value in update.as_json():
+            output.print_json_line(value)
+            printed += value["kind"] in ("trade", "candle")
+            if printed == count:
+                return
+
+
+async def _draw(client: AsyncClient, ticker: str, periods: list[int], updates: AsyncIterator[LiveUpdate]) -> None:
+    view = WatchView(ticker, periods)
+    console = output.stdout()
+    for period in periods:
+        view.add_stored(await stored_candles(client, ticker, period))
+    with Live(console=console, refresh_per_second=REFRESHES_PER_SECOND, screen=console.is_terminal) as live:
+
+        def refresh() -> None:
+            live.update(view.render(console.width, console.height, now_ns=time.time_ns()))
+
+        async def tick() -> None:
+            while True:  # the time since the last trade changes by itself
+                refresh()
+                await asyncio.sleep(1 / REFRESHES_PER_SECOND)
+
+        ticking = asyncio.create_task(tick())
+        try:
+            async for update in updates:
+                view.add(update, now_ns=time.time_ns())
+        finally:
+            ticking.cancel()
+            refresh()
+
+
+async def stored_candles(client: AsyncClient, ticker: str, period: int) -> list[LiveCandle]:
+    """Return the newest candles of the table; none if it can't be read from here, as the view works without them."""
+    since_ns = time.time_ns() - _STORED * period * SECOND_NS
+    try:
+        rows = await client.read_stored(ticker, period, max(0, since_ns))
+    except DexorderError:
+        return []
+    return [
+        LiveCandle(
+            ticker,
+            period,
+            from_datetime(row["open_time"]),
+            row["open"],
+            row["high"],
+            row["low"],
+            row["close"],
+            row["volume"],
+            row["quote_volume"],
+            row["trades"],
+            closed=True,
+            amends=False,
+            received_ns=0,
+        )
+        for row in rows.to_pylist()
+    ]

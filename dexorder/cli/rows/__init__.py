@@ -1,0 +1,1 @@
+"""Rows as the command prints and writes them."""

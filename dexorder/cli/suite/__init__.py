@@ -1,0 +1,1 @@
+"""Commands for the suite: ``up``, ``serve``, ``status``, ``doctor``, ``backup``, ``maintain``."""

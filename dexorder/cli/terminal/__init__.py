@@ -1,0 +1,1 @@
+"""Output of the command: text, JSON, progress; and refusal of misspelt tickers."""

@@ -1,0 +1,133 @@
+"""Printing: results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC
+from typing import IO, TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from dexorder_common.model.periods import count_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import iso
+
+if TYPE_CHECKING:
+    from dexorder.cli.rows.sinks import Ends
+
+_SHOWN = ("open_time", "open", "high", "low", "close", "volume")
+
+
+class SafeConsole(Console):
+    """Console that prints other people's text as it is: markup is text, and control characters are escapes.
+
+    Ids and the texts of exchanges must not move the cursor, change a colour or hide a part of a line. Rich renders
+    every line, cell and bar with ``render``, so that no text passes by it.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render with `escaped` text; what Rich itself sends to the terminal is not text."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else escaped(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
+def stdout() -> Console:
+    """Return the console for results; created at each use, as stdout may have been redirected."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """Return the console for progress and explanations."""
+    return _console(sys.stderr)
+
+
+def _console(stream: IO[str]) -> Console:
+    return SafeConsole(file=stream, highlight=False, soft_wrap=True, markup=False, emoji=False, width=_width(stream))
+
+
+def escaped(text: str) -> str:
+    """Return text with escapes for control characters, except for ends of lines and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def print_failure(error: Exception | str) -> None:
+    """Print why the command failed, as one line on stderr."""
+    stderr().print(f"dexorder: {error}")
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value, indented."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_json_line(value: Any) -> None:
+    """Print one JSON value in one line."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def rows_table(ends: Ends) -> Table:
+    """Return a table of the kept rows, with the number of rows between them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in _SHOWN:
+        table.add_column(name, justify="left" if name == "open_time" else "right", no_wrap=True)
+    head, tail = ends.head, ends.tail
+    assert head is not None and tail is not None  # every result has at least one batch
+    for row in head.select(_SHOWN).to_pylist():
+        table.add_row(*map(_text, row.values()))
+    if between := ends.count - head.num_rows - tail.num_rows:
+        table.add_row(f"... {between:,} more")
+    for row in tail.select(_SHOWN).to_pylist():
+        table.add_row(*map(_text, row.values()))
+    return table
+
+
+def safe(cell: str | Text) -> Text:
+    """Return text of a cell, whose width Rich measures before the console escapes it."""
+    return cell if isinstance(cell, Text) else Text(escaped(cell))
+
+
+def plain_table(columns: Iterable[str], rows: Iterable[Iterable[str | Text]]) -> Table:
+    """Return a table of text."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(safe, row))
+    return table
+
+
+def fields_table(lines: Iterable[tuple[str, str | Text]]) -> Table:
+    """Return a table of the names and values of one record."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in lines:
+        table.add_row(*map(safe, line))
+    return table
+
+
+def range_cells(span: TimeRange, period_seconds: int) -> tuple[str, str, str]:
+    """Return a range as cells: its start, its end and the number of its periods."""
+    return iso(span.start_ns), iso(span.end_ns), f"{count_periods(span, period_seconds):,}"
+
+
+def _width(stream: IO[str]) -> int | None:
+    """Return the width for a file or a pipe, so that tables are not folded; None for a terminal."""
+    return None if stream.isatty() else 200
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "astimezone"):
+        return str(value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
+    return f"{value:,.8g}" if isinstance(value, float) else str(value)

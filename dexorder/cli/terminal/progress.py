@@ -1,0 +1,170 @@
+"""Progress of requests on stderr: bars on a terminal, otherwise a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich import progress as rich_progress
+from rich.console import Console
+from rich.progress import BarColumn, Task, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from dexorder.cli.terminal.output import safe
+from dexorder.client.async_client import OnProgress
+from dexorder_common.model.history import HistoryRequest, Progress, RequestState
+from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.times import SECOND_NS
+
+Write = Callable[[str], None]
+
+
+def ignore(_: object) -> None:
+    """Do nothing."""
+
+
+def phase(now: Progress) -> str:
+    """Return the current phase of a request as text."""
+    if now.state is RequestState.FINISHED:
+        return "finished"
+    if now.waiting:
+        return f"waiting: {now.waiting}"
+    if now.expected_periods and now.settled_periods >= now.expected_periods:
+        return "writing to Iceberg"
+    if now.state is RequestState.QUEUED:
+        return "queued"
+    pages = f"{now.settled_pages:,} of {now.expected_pages:,} pages, {now.running_jobs} of {now.jobs} jobs running"
+    return f"{pages}; {now.delay}" if now.delay else pages
+
+
+@contextmanager
+def show_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Iterator[OnProgress]:
+    """Show the progress of a request while the block runs."""
+    name = f"{request.ticker} {PERIODS[request.period_seconds]}"
+    if quiet:
+        yield ignore
+    elif not console.is_terminal:
+        yield TenPercentLines(console.print, name)
+    else:
+        with bars_on(console) as bars:
+            task = bars.add_task(name, total=request.max_candles, unit="candles", note="submitting")
+            yield lambda now: _update(bars, task, now, request)
+
+
+class TenPercentLines:
+    """Progress as one line every 10 %, so that logs stay short."""
+
+    def __init__(self, write: Write, name: str) -> None:
+        self._write = write
+        self._name = name
+        self._tenth = -1
+        self._waiting: object = ("", "", 0)
+
+    def __call__(self, now: Progress) -> None:
+        """Print a line if something changed."""
+        tenth = now.settled_periods * 10 // now.expected_periods if now.expected_periods else 0
+        delay = (now.delay.reason, now.delay.banned_until_ns // SECOND_NS) if now.delay else ("", 0)
+        waiting = (now.waiting, *delay)
+        if tenth > self._tenth or now.state is RequestState.FINISHED or waiting != self._waiting:
+            self._tenth = 11 if now.state is RequestState.FINISHED else tenth
+            self._waiting = waiting
+            self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} candles, {phase(now)}")
+
+
+class ManyProgress(Protocol):
+    """Progress of many requests."""
+
+    def started(self, request: HistoryRequest) -> OnProgress:
+        """Show a new request. Return the callback for its progress."""
+
+    def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
+        """Show that a request has ended; ``line`` has its result."""
+
+
+@contextmanager
+def show_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iterator[ManyProgress]:
+    """Show the progress of ``count`` requests while the block runs; ``plain`` prints lines even on a terminal."""
+    if quiet:
+        yield _ResultLines(count, ignore)
+    elif plain or not console.is_terminal:
+        yield _ResultLines(count, console.print)
+    else:
+        with bars_on(console) as bars:
+            yield _Bars(count, bars, limit=max(console.height - 4, 1))
+
+
+class _ResultLines:
+    """Progress as one line for each request that has ended."""
+
+    def __init__(self, count: int, write: Write) -> None:
+        self._count = count
+        self._write = write
+        self._done = 0
+
+    def started(self, request: HistoryRequest) -> OnProgress:
+        return ignore
+
+    def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
+        self._done += 1
+        self._write(f"[{self._done}/{self._count}] {line}")
+
+
+class _Bars:
+    """Progress as one bar for all requests and one for each running request that fits; failures are printed above."""
+
+    def __init__(self, count: int, bars: rich_progress.Progress, limit: int) -> None:
+        self._bars = bars
+        self._limit = limit
+        self._tasks: dict[str, TaskID] = {}
+        self._rows = 0
+        self._failed = 0
+        self._all = bars.add_task("all tickers", total=count, note="", unit="tickers")
+
+    def started(self, request: HistoryRequest) -> OnProgress:
+        task = self._bars.add_task(
+            request.ticker,
+            total=request.max_candles,
+            unit="candles",
+            note="submitting",
+            visible=len(self._tasks) < self._limit,
+        )
+        self._tasks[request.request_id] = task
+        return lambda now: _update(self._bars, task, now, request)
+
+    def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
+        if (task := self._tasks.pop(request_id, None)) is not None:
+            self._bars.remove_task(task)
+        for each in list(self._tasks.values())[: self._limit]:
+            self._bars.update(each, visible=True)
+        self._rows += rows
+        self._failed += not ok
+        if not ok:
+            self._bars.console.print(line)
+        failed = f", {self._failed} not OK" if self._failed else ""
+        self._bars.update(self._all, advance=1, note=f"{self._rows:,} rows{failed}")
+
+
+class _Plain(TextColumn):
+    """Column of text that is escaped before its width is measured."""
+
+    def render(self, task: Task) -> Text:
+        """Return the text of a task."""
+        return safe(self.text_format.format(task=task))
+
+
+def bars_on(console: Console) -> rich_progress.Progress:
+    """Return progress bars whose tasks have the fields ``unit`` and ``note``."""
+    return rich_progress.Progress(
+        _Plain("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        _Plain("{task.completed:,.0f} of {task.total:,.0f} {task.fields[unit]}, {task.fields[note]}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
+def _update(bars: rich_progress.Progress, task: TaskID, now: Progress, request: HistoryRequest) -> None:
+    total = now.expected_periods or request.max_candles
+    bars.update(task, total=total, completed=now.settled_periods, note=phase(now))

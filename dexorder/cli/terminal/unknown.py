@@ -1,0 +1,63 @@
+"""Refusal of tickers that are not on the exchange: a misspelt one would look like a market without rows or trades."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from difflib import get_close_matches
+
+from dexorder.client.async_client import AsyncClient
+from dexorder.errors import RequestRefused, VenueUnknown
+
+_NEAR = 0.75
+"""Likeness of symbols that are suggested; any two that share a quote currency are alike to 0.6."""
+
+
+async def refuse_unknown(client: AsyncClient, ticker: str, period: str | int) -> None:
+    """Raise RequestRefused if the exchange does not list a market, of which nothing is stored either.
+
+    Raise VenueUnknown if no ingestor has reported the exchange's markets, so that nobody can tell.
+    """
+    if (problem := await _problem(client, ticker)) and not (await client.coverage(ticker, period)).known:
+        raise RequestRefused(f"{problem}, and nothing of it is stored")
+
+
+async def refuse_unlisted(client: AsyncClient, *tickers: str) -> None:
+    """Raise RequestRefused if the exchange does not list one of the markets, as far as its ingestors have reported."""
+    for ticker in tickers:
+        with suppress(VenueUnknown):
+            if problem := await _problem(client, ticker):
+                raise RequestRefused(problem)
+
+
+def refuse_misspelt(relay: str | None, *tickers: str) -> None:
+    """Check markets of which nothing was found, with a client of its own, outside an event loop.
+
+    Raises:
+        RequestRefused: The exchange does not list one of them.
+        VenueUnknown: No ingestor has reported the exchange's markets, so that nobody can tell.
+    """
+
+    async def refuse() -> None:
+        async with AsyncClient(relay) as client:
+            for ticker in tickers:
+                if problem := await _problem(client, ticker):
+                    raise RequestRefused(problem)
+
+    if tickers:
+        asyncio.run(refuse())
+
+
+async def _problem(client: AsyncClient, ticker: str) -> str:
+    """Return why a ticker seems to be misspelt; empty if it is listed."""
+    symbol, _, venue = ticker.rpartition(".")
+    listed = [each.ticker.removesuffix(f".{venue}") for each in (await client.markets(venue)).markets]
+    if symbol in listed:
+        return ""
+    near = get_close_matches(symbol.upper(), listed, n=3, cutoff=_NEAR)
+    meant = (
+        f"did you mean {' or '.join(f'{each}.{venue}' for each in near)}?"
+        if near
+        else f"see `dexorder markets {venue}`"
+    )
+    return f"{ticker!r} is not a market of {venue} ({meant})"

@@ -1,0 +1,1 @@
+"""Commands for users' functions: ``dexorder udf``."""

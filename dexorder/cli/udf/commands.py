@@ -1,0 +1,201 @@
+"""``dexorder udf run`` and ``dexorder udf serve``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dexorder.cli.terminal import output
+from dexorder.errors import DexorderError, RequestRefused
+from dexorder.udf.functions import FUNCTIONS
+from dexorder.udf.tables import PointMaker, Windows, json_row, read_rows
+from dexorder_udf.errors import UdfError
+from dexorder_udf.host import UdfHost
+from dexorder_udf.options import parse_duration, split_assignments
+from dexorder_udf.points import Batch, Point
+from dexorder_udf.session import Edge
+from dexorder_udf.spec import UdfSpec
+
+
+class UdfFailed(DexorderError):
+    """The UDF can't run, or has failed; the message has its own words."""
+
+
+def run(
+    name: str,
+    prog: str,
+    socket: str,
+    grpc: str,
+    options: Sequence[str],
+    source: str,
+    maker: PointMaker,
+    window: str,
+    *,
+    timeout: float,
+    rows: int,
+    as_json: bool,
+) -> None:
+    """Feed a file to a UDF and print its output."""
+    spec = _spec(name, prog, socket, grpc, options, timeout)
+    window_ns = parse_duration(window) if window else 0
+    if window_ns is None or window_ns < 0:
+        raise RequestRefused(f"--window: {window!r} is not a duration such as 90s, 5m or 1h")
+    if source == "-" and sys.stdin.isatty():
+        raise RequestRefused("--input: give a file, or JSON lines on stdin")
+    printer = _JsonPrinter() if as_json else _Table(rows)
+    fed = 0
+    try:
+        host = UdfHost(spec, on_log=output.stderr().print)
+        host.start()
+        try:
+            batches = _windows(host, window_ns)
+            for piece in _pieces(source, maker, batches):
+                fed += sum(len(each.points) if isinstance(each, Batch) else 1 for each in piece)
+                host.process(piece)
+                printer.add(host.checkpoint()[0])
+        finally:
+            last = host.close()
+        printer.add(last)
+    except UdfError as error:
+        raise UdfFailed(str(error)) from None
+    finally:
+        printer.finish()
+    restarted = f", restarted {host.restarts} times" if host.restarts else ""
+    output.stderr().print(f"{fed:,} points in, {printer.count:,} out{restarted}")
+
+
+def serve(name: str, socket: str, grpc: str) -> int:
+    """Serve a shipped function; return the exit code."""
+    from dexorder.udf import servers
+
+    if name not in FUNCTIONS:
+        raise RequestRefused(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}')
+    if socket and grpc:
+        raise RequestRefused("give one of --stdio, --socket and --grpc")
+    if socket:
+        servers.serve_socket(FUNCTIONS[name], socket)
+    elif grpc:
+        servers.serve_grpc(FUNCTIONS[name], grpc)
+    else:
+        return servers.serve_stdio(FUNCTIONS[name])
+    return 0
+
+
+def functions(as_json: bool) -> None:
+    """Print the shipped functions with their options."""
+    rows: list[dict[str, Any]] = [
+        {
+            "function": name,
+            "wants": function.wants.name.lower(),
+            "provides": function.provides.name.lower(),
+            "does": (function.__doc__ or "").partition("\n")[0],
+            "options": {
+                key: {"type": each.value_type.name.lower(), "help": each.help}
+                | ({} if each.required else {"default": each.default})
+                for key, each in function.options().items()
+            },
+        }
+        for name, function in FUNCTIONS.items()
+    ]
+    if as_json:
+        output.print_json(rows)
+        return
+    for row in rows:
+        output.stdout().print(f"{row['function']}: {row['does']}")
+        for key, each in row["options"].items():
+            default = f", default {each['default']}" if "default" in each else ""
+            output.stdout().print(f"    {key} ({each['type']}{default}): {each['help']}")
+
+
+def _spec(name: str, prog: str, socket: str, grpc: str, options: Sequence[str], timeout: float) -> UdfSpec:
+    words = shlex.split(prog)
+    if name:
+        if name not in FUNCTIONS:
+            raise RequestRefused(f'no function "{name}"; the functions: {", ".join(FUNCTIONS)}; for yours use --prog')
+        if prog or socket or grpc:
+            raise RequestRefused("give a function's name or one of --prog, --socket and --grpc")
+        words = [sys.executable, "-m", "dexorder.udf.functions", name]
+    try:
+        return UdfSpec(
+            name or words[-1].rpartition("/")[2] if words else socket or grpc,
+            prog=words[0] if words else None,
+            args=tuple(words[1:]),
+            socket=socket or None,
+            grpc_target=grpc or None,
+            options=split_assignments(options),
+            timeout_seconds=timeout,
+            max_restarts=0,  # who tests a function wants to see its first death
+        )
+    except UdfError as error:
+        raise RequestRefused(f"{error}; give a function's name, --prog, --socket or --grpc") from None
+
+
+def _windows(host: UdfHost, window_ns: int) -> Windows | None:
+    if host.info.wants is Edge.STREAM:
+        if window_ns:
+            raise UdfFailed("--window: the UDF wants points, not batches; leave it out")
+        return None
+    if not window_ns:
+        raise UdfFailed("--window: the UDF wants batches; give their length, for example 1h")
+    return Windows(window_ns)
+
+
+def _pieces(source: str, maker: PointMaker, windows: Windows | None) -> Iterator[Sequence[Point | Batch]]:
+    for found in read_rows(source, sys.stdin):
+        points = [maker.point(row) for row in found]
+        yield points if windows is None else windows.take(points)
+    if windows is not None:
+        yield windows.rest()
+
+
+class _JsonPrinter:
+    """One JSON object for each output."""
+
+    count = 0
+
+    def add(self, outputs: Sequence[Point | Batch]) -> None:
+        self.count += _points(outputs)
+        for each in outputs:
+            output.print_json_line(json_row(each))
+
+    def finish(self) -> None:
+        pass
+
+
+class _Table:
+    """The first points of the output, and the number of the others."""
+
+    def __init__(self, rows: int) -> None:
+        self.count = 0
+        self._limit = rows
+        self._rows: list[dict[str, str]] = []
+
+    def add(self, outputs: Sequence[Point | Batch]) -> None:
+        self.count += _points(outputs)
+        for each in outputs:
+            for row in _flat(each):
+                if len(self._rows) < self._limit:
+                    self._rows.append(row)
+
+    def finish(self) -> None:
+        columns = list(dict.fromkeys(key for row in self._rows for key in row))
+        if not columns:
+            return
+        output.stdout().print(
+            output.plain_table(columns, ([row.get(key, "") for key in columns] for row in self._rows))
+        )
+        if self.count > len(self._rows):
+            output.stdout().print(f"... {self.count - len(self._rows):,} more")
+
+
+def _points(outputs: Sequence[Point | Batch]) -> int:
+    return sum(len(each.points) if isinstance(each, Batch) else 1 for each in outputs)
+
+
+def _flat(item: Point | Batch) -> Iterator[dict[str, str]]:
+    row: dict[str, Any] = json_row(item)
+    for each in row.get("points", [row]):
+        cells = {"time": each["time"], "name": row["name"], **row["tags"], **each["tags"], **each["fields"]}
+        yield {key: f"{value:,.8g}" if isinstance(value, float) else str(value) for key, value in cells.items()}

@@ -1,0 +1,1 @@
+"""The client: asynchronous and blocking, and all calls to the relay."""

@@ -1,0 +1,206 @@
+"""Connection to the relay: retried calls, reopened streams, statuses as our errors."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+import tenacity
+
+from dexorder import errors
+from dexorder.client.unreachable import cause_of
+from dexorder.supervisor.addresses import RELAY, address_of
+from dexorder_common import tracing
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
+from dexorder_common.rpc.client_tracing import tracing_interceptors
+from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
+
+PATIENCE_SECONDS = 30.0
+"""Longest time without an answer of a relay that has answered before."""
+CALL_SECONDS = 10.0
+"""Timeout of one attempt of a call."""
+REOPEN_SECONDS = 0.2
+"""Pause before a broken stream is opened again."""
+OVERLOADED_SECONDS = 2.0
+"""Pause when the caller has too many open streams."""
+T = TypeVar("T")
+
+
+def relay_address(given: str | None) -> str:
+    """Return host:port of the relay: the given one, else ``DEXORDER_RELAY``, else that of the suite on this machine."""
+    return address_of(RELAY, given)
+
+
+def patience_seconds(given: float | None) -> float | None:
+    """Return the given patience, else that of ``DEXORDER_PATIENCE_SECONDS``, else None; DexorderError if it is none."""
+    text = os.environ.get("DEXORDER_PATIENCE_SECONDS")
+    if given is not None or not text:
+        return given
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise errors.DexorderError(f"DEXORDER_PATIENCE_SECONDS: {text!r} is not a number of seconds")
+    return seconds
+
+
+class Connection:
+    """Channel to a relay; belongs to the event loop that created it. ``on_note`` receives notes that are not errors.
+
+    Without a ``patience``, a first call that can't connect fails at once if the cause is known; after an answer of the
+    relay, calls wait for it for PATIENCE_SECONDS. With a ``patience`` in seconds, the first call waits as well.
+    """
+
+    def __init__(self, address: str, patience: float | None, on_note: Callable[[str], None]) -> None:
+        """Open a channel, which connects at the first call; DexorderError if its settings are invalid."""
+        self.address = address
+        self.on_note = on_note
+        self._waits_to_connect = patience is not None
+        self._has_answered = False
+        self._timeout_seconds = PATIENCE_SECONDS if patience is None else patience
+        tracing.adopt()
+        try:
+            self._channel = open_channel(address, interceptors=tracing_interceptors())
+        except (ValueError, OSError) as error:
+            raise errors.DexorderError(f"can't connect to {address}: {error}") from None
+        self.stub: Any = RelayServiceStub(self._channel)
+        self.udfs: Any = UdfRegistryServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Close the channel; running calls fail."""
+        await self._channel.close()
+
+    async def call(self, method: Callable[..., Awaitable[T]], request: Any) -> T:
+        """Make a unary call and repeat it while the relay does not answer.
+
+        Raises:
+            RelayUnreachable: The relay can't be reached, or did not answer within the connection's patience.
+            DexorderError: The relay answered with an error.
+        """
+        retrying = tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(self._is_passing),
+            wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
+            stop=tenacity.stop_after_delay(self._timeout_seconds),
+            before_sleep=self._note,
+            reraise=True,
+        )
+        try:
+            result: T = await retrying(_once, method, request, min(self._timeout_seconds, CALL_SECONDS))
+        except grpc.aio.AioRpcError as error:
+            if cause := self._cause(error):
+                raise errors.RelayUnreachable(cause) from None
+            if is_failure(error, Failure.UNANSWERED) and not answered(error):
+                raise errors.RelayUnreachable(
+                    f"the relay at {self.address} does not answer; is the suite running (`dexorder up`), "
+                    "or elsewhere (--relay or DEXORDER_RELAY)?"
+                ) from None
+            self._has_answered = True
+            raise translated(error) from None
+        self._has_answered = True
+        return result
+
+    def _cause(self, error: BaseException) -> str | None:
+        return None if answered(error) else cause_of(code_of(error), details_of(error), self.address)
+
+    def _is_passing(self, error: BaseException) -> bool:
+        """Return whether to repeat a call: a relay that has answered is expected to come back."""
+        if not is_failure(error, Failure.UNANSWERED):
+            return False
+        return self._waits_to_connect or self._has_answered or self._cause(error) is None
+
+    def _note(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        cause = details_of(error) if error and answered(error) else f"the relay at {self.address} does not answer"
+        self.on_note(f"{cause}; trying again")
+
+    async def answers(self, method: Callable[..., Any], request: Any) -> AsyncGenerator[Any, None]:
+        """Yield the messages of a finite stream. Opening it is repeated as in `call`, but not after the first message.
+
+        Raises:
+            RelayUnreachable: The relay does not answer, or the connection broke during the stream.
+            DexorderError: The relay answered with an error.
+        """
+        stream, message = await self.call(_opened, partial(method, request))
+        try:
+            while message is not grpc.aio.EOF:
+                yield message
+                message = await stream.read()
+        except grpc.aio.AioRpcError as error:
+            if is_failure(error, Failure.UNANSWERED) and not answered(error):
+                raise errors.RelayUnreachable(
+                    f"the connection to the relay at {self.address} broke; try again"
+                ) from None
+            raise translated(error) from None
+        finally:
+            stream.cancel()
+
+    async def stream(
+        self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]]
+    ) -> AsyncGenerator[Any, None]:
+        """Yield the messages of an endless stream, which is opened again whenever it breaks.
+
+        ``answers`` is awaited before each reopening: it returns when the relay answers, or raises what ends the stream.
+        """
+        while True:
+            call, pause = method(request), REOPEN_SECONDS
+            try:
+                async for message in call:
+                    yield message
+            except grpc.aio.AioRpcError as error:
+                if is_failure(error, Failure.OVERLOADED):
+                    pause = OVERLOADED_SECONDS
+                elif not is_failure(error, Failure.UNANSWERED):
+                    raise translated(error) from None
+            except asyncio.CancelledError:
+                # grpcio raises this also when a server that stops cancels the call.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+            finally:
+                call.cancel()
+            await asyncio.sleep(pause)
+            await answers()
+
+
+async def _opened(open_stream: Callable[[], Any], timeout: float) -> tuple[Any, Any]:
+    """Return an open stream and its first message."""
+    stream = open_stream()
+    try:
+        async with asyncio.timeout(timeout):
+            return stream, await stream.read()
+    except TimeoutError:
+        raise errors.RelayUnreachable(f"the relay did not answer within {timeout:g} s") from None
+    except BaseException:
+        stream.cancel()
+        raise
+
+
+async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: float) -> T:
+    # tenacity awaits only coroutine functions, and a method of a stub is not one.
+    return await method(request, timeout=timeout)
+
+
+def translated(error: grpc.RpcError) -> errors.DexorderError:
+    """Return the error for an answer of the relay that is a failure."""
+    details = details_of(error)
+    match code_of(error):
+        case Code.UNAVAILABLE:
+            return errors.TableUnavailable(f"the relay answered: {details}")
+        case Code.NOT_FOUND:
+            return errors.RequestUnknown(details)
+        case Code.INVALID_ARGUMENT:
+            return errors.RequestRefused(details)
+        case Code.RESOURCE_EXHAUSTED:
+            return errors.QuotaReached(details)
+        case Code.UNAUTHENTICATED | Code.PERMISSION_DENIED:
+            return errors.NotAllowed(f"{details}; DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE say who you are")
+        case other:
+            return errors.DexorderError(f"the relay answered {other.name}: {details}")

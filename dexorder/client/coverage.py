@@ -1,0 +1,99 @@
+"""Part of the async client for coverage: which ranges of a series are complete, and whether the table agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+
+from dexorder import errors
+from dexorder.client.connection import Connection
+from dexorder.client.moments import Moment
+from dexorder.client.request import read_part
+from dexorder_common.model.coverage import (
+    Coverage,
+    CoveragePage,
+    CoverageRange,
+    VerificationProgress,
+    VerificationResult,
+)
+from dexorder_common.model.instrument import Series
+from dexorder_common.rpc.history_messages import (
+    decode_coverage_page,
+    decode_coverage_range,
+    decode_verification,
+    decode_verification_progress,
+)
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+
+
+class CoverageCalls:
+    """Methods of AsyncClient for coverage; it has the connection."""
+
+    _connection: Connection
+
+    async def coverage(
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        *,
+        detail: bool = False,
+    ) -> Coverage:
+        """Return the coverage of a series: all of it, or between two times, rounded down to the period's grid.
+
+        Period ``trades`` returns the ranges in which the stored trades of a market are complete. With ``detail`` it
+        includes the pages behind the ranges. Raises RequestRefused if the relay refuses the request.
+        """
+        seconds, start_ns, end_ns = read_part(period, since, until, trades=True)
+        request = pb.GetCoverageRequest(
+            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
+        )
+        known, pages = list[CoverageRange](), list[CoveragePage]()
+        async with aclosing(self._connection.answers(self._connection.stub.GetCoverage, request)) as answers:
+            async for answer in answers:
+                known += map(decode_coverage_range, answer.ranges)
+                pages += map(decode_coverage_page, answer.pages)
+        return Coverage(ticker, seconds, tuple(known), tuple(pages))
+
+    async def verify(
+        self,
+        ticker: str,
+        period: str | int,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        *,
+        repair: bool = False,
+        values: bool = True,
+        on_progress: Callable[[VerificationProgress], None] | None = None,
+    ) -> VerificationResult:
+        """Compare the table with the coverage of a series: all of it, or between two times, rounded down to the grid.
+
+        Args:
+            repair: Remove rows that the table must not have, retract coverage of lost, unsure and differing ones and
+                submit requests for these; ``wait`` follows the requests.
+            values: Compare the values with the exchange's coarser candles too, which an ingestor fetches. With
+                ``repair``, return when all requests have ended and their ranges were compared again.
+            on_progress: Called at each change.
+
+        Raises:
+            RequestRefused: The relay refuses the request; the message names the field and its value.
+            TableUnavailable: The relay can't read or change the table now; the message has the cause.
+            RelayUnreachable: The connection broke; verify again.
+        """
+        seconds, start_ns, end_ns = read_part(period, since, until)
+        request = pb.VerifyCoverageRequest(
+            ticker=ticker,
+            period_seconds=seconds,
+            start_time=start_ns,
+            end_time=end_ns,
+            repair=repair,
+            values=values,
+        )
+        async with aclosing(self._connection.answers(self._connection.stub.VerifyCoverage, request)) as answers:
+            async for answer in answers:
+                if answer.HasField("result"):
+                    return decode_verification(Series(ticker, seconds), answer.result)
+                if on_progress is not None:
+                    on_progress(decode_verification_progress(answer.progress))
+        raise errors.DexorderError("the relay's answer ended without a result; verify again")

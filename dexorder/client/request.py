@@ -1,0 +1,116 @@
+"""Conversion of a request as people write it to exact values; ``now_ns`` is the present by default."""
+
+from __future__ import annotations
+
+import time
+
+from dexorder.client.moments import Moment, moment_ns
+from dexorder.errors import RequestRefused
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.periods import (
+    PERIOD_SECONDS,
+    PERIODS,
+    TRADES_PERIOD,
+    check_period,
+    check_span,
+    floor_to_grid,
+)
+from dexorder_common.model.time_range import TimeRange
+
+TRADES = "trades"
+"""Stands for the period of trades in coverage."""
+
+
+def make_request(
+    request_id: str,
+    ticker: str,
+    period: str | int,
+    since: Moment,
+    until: Moment = "now",
+    *,
+    now_ns: int | None = None,
+    limit: int | None = None,
+    client_id: str = "",
+    refresh: bool = False,
+) -> HistoryRequest:
+    """Return a request, its range rounded down to the period's grid; RequestRefused names a value that is invalid.
+
+    >>> request = make_request("mine", "BTC/USDT.BINANCE", "1h", "2024-01-01T00:40", "2024-01-02")
+    >>> print(request.period_seconds, request.span)
+    3600 [2024-01-01T00:00:00Z, 2024-01-02T00:00:00Z)
+    """
+    check_ticker(ticker)
+    seconds, span = read_range(period, since, until, now_ns=now_ns)
+    check_limit(limit)
+    return HistoryRequest(request_id, ticker, span.start_ns, span.end_ns, seconds, limit, client_id, refresh)
+
+
+def check_ticker(ticker: str) -> None:
+    """Raise RequestRefused unless the ticker is SYMBOL.VENUE."""
+    try:
+        Instrument.parse(ticker)
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
+
+
+def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int | None = None) -> tuple[int, TimeRange]:
+    """Return the period in seconds and the range, rounded down to the grid: ``now`` ends the last closed candle.
+
+    Raises RequestRefused if a value is invalid or the range is empty; the message names the value.
+    """
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    try:
+        seconds = parse_period(period)
+        since_ns, until_ns = (moment_ns(m, f, now_ns=now_ns) for m, f in ((since, "since"), (until, "until")))
+        if until_ns <= since_ns:
+            raise InvalidRequest(f"until {until} is not after since {since}")
+        start_ns, end_ns = floor_to_grid(since_ns, seconds), floor_to_grid(until_ns, seconds)
+        if end_ns <= start_ns:
+            raise InvalidRequest(f"since {since} and until {until} are in the same {PERIODS[seconds]} candle")
+        return seconds, check_span(start_ns, end_ns, seconds)
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
+
+
+def read_part(
+    period: str | int, since: Moment | None, until: Moment | None, *, now_ns: int | None = None, trades: bool = False
+) -> tuple[int, int | None, int | None]:
+    """Return the period in seconds and the given ends, rounded down to its grid; RequestRefused as ``read_range``.
+
+    With ``trades`` the period may be ``trades`` or 0, on whose grid every time is.
+    """
+    is_trades = trades and period in (TRADES, TRADES_PERIOD)
+    if since is not None and until is not None and not is_trades:
+        seconds, span = read_range(period, since, until, now_ns=now_ns)
+        return seconds, span.start_ns, span.end_ns
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    try:
+        seconds = TRADES_PERIOD if is_trades else parse_period(period)
+        start_ns, end_ns = (
+            value if value is None else floor_to_grid(moment_ns(value, field, now_ns=now_ns), seconds)
+            for field, value in (("since", since), ("until", until))
+        )
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
+    if start_ns is not None and end_ns is not None and end_ns <= start_ns:
+        raise RequestRefused(f"until {until} is not after since {since}")
+    return seconds, start_ns, end_ns
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise RequestRefused unless the limit is None or fits the message."""
+    if limit is not None and not 0 < limit < 2**32:
+        raise RequestRefused(f"limit {limit} is not between 1 and {2**32 - 1}")
+
+
+def parse_period(period: str | int) -> int:
+    """Return the seconds of ``1h`` or of ``3600`` (text or number); InvalidRequest if the period is unknown."""
+    if isinstance(period, str) and period in PERIOD_SECONDS:
+        return PERIOD_SECONDS[period]
+    if isinstance(period, str) and not (period.isascii() and period.isdigit()):
+        raise InvalidRequest(f"period {period!r} is not one of {', '.join(PERIOD_SECONDS)}")
+    seconds = int(period)
+    check_period(seconds)
+    return seconds

@@ -1,0 +1,252 @@
+"""Triggers as a client sees them: ``client.triggers``.
+
+from dexorder import Client
+client = Client()
+client.triggers.add("breakout", "SELECT `close` FROM ohlc WHERE `close` > 70000", ["BTC/USDT.BINANCE"])
+for event in client.triggers.events("breakout"): print(event.ticker, event.rows)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from dexorder.client.connection import Connection
+from dexorder.client.moments import Moment, moment_ns
+from dexorder.client.request import check_ticker
+from dexorder.errors import RequestRefused
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerEvent
+from dexorder_common.model.user_events import Channel, Preference, Priority
+from dexorder_common.rpc.trigger_messages import (
+    decode_event,
+    decode_registered,
+    encode_registration,
+    encode_request,
+)
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+
+ChannelChoice = Channel | Preference | str
+_PAGE = 1_000
+_ACK = ingest_pb2.CEPTriggerAck
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestMarket:
+    """Result of a backtest for one market.
+
+    Attributes:
+        rows: Stored candles or trades that were read.
+        suspended: Reason for which the trigger would have been suspended; empty otherwise.
+    """
+
+    ticker: str
+    rows: int
+    firings: int
+    suspended: str
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestResult:
+    """Firings of a trigger over a past range.
+
+    Attributes:
+        period_seconds: Period of the candles that it reads; 0 for trades.
+        events: By market, then by time.
+    """
+
+    period_seconds: int
+    markets: tuple[BacktestMarket, ...]
+    events: tuple[TriggerEvent, ...]
+    start_ns: int
+    end_ns: int
+
+
+class AsyncTriggers:
+    """Triggers of one relay, for asyncio."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def add(
+        self,
+        trigger_id: str,
+        sql: str,
+        tickers: str | Iterable[str],
+        parameters: Mapping[str, str] | None = None,
+        *,
+        callback_id: str = "",
+        client_id: str = "",
+        user_id: str = "",
+        priority: Priority | str = Priority.NORMAL,
+        channels: Sequence[ChannelChoice] = (),
+    ) -> bool:
+        """Register a trigger, which is evaluated until it is removed. Return whether it is new.
+
+        Args:
+            trigger_id: Repeating a call with the same id and values changes nothing.
+            sql: Condition or pattern in Flink's SQL over ``ohlc`` or ``ticks`` (docs/triggers.md).
+            tickers: Markets that it watches. Their live data is subscribed to while it is registered.
+            parameters: For example ``{"fire": "level", "cooldown": "60"}``.
+            callback_id: Name under which the events of several triggers can be read.
+            client_id: Name of the caller, for ``list``.
+            user_id: User who gets each firing as an ALERT_TRIGGERED event; none if empty.
+            priority: Priority of these events: INFORMATIONAL, NORMAL or CRITICAL.
+            channels: Their channels in the order to try them; empty for the user's own order.
+
+        Raises:
+            RequestRefused: The text or another value is refused, or the id is in use for another trigger.
+        """
+        alert = _alert(user_id, priority, channels) if user_id else None
+        trigger = Trigger(trigger_id, sql, _tickers(tickers), callback_id, dict(parameters or {}), client_id, alert)
+        answer = await self._connection.call(self._connection.stub.RegisterTrigger, encode_registration(trigger))
+        if answer.status in (_ACK.REGISTERED, _ACK.ALREADY_REGISTERED):
+            return bool(answer.status == _ACK.REGISTERED)
+        status = _ACK.TriggerStatus.Name(answer.status)
+        raise RequestRefused(f"the relay answered {status}: {answer.error_message}")
+
+    async def remove(self, trigger_id: str) -> None:
+        """Remove a trigger; RequestUnknown if there is none. Its events are kept."""
+        await self._connection.call(self._connection.stub.DeleteTrigger, pb.DeleteTriggerRequest(trigger_id=trigger_id))
+
+    async def list(self, client_id: str = "", *, ticker: str = "") -> list[RegisteredTrigger]:
+        """Return the triggers that were not removed, by time of their registration.
+
+        Raises:
+            RequestRefused: ``ticker`` is given and is not SYMBOL.VENUE.
+        """
+        if ticker:
+            check_ticker(ticker)
+        request = pb.ListTriggersRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
+        found: list[RegisteredTrigger] = []
+        while True:
+            answer = await self._connection.call(self._connection.stub.ListTriggers, request)
+            found += map(decode_registered, answer.triggers)
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                return found
+
+    async def events(
+        self, trigger_id: str = "", *, callback_id: str = "", after: int = 0
+    ) -> AsyncGenerator[TriggerEvent, None]:
+        """Yield the events of a trigger, or of those with a callback, after a cursor; each once, in order, without end.
+
+        The stream is opened again behind the last event whenever it breaks. Store ``event.cursor`` to resume later.
+
+        Raises:
+            RequestRefused: Both or none of ``trigger_id`` and ``callback_id`` are given.
+            RelayUnreachable: The relay did not answer for ``patience_seconds``.
+        """
+        if bool(trigger_id) == bool(callback_id):
+            raise RequestRefused("name either a trigger_id or a callback_id")
+        request = pb.SubscribeTriggerEventsRequest(trigger_id=trigger_id, callback_id=callback_id, after_cursor=after)
+        stub = self._connection.stub
+        async with aclosing(self._connection.stream(stub.SubscribeTriggerEvents, request, self._answers)) as messages:
+            async for each in messages:
+                request.after_cursor = each.cursor
+                yield decode_event(each.event, EventKind(each.kind), each.ticker, each.event_id, each.cursor)
+
+    async def test(
+        self,
+        sql: str,
+        tickers: str | Iterable[str],
+        since: Moment,
+        until: Moment = "now",
+        parameters: Mapping[str, str] | None = None,
+    ) -> BacktestResult:
+        """Run a trigger over the stored candles or trades of a past range; nothing is registered or fetched.
+
+        Raises:
+            RequestRefused: A value is refused, or a market has too many rows in the range.
+        """
+        now_ns = time.time_ns()
+        try:
+            start_ns, end_ns = (
+                moment_ns(each, name, now_ns=now_ns) for each, name in ((since, "since"), (until, "until"))
+            )
+        except InvalidRequest as error:
+            raise RequestRefused(str(error)) from None
+        if end_ns <= start_ns:
+            raise RequestRefused(f"until {until} is not after since {since}")
+        trigger = Trigger("test", sql, _tickers(tickers), parameters=dict(parameters or {}))
+        request = pb.BacktestTriggerRequest(trigger=encode_request(trigger), start_time=start_ns, end_time=end_ns)
+        events: list[TriggerEvent] = []
+        markets: list[BacktestMarket] = []
+        period = 0
+        stub = self._connection.stub
+        async with aclosing(self._connection.answers(stub.BacktestTrigger, request)) as answers:
+            async for answer in answers:
+                events += [decode_event(each.event, ticker=each.ticker) for each in answer.events]
+                markets += [BacktestMarket(m.ticker, m.rows, m.firings, m.suspended) for m in answer.markets]
+                period = answer.period_seconds or period
+        return BacktestResult(period, tuple(markets), tuple(events), start_ns, end_ns)
+
+    async def _answers(self) -> None:
+        """Return when the relay answers."""
+        await self._connection.call(self._connection.stub.ListTriggers, pb.ListTriggersRequest(page_size=1))
+
+
+class Triggers:
+    """Triggers of one relay; the methods of AsyncTriggers, which wait for their results."""
+
+    def __init__(self, triggers: AsyncTriggers, run: Callable[[Any], Any], iterate: Callable[[Any], Any]) -> None:
+        """Use the client's loop: ``run`` waits for a coroutine, ``iterate`` yields the values of a generator."""
+        self._triggers = triggers
+        self._run = run
+        self._iterate = iterate
+
+    def add(self, trigger_id: str, sql: str, tickers: str | Iterable[str], *args: Any, **kwargs: Any) -> bool:
+        """See AsyncTriggers.add."""
+        return bool(self._run(self._triggers.add(trigger_id, sql, tickers, *args, **kwargs)))
+
+    def remove(self, trigger_id: str) -> None:
+        """See AsyncTriggers.remove."""
+        self._run(self._triggers.remove(trigger_id))
+
+    def list(self, client_id: str = "", *, ticker: str = "") -> Sequence[RegisteredTrigger]:
+        """See AsyncTriggers.list."""
+        found: Sequence[RegisteredTrigger] = self._run(self._triggers.list(client_id, ticker=ticker))
+        return found
+
+    def events(self, trigger_id: str = "", *, callback_id: str = "", after: int = 0) -> Iterator[TriggerEvent]:
+        """See AsyncTriggers.events."""
+        found: Iterator[TriggerEvent] = self._iterate(
+            self._triggers.events(trigger_id, callback_id=callback_id, after=after)
+        )
+        return found
+
+    def test(
+        self,
+        sql: str,
+        tickers: str | Iterable[str],
+        since: Moment,
+        until: Moment = "now",
+        parameters: Mapping[str, str] | None = None,
+    ) -> BacktestResult:
+        """See AsyncTriggers.test."""
+        result: BacktestResult = self._run(self._triggers.test(sql, tickers, since, until, parameters))
+        return result
+
+
+def _alert(user_id: str, priority: Priority | str, channels: Sequence[ChannelChoice]) -> Alert:
+    chosen = tuple(each if isinstance(each, Preference) else Preference(_member(Channel, each)) for each in channels)
+    return Alert(user_id, _member(Priority, priority), chosen)
+
+
+def _member(kind: Any, value: Any) -> Any:
+    try:
+        return kind[value] if isinstance(value, str) else kind(value)
+    except (KeyError, ValueError):
+        names = ", ".join(kind.__members__)
+        raise RequestRefused(f"{kind.__name__.lower()} {value!r} is not one of {names}") from None
+
+
+def _tickers(tickers: str | Iterable[str]) -> tuple[str, ...]:
+    found = (tickers,) if isinstance(tickers, str) else tuple(tickers)
+    for each in found:
+        check_ticker(each)
+    return found

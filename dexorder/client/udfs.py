@@ -1,0 +1,104 @@
+"""Part of the async client for users' functions (UDFs) on the stream: start, stop, list, read their lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dexorder.client.connection import Connection
+from dexorder.errors import RequestRefused
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.udf import UdfDefinition, UdfStatus
+from dexorder_common.rpc.udf_messages import decode_definition, decode_status, encode_definition, names_only
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class ListedUdf:
+    """A UDF.
+
+    Attributes:
+        definition: None if the relay does not know it: the Spark driver has not reported yet.
+        declared: It is in the file of the Spark host.
+        client_id: Who started it; empty without identity.
+    """
+
+    name: str
+    definition: UdfDefinition | None
+    status: UdfStatus
+    declared: bool
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Udfs:
+    """All UDFs, and when the Spark driver last reported, in nanoseconds since the epoch; 0 for never."""
+
+    udfs: tuple[ListedUdf, ...]
+    reported_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class UdfLine:
+    """A line that a UDF has written to stderr, or that the driver says about it."""
+
+    number: int
+    time_ns: int
+    text: str
+
+
+class UdfCalls:
+    """Methods of AsyncClient for UDFs, which has the connection."""
+
+    _connection: Connection
+
+    async def start_udf(self, udf: str | UdfDefinition, *, anew: bool = False) -> int:
+        """Start a UDF, or start it again after it was stopped or has failed; return the number of this start.
+
+        It runs until it is stopped, whatever restarts meanwhile. Its output is the table ``trading.udf_<name>``.
+
+        Args:
+            udf: Its definition; or its name, for the one that was given before or that the Spark host's file has.
+            anew: Forget the state and the position of earlier runs. The rows stay.
+
+        Raises:
+            RequestRefused: The definition is invalid, or it runs with another one.
+            RequestUnknown: There is no definition of this name.
+        """
+        try:
+            if isinstance(udf, UdfDefinition):
+                udf.check()
+        except InvalidRequest as error:
+            raise RequestRefused(str(error)) from None
+        message = pb.Udf(name=udf) if isinstance(udf, str) else encode_definition(udf)
+        request = pb.StartUdfRequest(udf=message, anew=anew)
+        answer: Any = await self._connection.call(self._connection.udfs.StartUdf, request)
+        return int(answer.generation)
+
+    async def stop_udf(self, name: str) -> None:
+        """Stop a UDF; its rows, its state and its position stay. RequestUnknown if there is none of this name."""
+        await self._connection.call(self._connection.udfs.StopUdf, pb.StopUdfRequest(name=name))
+
+    async def list_udfs(self) -> Udfs:
+        """Return all UDFs by name, with their states."""
+        answer: Any = await self._connection.call(self._connection.udfs.ListUdfs, pb.ListUdfsRequest())
+        return Udfs(
+            tuple(
+                ListedUdf(
+                    each.udf.name,
+                    None if names_only(each.udf) else decode_definition(each.udf),
+                    decode_status(each.status),
+                    each.declared,
+                    each.client_id,
+                )
+                for each in answer.udfs
+            ),
+            answer.reported_at,
+        )
+
+    async def udf_logs(self, name: str, *, after: int = 0) -> list[UdfLine]:
+        """Return the last lines that a UDF has written to stderr, after the line of a number."""
+        answer: Any = await self._connection.call(
+            self._connection.udfs.UdfLogs, pb.UdfLogsRequest(name=name, after=after)
+        )
+        return [UdfLine(each.number, each.time, each.text) for each in answer.lines]

@@ -1,0 +1,1 @@
+"""Demonstration of the whole suite: ``python -m dexorder.demo``."""

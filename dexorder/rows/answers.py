@@ -1,0 +1,102 @@
+"""Rows that answer a request: where they are read, their range, and the check of their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dexorder.errors import HistoryMismatch
+from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+
+if TYPE_CHECKING:
+    from dexorder.rows.table import Rows
+
+TABLE = "trading.ohlc"
+SQLITE = "sqlite:///"
+OnNote = Callable[[str], None]
+_BOOKKEEPING = ("dispatch", "page")
+"""Columns of trades and snapshots that decide which row the table keeps."""
+
+
+class Stored(Protocol):
+    """The rows of a series in a range that the table has now, whether or not a request covers them."""
+
+    @property
+    def series(self) -> Series:
+        """Their series."""
+
+    @property
+    def row_count(self) -> int:
+        """Their number."""
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot at which they are read; None if the table has none."""
+
+    def batches(self) -> Iterator[Rows]:
+        """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
+
+
+class RowSource(Protocol):
+    """Place from which rows are read: the catalog, or the relay. Its methods block."""
+
+    def table(self, record: RequestRecord, on_note: OnNote) -> Rows:
+        """Return the rows of a request that has ended, ascending; HistoryMismatch if their number is wrong."""
+
+    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[Rows]:
+        """Yield the same rows in bounded memory; their number is verified before the first batch."""
+
+    def stored(self, series: Series, span: TimeRange) -> Stored:
+        """Count the rows of a series that open in a range, at the current snapshot."""
+
+    def trades(self, ticker: str, span: TimeRange) -> Rows:
+        """Return the stored trades of a market in a range, by time and id."""
+
+    def snapshots(self, venue: str, span: TimeRange) -> Rows:
+        """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""
+
+
+def catalog_is_set(environment: Mapping[str, str]) -> bool:
+    """Return whether this machine has settings of a catalog, so that it can read the tables itself."""
+    return any(name.upper().startswith("DEXORDER_CATALOG_") for name in environment)
+
+
+def is_here(properties: Mapping[str, str]) -> bool:
+    """Return whether an announced catalog is a file of this machine, as that of a local suite is."""
+    uri = properties.get("uri", "")
+    return uri.startswith(SQLITE) and Path(uri.removeprefix(SQLITE)).is_file()
+
+
+def without_bookkeeping(rows: Rows) -> Rows:
+    """Return trades or snapshots with the columns that describe them."""
+    return rows.select([name for name in rows.column_names if name not in _BOOKKEEPING])
+
+
+def answered_span(record: RequestRecord) -> TimeRange:
+    """Return the range of a request's rows; with a limit it ends after the last candle within the limit."""
+    span, end_ns = record.span, record.answered_end_ns
+    return span if end_ns is None else TimeRange(span.start_ns, min(end_ns, span.end_ns))
+
+
+def check_rows(record: RequestRecord, rows: int, distinct: int, snapshot_id: int | None, *, expired: bool) -> None:
+    """Raise HistoryMismatch unless there are as many rows as announced, no two of them for one time."""
+    if rows == record.row_count and distinct == rows:
+        return
+    doubled = f", {rows - distinct} of them duplicates," if distinct < rows else ""
+    hint = "; the announced snapshot has expired: submit the range as a new request" if expired else ""
+    raise HistoryMismatch(
+        f"request {record.request_id}: {TABLE} has {rows} rows{doubled} at snapshot {snapshot_id}, "
+        f"but {record.row_count} were announced{hint}",
+        record,
+    )
+
+
+def note_expired(record: RequestRecord, snapshot_id: int | None, on_note: OnNote) -> None:
+    """Say that the announced snapshot has expired, and a later one was read."""
+    on_note(
+        f"snapshot {record.snapshot_id} of {TABLE} has expired; snapshot {snapshot_id} was read, "
+        f"which has as many rows ({record.row_count})"
+    )

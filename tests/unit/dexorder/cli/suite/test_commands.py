@@ -1,0 +1,156 @@
+"""Commands status, doctor and up; the supervisor has tests of its own."""
+
+import http.server
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from dexorder.cli.app import app
+from dexorder.cli.suite import doctor
+from dexorder.supervisor.plan import Ports, SuiteOptions
+from dexorder.supervisor.state import PartState, SuiteState, register, write_state
+from dexorder.testing.processes import free_ports
+
+
+class Healthz(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def answering() -> Iterator[int]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Healthz) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def own_registry(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_dir / "registry"))
+    monkeypatch.delenv("DEXORDER_DIR", raising=False)
+    monkeypatch.delenv("DEXORDER_RELAY", raising=False)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def write(directory: Path, *, supervisor: int, **parts: PartState) -> None:
+    write_state(directory, SuiteState(supervisor, "now", "127.0.0.1:20000", parts))
+
+
+def part(port: int, pid: int | None, **more: object) -> PartState:
+    return PartState(f"127.0.0.1:{port}", f"http://127.0.0.1:{port}", pid=pid, **more)  # type: ignore[arg-type]
+
+
+def test_suite_is_ready_if_all_parts_answer(tmp_dir: Path, answering: int) -> None:
+    write(tmp_dir, supervisor=os.getpid(), sim=part(answering, os.getpid(), restarts=2))
+    register(20_000, tmp_dir)
+    for where in (["--dir", str(tmp_dir)], ["--relay", "127.0.0.1:20000"]):
+        result = run("status", "--json", *where)
+        found = json.loads(result.stdout)
+        assert result.exit_code == 0 and found["ready"]
+        assert found["parts"]["sim"]["pid"] == os.getpid()
+        assert found["parts"]["sim"]["detail"] == "restarted 2 times"
+    assert run("status", "--dir", str(tmp_dir)).stdout.split().count("yes") == 1
+
+
+def test_suite_is_not_ready_if_one_part_is_not(tmp_dir: Path, answering: int) -> None:
+    dead = part(free_ports(1)[0], None, state="failing", detail="ended with exit code 3")
+    write(tmp_dir, supervisor=os.getpid(), sim=part(answering, os.getpid()), spark=dead)
+    result = run("status", "--json", "--dir", str(tmp_dir))
+    found = json.loads(result.stdout)["parts"]
+    assert result.exit_code == 1
+    assert found["sim"]["ready"] and not found["spark"]["ready"]
+    assert found["spark"]["detail"] == "ended with exit code 3; fails repeatedly"
+
+
+def test_another_process_at_the_address_of_a_part_is_not_the_part(tmp_dir: Path, answering: int) -> None:
+    write(tmp_dir, supervisor=os.getpid(), sim=part(answering, None))
+    assert run("status", "--dir", str(tmp_dir)).exit_code == 1
+
+
+def test_suite_without_supervisor_is_not_ready(tmp_dir: Path, answering: int) -> None:
+    write(tmp_dir, supervisor=2**22 + 1, sim=part(answering, os.getpid()))
+    result = run("status", "--dir", str(tmp_dir))
+    assert result.exit_code == 1 and "is not running" in result.stderr
+
+
+def test_no_suite_is_one_line(tmp_dir: Path) -> None:
+    result = run("status")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("dexorder: no suite is running; start one")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "relay,web"], "'web' is not a part of the suite"),
+        (["--base-port", "80"], "base port 80 is not within"),
+        (["--recorded", "nothing.csv=BTC/USDT"], "nothing.csv does not exist"),
+        (["--only", "kafka", "--kafka", "a:1"], "leave no part"),
+    ],
+)
+def test_up_refuses_invalid_options(tmp_dir: Path, arguments: list[str], message: str) -> None:
+    result = run("up", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_dir / "dexorder-data").exists()
+
+
+def test_doctor_says_what_to_do(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch, answering: int) -> None:
+    monkeypatch.setenv("DEXORDER_CACHE", str(tmp_dir / "empty"))
+    monkeypatch.setattr(doctor, "MIN_FREE_GIB", 1e9)
+    found = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)}
+    assert not found["jars spark"]["ok"] and "dexorder.setup fetch spark" in found["jars spark"]["detail"]
+    assert not found["disk"]["ok"] and "free some space" in found["disk"]["detail"]
+    assert run("doctor").exit_code == 1
+    (ports,) = doctor._ports(SuiteOptions(tmp_dir, Ports(sim=answering)))
+    assert not ports.ok and f"{answering} (sim)" in ports.detail and "--base-port" in ports.detail
+    write(tmp_dir, supervisor=os.getpid())
+    (ports,) = doctor._ports(SuiteOptions(tmp_dir, Ports(sim=answering)))
+    assert ports.ok and "in use by the suite" in ports.detail
+
+
+def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings() -> doctor.Finding:
+        (found,) = doctor._settings(SuiteOptions(tmp_dir, Ports()))
+        return found
+
+    for name in [name for name in os.environ if name.startswith("DEXORDER_")]:
+        monkeypatch.delenv(name)
+    assert settings() == doctor.Finding("settings", True, "0 DEXORDER_ variables are set, all are valid")
+    monkeypatch.setenv("DEXORDER_CHANNEL_TLS_CA", str(tmp_dir / "none.pem"))
+    assert not settings().ok and "none.pem" in settings().detail
+    monkeypatch.setenv("DEXORDER_RELAY_LEASE_SECONDS", "soon")
+    monkeypatch.setenv("DEXORDER_CATALOG_TYPE", "paper")
+    assert "DEXORDER_RELAY_LEASE_SECONDS" in settings().detail and "DEXORDER_CATALOG_TYPE" in settings().detail
+
+
+def test_doctor_checks_limits_and_the_state_folder(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MIN_OPEN_FILES", 2**62)
+    (files,) = doctor._limits(SuiteOptions(tmp_dir, Ports()))
+    assert files.ok or "ulimit -n" in files.detail
+    (tmp_dir / "file").touch(0o400)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_dir / "file"))
+    (state,) = doctor._state(SuiteOptions(tmp_dir, Ports()))
+    assert not state.ok and "XDG_STATE_HOME" in state.detail
+
+
+def test_doctor_requires_the_jars_of_the_configured_catalog(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEXORDER_CACHE", str(tmp_dir / "empty"))
+    assert "jars production" not in {f.name for f in doctor._jars(SuiteOptions(tmp_dir, Ports()))}
+    monkeypatch.setenv("DEXORDER_CATALOG_URI", "postgresql://db/iceberg")
+    assert "jars production" in {f.name for f in doctor._jars(SuiteOptions(tmp_dir, Ports()))}

@@ -1,0 +1,53 @@
+"""What ``dexorder up`` prints while parts are starting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dexorder.cli.suite.up_report import ConsoleReporter, newest_event
+from dexorder.supervisor.plan import SuiteOptions
+
+
+def test_the_newest_event_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    assert newest_event(log) == "starting"
+    log.write_text("WARNING: Using incubator modules\n")
+    assert newest_event(log) == "starting"
+    log.write_text(
+        "2026-11-25T23:13:11.560471Z [info     ] listening                      address=127.0.0.1:23716\n"
+        "2026-11-25T23:13:12.560471Z [info     ] opening the tables\nsome Java text\n"
+    )
+    assert newest_event(log) == "opening the tables"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ({"only": ("gateway",)}, True),
+        ({"only": ("gateway",), "kafka": "a:1"}, False),
+        ({}, False),
+        ({"only": ("sim",)}, False),
+    ],
+)
+def test_a_gateway_that_is_ready_without_kafka_is_said_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], is_said: bool
+) -> None:
+    ConsoleReporter(SuiteOptions(tmp_path, **options)).all_ready()
+    printed = capsys.readouterr().out
+    assert ("KafkaPixy answers UNAVAILABLE until a Kafka runs at 127.0.0.1:9092" in printed) is is_said
+
+
+def test_a_part_that_starts_is_named_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr("dexorder.cli.suite.up_report.time.monotonic", lambda: seconds[0])
+    reporter = ConsoleReporter(SuiteOptions(tmp_path))
+    for second in range(8):
+        seconds[0] = float(second)
+        reporter.waiting({"spark": tmp_path / "spark.log"})
+    printed = [line for line in capsys.readouterr().out.splitlines() if "waiting" in line]
+    assert printed == ["[  3.0 s] waiting for spark (starting)", "[  6.0 s] waiting for spark (starting)"]
