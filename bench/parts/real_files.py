@@ -26,7 +26,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_exchange_sim.candles import Candles
 from dexorder_exchange_sim.recorded import read_file
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
 
 SYMBOL = "REC/USDT"
 TOLERANCE = 1e-12

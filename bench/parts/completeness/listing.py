@@ -16,7 +16,7 @@ from bench.parts.completeness.virtual import VirtualWorld, copied, experienced, 
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_relay.config import RelaySettings
 
 ROW = "before_listing"

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.parts.completeness.tables import percent
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.history import agreement
+from dexorder_ingestor.exchange import agreement
 
 SHORTER = {"backoff_seconds": 0.02, "longest_backoff_seconds": 0.2, "hole_spacing_seconds": 0.02}
 """Pauses without effect here, as the simulated exchange spoils each answer independently of the time."""

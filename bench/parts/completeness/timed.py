@@ -12,7 +12,7 @@ from bench.parts.completeness.timed_outcome import Table, TimedOutcome, judge
 from bench.parts.completeness.virtual import VirtualWorld, copied, experienced, virtual_world
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
 
 SYMBOL = "BTC/USDT"
 MINUTES = 6_000

@@ -32,9 +32,9 @@ from dexorder_exchange_sim.stats import Stats
 from dexorder_exchange_sim.venue import Clock
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.agreement import Agreement
+from dexorder_ingestor.exchange.answer_shape import AnswerShapes
 from dexorder_ingestor.exchange.venue import Venue
-from dexorder_ingestor.history.agreement import Agreement
-from dexorder_ingestor.history.answer_shape import AnswerShapes
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import Page

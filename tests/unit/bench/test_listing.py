@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.parts.completeness.listing import YEAR, ListingResult, measure_one, table
 from bench.parts.completeness.virtual import virtual_world
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 

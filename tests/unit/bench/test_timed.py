@@ -17,7 +17,7 @@ from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_exchange_sim.faults import FaultRule
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import Page
 from tests.fixtures_ccxt import cheap_clients as cheap_clients

@@ -23,7 +23,7 @@ import aiohttp
 import ccxt.async_support as ccxt
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.table import Dialect, Remedy
+from dexorder_ingestor.exchange.dialect import Dialect, Remedy
 from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer
 
 _EQUAL_FAULTS = 7

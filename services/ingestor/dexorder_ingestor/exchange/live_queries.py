@@ -13,7 +13,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import TradeAnswer, TradeQuery
+from dexorder_ingestor.exchange.trades import TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer, check_market, read_candles
 from dexorder_ingestor.exchange.venue import Session, Venue
 

@@ -19,7 +19,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import floor_to_grid, next_open, open_times
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
-from dexorder_ingestor.exchange.dialects.table import CCXT_COLUMNS, MARKET, Columns, Dialect, at
+from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, MARKET, Columns, Dialect, at
 
 MS_NS = 1_000_000
 _COLUMNS = 6

@@ -30,10 +30,9 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso
 from dexorder_common.tracing import NO_SPAN, Span
 from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.attempts import Attempts
-from dexorder_ingestor.exchange.dialects.live_trades import trade_series_of
-from dexorder_ingestor.exchange.dialects.table import CCXT_COLUMNS, CallLimits, at, dialect_of
-from dexorder_ingestor.exchange.dialects.trades import PAGE_TRADES, TradePager, TradeQuery, read_trades
+from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CallLimits, at, dialect_of
 from dexorder_ingestor.exchange.failures import (
     PARSER_ERRORS,
     ExchangeFailure,
@@ -46,10 +45,11 @@ from dexorder_ingestor.exchange.failures import (
 )
 from dexorder_ingestor.exchange.hosts import Hosts
 from dexorder_ingestor.exchange.instruments import keep_main_markets, refusal
+from dexorder_ingestor.exchange.learnt import Learnt
 from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
+from dexorder_ingestor.exchange.trade_pager import PAGE_TRADES, TradePager, TradeQuery, read_trades
+from dexorder_ingestor.exchange.trades import trade_series_of
 from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
-from dexorder_ingestor.history.absences import KnownAbsences
-from dexorder_ingestor.history.learnt import Learnt
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.traces import call_span
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.history.paging import Windows
 
 _PROVEN_VOTES = 20

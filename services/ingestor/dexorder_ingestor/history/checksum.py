@@ -10,7 +10,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import count_periods, open_times, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.history.answer_shape import Answered, AnswerShapes
+from dexorder_ingestor.exchange.answer_shape import Answered, AnswerShapes
 from dexorder_ingestor.history.paging import Windows
 
 

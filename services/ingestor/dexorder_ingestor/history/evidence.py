@@ -26,8 +26,8 @@ from dexorder_common.model.periods import count_periods, open_times
 from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_ingestor.exchange.dialects.table import CallLimits
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
+from dexorder_ingestor.exchange.dialect import CallLimits
 from dexorder_ingestor.history.candidate_series import Answer, Candidates, CandidateSeries, complete
 from dexorder_ingestor.history.paging import Page, Windows
 

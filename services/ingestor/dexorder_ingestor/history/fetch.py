@@ -20,10 +20,10 @@ from dexorder_common.model.periods import (
 from dexorder_common.model.proof import Proof, ProofKind, join_proofs
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_ingestor.broker.slots import Dispatch
+from dexorder_ingestor.exchange.absences import Absence
+from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.exchange.venue import Session, Venue
-from dexorder_ingestor.history.absences import Absence
-from dexorder_ingestor.history.agreement import Agreement
 from dexorder_ingestor.history.checksum import CellStream, CheckedCell
 from dexorder_ingestor.history.evidence import Evidence, Query
 from dexorder_ingestor.history.job import Job, Missing, Put, Unproven

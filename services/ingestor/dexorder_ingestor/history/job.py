@@ -12,10 +12,10 @@ from dexorder_common.model.periods import PERIODS, count_periods, floor_to_grid,
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
-from dexorder_ingestor.exchange.dialects.trades import TradePager, TradeQuery
+from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.exchange.trade_pager import TradePager, TradeQuery
 from dexorder_ingestor.exchange.venue import Session, Venue
-from dexorder_ingestor.history.agreement import Agreement
 from dexorder_ingestor.history.evidence import Evidence, Query
 from dexorder_ingestor.history.newest import REASON, Newest
 from dexorder_ingestor.history.paging import Page, Windows, page_periods

@@ -13,7 +13,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import count_periods, next_open, split_by_periods
 from dexorder_common.model.proof import Proof
 from dexorder_common.model.time_range import TimeRange, intersect, merge
-from dexorder_ingestor.exchange.dialects.table import CallLimits
+from dexorder_ingestor.exchange.dialect import CallLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from dexorder_common.model.periods import count_periods, floor_to_grid, next_ope
 from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.absences import Absence
 from dexorder_ingestor.exchange.failures import ExchangeFailure
-from dexorder_ingestor.history.absences import Absence
 from dexorder_ingestor.history.checksum import CellStream
 from dexorder_ingestor.history.evidence import Query
 from dexorder_ingestor.history.job import Job, Unproven

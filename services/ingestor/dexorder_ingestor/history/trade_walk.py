@@ -7,8 +7,8 @@ from dexorder_common.model.periods import next_open, open_times, split_by_period
 from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.trades import TradePager
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.exchange.trade_pager import TradePager
 from dexorder_ingestor.history.job import Job
 from dexorder_ingestor.history.newest import QUIET_AFTER_SECONDS
 from dexorder_ingestor.history.paging import Page

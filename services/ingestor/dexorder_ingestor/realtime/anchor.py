@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import PAGE_TRADES, Trade, TradeQuery
+from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade, TradeQuery
 
 _FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH, _LOOKBACKS = 2 * SECOND_NS, 32, 6
 _ANSWERS = 3

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 
 MAX_BATCH_NS = SECOND_NS // 10
 MAX_BATCH_TRADES = 5_000

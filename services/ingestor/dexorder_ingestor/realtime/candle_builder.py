@@ -14,7 +14,7 @@ from decimal import Decimal
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid, floor_to_grid, next_open
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 
 _KEPT, _KEPT_SECONDS = 3, 300
 """Closed periods, and seconds, whose candles a late trade can still amend; a later one is counted as too late."""

@@ -28,11 +28,11 @@ from dexorder_ingestor.broker.requests import RealtimeDispatch
 from dexorder_ingestor.broker.slots import Completion
 from dexorder_ingestor.broker.stop import Stop
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeSeries
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets, Subscription
 from dexorder_ingestor.exchange.socket_thread import Received
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeSeries
 from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import Publisher

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dexorder_common.model.page import Candle
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.realtime.candle_builder import ClosedCandles
 
 MAX_LIVE = 1_000

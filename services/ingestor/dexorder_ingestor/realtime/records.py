@@ -13,7 +13,7 @@ from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange, subtract
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.exchange.validation import MS_NS
 from dexorder_ingestor.history.paging import Page
 from dexorder_ingestor.realtime.candle_builder import ClosedCandles

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.live_queries import LiveQueries
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 
 _MAX_PAGES = 100
 _BEFORE_NS = 600 * SECOND_NS

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from dexorder_ingestor.exchange.dialects.table import CallLimits
+from dexorder_ingestor.exchange.dialect import CallLimits
 from tests.unit.services.ingestor.history.simulated import campaign
 from tests.unit.services.ingestor.history.simulated.jobs import check_whole, fetch
 from tests.unit.services.ingestor.history.simulated.properties import PROPERTIES

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import parse_time
-from dexorder_ingestor.exchange.dialects.table import dialect_of
+from dexorder_ingestor.exchange.dialect import dialect_of
 from dexorder_ingestor.exchange.validation import BadAnswer, check_rows, read_candles
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 

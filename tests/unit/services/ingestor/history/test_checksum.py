@@ -9,9 +9,9 @@ import pytest
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import open_times
 from dexorder_common.model.proof import ProofKind
-from dexorder_ingestor.exchange.dialects.table import TABLE, CallLimits
-from dexorder_ingestor.history.agreement import Agreement
-from dexorder_ingestor.history.answer_shape import AnswerShapes, Shape
+from dexorder_ingestor.exchange.agreement import Agreement
+from dexorder_ingestor.exchange.answer_shape import AnswerShapes, Shape
+from dexorder_ingestor.exchange.dialect import TABLE, CallLimits
 from dexorder_ingestor.history.checksum import CellStream
 from dexorder_ingestor.history.paging import Windows
 from tests.unit.services.common.model.test_checksum import coarse

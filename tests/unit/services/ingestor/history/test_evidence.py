@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import open_times, split_by_periods
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.exchange.dialects.table import CallLimits
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
+from dexorder_ingestor.exchange.dialect import CallLimits
 from dexorder_ingestor.history.evidence import Evidence, Query
 from dexorder_ingestor.history.paging import Page, page_periods
 from tests.unit.services.ingestor.conftest import minutes

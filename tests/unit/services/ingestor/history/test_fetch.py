@@ -15,9 +15,9 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.dialects.table import CallLimits, Dialect
+from dexorder_ingestor.exchange.absences import KnownAbsences
+from dexorder_ingestor.exchange.dialect import CallLimits, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.history.absences import KnownAbsences
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import Page

@@ -11,8 +11,8 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.table import CallLimits
-from dexorder_ingestor.history.absences import Absence, KnownAbsences, RequestAbsences
+from dexorder_ingestor.exchange.absences import Absence, KnownAbsences, RequestAbsences
+from dexorder_ingestor.exchange.dialect import CallLimits
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.simulated.exchange import Exchange
 from tests.unit.services.ingestor.history.simulated.jobs import (

@@ -21,11 +21,11 @@ from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.dialects.table import TABLE
-from dexorder_ingestor.exchange.dialects.trades import Trade, TradePager, TradeQuery, read_trades
+from dexorder_ingestor.exchange.agreement import Agreement
+from dexorder_ingestor.exchange.dialect import TABLE
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
+from dexorder_ingestor.exchange.trade_pager import Trade, TradePager, TradeQuery, read_trades
 from dexorder_ingestor.exchange.validation import BadAnswer
-from dexorder_ingestor.history.agreement import Agreement
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import Page

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.realtime.batches import (
     HEARTBEAT_NS,
     MAX_BATCH_NS,

@@ -9,7 +9,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import floor_to_grid
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
 
 _START_NS = 1_700_000_100 * SECOND_NS  # on the grid of 5 minutes

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import Publisher
 from dexorder_ingestor.realtime.candle_builder import ClosedCandles

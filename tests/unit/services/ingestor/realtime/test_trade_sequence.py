@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder_ingestor.exchange.dialects.live_trades import Trade
+from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.realtime.trade_sequence import AgreedTrades, Gap, NumberedTrades, ordinal_ids
 
 _FIRST = 1_000

@@ -17,11 +17,11 @@ from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.dialects.table import CallLimits, Dialect
+from dexorder_ingestor.exchange.absences import KnownAbsences
+from dexorder_ingestor.exchange.agreement import Agreement
+from dexorder_ingestor.exchange.answer_shape import AnswerShapes
+from dexorder_ingestor.exchange.dialect import CallLimits, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.history.absences import KnownAbsences
-from dexorder_ingestor.history.agreement import Agreement
-from dexorder_ingestor.history.answer_shape import AnswerShapes
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST
 from tests.unit.services.ingestor.history.simulated.world import SYMBOL, World

@@ -16,7 +16,7 @@ from dexorder_common.model.proof import provisional_ranges
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
-from dexorder_ingestor.history.agreement import Agreement
+from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import Page, page_periods

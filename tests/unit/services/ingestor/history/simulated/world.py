@@ -16,7 +16,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.slots import Dispatch
-from dexorder_ingestor.exchange.dialects.table import CallLimits
+from dexorder_ingestor.exchange.dialect import CallLimits
 
 BEFORE, BEHIND = 150, 150
 """Periods of history on either side of the span."""

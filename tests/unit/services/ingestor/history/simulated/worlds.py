@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dexorder_ingestor.exchange.dialects.table import CallLimits
+from dexorder_ingestor.exchange.dialect import CallLimits
 from tests.unit.services.ingestor.history.simulated.world import PERIODS, History, Untruth, World
 
 LONGEST = 200

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import structlog
 
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder_ingestor.history.agreement import Agreement, Counted
-from dexorder_ingestor.history.answer_shape import AnswerShapes, Shape
+from dexorder_ingestor.exchange.agreement import Agreement, Counted
+from dexorder_ingestor.exchange.answer_shape import AnswerShapes, Shape
 
 log = structlog.get_logger(__name__)
 SHAPE_AGE_NS = 86_400 * SECOND_NS

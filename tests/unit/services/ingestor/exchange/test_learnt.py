@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.history.agreement import HALF_LIFE_NS, Agreement, Counted
-from dexorder_ingestor.history.answer_shape import Shape
-from dexorder_ingestor.history.learnt import SHAPE_AGE_NS, Learnt, Record, decode
+from dexorder_ingestor.exchange.agreement import HALF_LIFE_NS, Agreement, Counted
+from dexorder_ingestor.exchange.answer_shape import Shape
+from dexorder_ingestor.exchange.learnt import SHAPE_AGE_NS, Learnt, Record, decode
 
 NOW_NS = 1_700_000_000 * SECOND_NS
 SHAPE = Shape(100, newest_first=True)

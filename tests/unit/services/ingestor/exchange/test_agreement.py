@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder_ingestor.history.agreement import HALF_LIFE_NS, ODDS, Agreement, UntrueShare, agreeing, lead
+from dexorder_ingestor.exchange.agreement import HALF_LIFE_NS, ODDS, Agreement, UntrueShare, agreeing, lead
 
 
 @pytest.mark.parametrize(("rate", "answers", "ahead"), [(0.0005, 2, 2), (0.01, 3, 4), (0.05, 5, 5), (0.2, 9, 10)])

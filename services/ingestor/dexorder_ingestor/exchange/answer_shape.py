@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.exchange.dialects.table import CallLimits
+from dexorder_ingestor.exchange.dialect import CallLimits
 
 _AGREEING = 3
 """Answers in a row that show the same."""

@@ -6,7 +6,7 @@ import ccxt.async_support as ccxt
 import pytest
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialects.table import (
+from dexorder_ingestor.exchange.dialect import (
     CCXT_COLUMNS,
     TABLE,
     CallLimits,

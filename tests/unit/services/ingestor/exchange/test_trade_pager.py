@@ -23,7 +23,7 @@ from dexorder_common.model.periods import (
 )
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
-from dexorder_ingestor.exchange.dialects.trades import CandleBuilder, TradePager, read_trades
+from dexorder_ingestor.exchange.trade_pager import CandleBuilder, TradePager, read_trades
 from dexorder_ingestor.exchange.validation import BadAnswer
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
