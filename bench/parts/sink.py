@@ -22,7 +22,7 @@ from dexorder_common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageH
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.decode import DECODED_DDL, decode_batches
-from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.runtime.session import build_session, catalog_conf
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import ensure_tables

@@ -18,8 +18,8 @@ from dexorder_spark.config import SparkSettings
 from dexorder_spark.pipeline.batch import DecodedBatch, Pipeline
 from dexorder_spark.pipeline.commit_thread import CommitThread
 from dexorder_spark.pipeline.page_source import page_source
-from dexorder_spark.pipeline.table_driver import QueryRules, start_query
 from dexorder_spark.source.client import SourceClient
+from dexorder_spark.table_driver import QueryRules, start_query
 from dexorder_spark.tables.ohlc import CANDLES
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.page_source import page_source
-from dexorder_spark.pipeline.table_driver import QueryRules, start_query
 from dexorder_spark.runtime.session import catalog_conf
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.source.records import RAW, RAW_DDL
+from dexorder_spark.table_driver import QueryRules, start_query
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import ensure_tables
 

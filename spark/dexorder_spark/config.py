@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder_common.config import ServiceSettings
-from dexorder_spark.pipeline.fault import FAULT_PATTERN
+from dexorder_spark.records.fault import FAULT_PATTERN
 
 TABLES = ("ohlc", "ticks", "tickers")
 """Tables that a driver can fill."""
@@ -125,7 +125,7 @@ class SparkSettings(ServiceSettings):
     gateway: str = "127.0.0.1:50053"
     """host:port of the gateway, for UDFs whose output also goes to a topic or a user."""
     fault: str = Field(default="", pattern=FAULT_PATTERN)
-    """For crash tests only: the point at which the driver kills itself (dexorder_spark/pipeline/fault.py)."""
+    """For crash tests only: the point at which the driver kills itself (dexorder_spark/records/fault.py)."""
 
     @field_validator("tables")
     @classmethod

@@ -19,7 +19,7 @@ from dexorder_common.model.history import IssuedDispatch, PageResult
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.periods import count_periods, total_periods
 from dexorder_common.model.time_range import TimeRange, merge
-from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
 from tests.fakes.source_server import FakeSource

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dexorder.testing.processes import until
-from dexorder_spark.pipeline.fault import Moment
+from dexorder_spark.records.fault import Moment
 from tests.nightly.numbered_pages import Verdict
 from tests.nightly.source_rig import PATIENCE_SECONDS, Rig, kill_at_once
 
@@ -62,7 +62,7 @@ def source_around_the_ack(rig: Rig) -> None:
 
 
 def driver_at(moment: Moment) -> Death:
-    """Return the fault that the hook in dexorder_spark/pipeline/fault.py makes."""
+    """Return the fault that the hook in dexorder_spark/records/fault.py makes."""
     return lambda rig: rig.die_at(moment)
 
 

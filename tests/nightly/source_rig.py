@@ -35,7 +35,7 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import Offsets, state_of
 from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
-from dexorder_spark.pipeline.fault import Moment
+from dexorder_spark.records.fault import Moment
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import control, page
 from tests.fakes.pipeline_relay import PipelineRelay, served
@@ -65,7 +65,7 @@ class Rig:
     """The chain from Kafka to the tables; a context manager. The driver may still be starting when it is entered.
 
     Args:
-        folder: Its name must not contain a comma (dexorder_spark/pipeline/fault.py).
+        folder: Its name must not contain a comma (dexorder_spark/records/fault.py).
         maintenance_seconds: Seconds between two runs of maintenance; 0 for none.
         crowded: A second driver, which nobody kills, fills the same tables, and a foreign writer appends rows.
     """
@@ -139,7 +139,7 @@ class Rig:
         self.source = self._start("dexorder_udsource", environment)
 
     def start_driver(self) -> None:
-        """Start the driver again; it can kill itself at every moment of dexorder_spark/pipeline/fault.py."""
+        """Start the driver again; it can kill itself at every moment of dexorder_spark/records/fault.py."""
         self._warm = False
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Repeated deaths of Spark between the Iceberg commit and the report, by the hook in dexorder_spark/pipeline/fault.py.
+"""Repeated deaths of Spark between the Iceberg commit and the report, by the hook in dexorder_spark/records/fault.py.
 
 The suite has ``DEXORDER_SPARK_FAULT=die_before_report:1:FUSE`` (`fault_environment`); a driver dies after the first
 commit of rows while the fuse exists. The fuse is created either before the next driver starts, so that the replay of a

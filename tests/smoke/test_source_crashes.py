@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dexorder_spark.pipeline.fault import Moment
+from dexorder_spark.records.fault import Moment
 from tests.nightly import source_faults as faults
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.plain_reads import PlainReads

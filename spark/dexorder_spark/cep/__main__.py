@@ -18,7 +18,7 @@ from dexorder_common.storage.process_lock import Locked, take_lock
 from dexorder_spark.cep.relay import TriggerRelay
 from dexorder_spark.cep.runner import Runner, stored
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.pipeline.fault import Fault
+from dexorder_spark.records.fault import Fault
 
 log = structlog.get_logger(__name__)
 _LOCK_SECONDS = 10.0

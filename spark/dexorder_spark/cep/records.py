@@ -17,7 +17,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import OHLC_TOPIC, TICKS_TOPIC, Kind, PageHeaders
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.times import SECOND_NS
-from dexorder_spark.pipeline.admission import refusal
+from dexorder_spark.records.admission import refusal
 from dexorder_spark.source.records import Result
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable

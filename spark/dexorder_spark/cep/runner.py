@@ -36,7 +36,7 @@ from dexorder_spark.cep.journal import Journal, TopicPosition
 from dexorder_spark.cep.records import Dispatches, Record, rows_of, select
 from dexorder_spark.cep.relay import Stopped, TriggerRelay
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.pipeline.fault import Fault, Moment
+from dexorder_spark.records.fault import Fault, Moment
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
 from dexorder_spark.source.records import Result

@@ -35,16 +35,16 @@ from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.pipeline import upsert
-from dexorder_spark.pipeline.admission import Place, Refusal, refusal
 from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
 from dexorder_spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
 from dexorder_spark.pipeline.decoded import Decoded
-from dexorder_spark.pipeline.fault import Fault, Moment
 from dexorder_spark.pipeline.files import Layout, Stage
-from dexorder_spark.pipeline.position import lost_partitions
 from dexorder_spark.pipeline.quarantine import isolate
-from dexorder_spark.pipeline.reporter import Reporter
 from dexorder_spark.pipeline.traces import BatchTimes, record_batch
+from dexorder_spark.records.admission import Place, Refusal, refusal
+from dexorder_spark.records.fault import Fault, Moment
+from dexorder_spark.records.position import lost_partitions
+from dexorder_spark.records.reporter import Reporter
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.offsets import OffsetRange, Offsets, SourceState, resume
 from dexorder_spark.source.records import RAW, RAW_DDL, to_batch

@@ -21,7 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from dexorder_common.lake.commit import CommitLost, append_rows, commit_files, remove_files
 from dexorder_common.lake.tables import DEAD_LETTERS
-from dexorder_spark.pipeline.admission import Place
+from dexorder_spark.records.admission import Place
 
 _ex: Any = expressions  # see upsert.py
 _MAX_BUFFERED_BYTES = 16 * 1024 * 1024

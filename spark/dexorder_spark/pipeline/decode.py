@@ -30,7 +30,7 @@ from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.proof import NO_PROOF, encode_proofs
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_spark.pipeline.admission import Place, Refusal
+from dexorder_spark.records.admission import Place, Refusal
 from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.table import PageTable
 

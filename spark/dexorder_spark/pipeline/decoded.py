@@ -13,10 +13,10 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.proof import NO_PROOF
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_spark.pipeline.admission import Place
 from dexorder_spark.pipeline.decode import FILE_KIND, FINAL_KIND, LETTERS_KIND, PAGE_KIND, REFUSED_KIND
 from dexorder_spark.pipeline.files import unpack
-from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.records.admission import Place
+from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.source.offsets import OffsetRange
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dexorder_common.model.dispatch_id import trace_of
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.trace import TraceContext
 from dexorder_common.tracing import Attributes, Kind
-from dexorder_spark.pipeline.reporter import FinalReport
+from dexorder_spark.records.reporter import FinalReport
 
 MAX_TRACES = 32
 """Traces that get spans of one batch; the batch's span in each of them says how many it has."""

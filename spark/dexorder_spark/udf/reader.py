@@ -1,7 +1,7 @@
 """Rows of a topic for a UDF: reads a range of the log, keeps the records that count, decodes them.
 
 The table's own query and this reader are independent of each other: both read the log, at their own positions. The same
-rules decide which records count (`dexorder_spark.pipeline.admission`). What they refuse is in ``trading.dead_letters``.
+rules decide which records count (`dexorder_spark.records.admission`). What they refuse is in ``trading.dead_letters``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.udf import UdfInput
-from dexorder_spark.pipeline.admission import refusal
-from dexorder_spark.pipeline.position import lost_partitions
+from dexorder_spark.records.admission import refusal
+from dexorder_spark.records.position import lost_partitions
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.source.offsets import SourceState, cap, plan
 from dexorder_spark.source.records import Result

@@ -25,7 +25,7 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2 import UdfLogLine
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.pipeline.reporter import RelayReporter
+from dexorder_spark.records.reporter import RelayReporter
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.ticks import TRADES

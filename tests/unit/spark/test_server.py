@@ -13,7 +13,7 @@ from dexorder.testing.processes import free_ports
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_spark import server
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
-from dexorder_spark.pipeline.table_driver import QueryFailed
+from dexorder_spark.table_driver import QueryFailed
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

@@ -39,8 +39,8 @@ from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.decode import decode_record
 from dexorder_spark.pipeline.page_source import page_source
-from dexorder_spark.pipeline.table_driver import QueryRules, start_query
 from dexorder_spark.runtime.locks import WriterLocks
+from dexorder_spark.table_driver import QueryRules, start_query
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import append_coverage, control, page
 from tests.fakes.pipeline import Oracle, Recorder, frame

@@ -30,9 +30,9 @@ from dexorder_spark.metrics import Metrics
 from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.page_source import page_source
-from dexorder_spark.pipeline.reporter import FinalReport
-from dexorder_spark.pipeline.table_driver import QueryFailed, QueryRules, TableDriver, start_query
+from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.source.client import SourceClient
+from dexorder_spark.table_driver import QueryFailed, QueryRules, TableDriver, start_query
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable
 from tests.fakes.pages import DAY, MINUTE_NS, control, dispatch_id, final, page, span

@@ -23,7 +23,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_spark.pipeline.batch import Pipeline
-from dexorder_spark.pipeline.reporter import RelayReporter
+from dexorder_spark.records.reporter import RelayReporter
 from dexorder_spark.source.records import RAW, RAW_DDL
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import ensure_tables

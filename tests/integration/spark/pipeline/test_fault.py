@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.pipeline.fault import Fault, Moment
+from dexorder_spark.records.fault import Fault, Moment
 
 WAIT_SECONDS = 60
 
@@ -99,7 +99,7 @@ def test_only_the_jvm_and_the_driver_get_sigkill() -> None:
         [
             sys.executable,
             "-c",
-            f"from dexorder_spark.pipeline.fault import kill_driver; kill_driver({jvm.pid}); print('alive')",
+            f"from dexorder_spark.records.fault import kill_driver; kill_driver({jvm.pid}); print('alive')",
         ],
         capture_output=True,
     )

@@ -19,9 +19,9 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import OHLC
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.metrics import Metrics
-from dexorder_spark.pipeline.reporter import RelayReporter
-from dexorder_spark.pipeline.table_driver import TableDriver
+from dexorder_spark.records.reporter import RelayReporter
 from dexorder_spark.runtime.session import catalog_conf
+from dexorder_spark.table_driver import TableDriver
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import ensure_tables
 from tests.fakes.pages import control

@@ -21,12 +21,13 @@ from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, T
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import merge
+from dexorder_spark import table_driver
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
+from dexorder_spark.driver import Driver
 from dexorder_spark.maintenance.runner import MaintenanceRunner
 from dexorder_spark.metrics import MaintenanceMetrics
-from dexorder_spark.pipeline import presence, table_driver
+from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.batch import Pipeline
-from dexorder_spark.pipeline.driver import Driver
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.tickers import SNAPSHOTS

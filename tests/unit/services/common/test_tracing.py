@@ -25,7 +25,7 @@ SERVERS = [
     "dexorder.cli.app",
     *(f"dexorder_{name}.server" for name in ("relay", "ingestor", "udsource", "exchange_sim")),
     "dexorder_spark.server",
-    "dexorder_spark.pipeline.driver",
+    "dexorder_spark.driver",
     "dexorder_gateway.server",
     "dexorder_gateway.events.server",
 ]

@@ -33,7 +33,7 @@ from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as urp
 from dexorder_relay.access import ROLES
 from dexorder_relay.history import rechecker
 from dexorder_relay.server import RunningRelay, relay
-from dexorder_spark.pipeline.reporter import RelayReporter
+from dexorder_spark.records.reporter import RelayReporter
 from tests.fixtures_tls import Authority
 from tests.unit.services.relay.harness import (
     TICKER,

@@ -19,7 +19,7 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_relay import server
 from dexorder_relay.server import relay
-from dexorder_spark.pipeline.reporter import named_snapshots
+from dexorder_spark.records.reporter import named_snapshots
 from tests.unit.services.relay.harness import (
     EARLIER,
     TICKER,

@@ -5,8 +5,8 @@ from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.trace import TraceContext
-from dexorder_spark.pipeline.reporter import FinalReport
 from dexorder_spark.pipeline.traces import MAX_TRACES, BatchTimes, record_batch
+from dexorder_spark.records.reporter import FinalReport
 from tests.fakes.spans import Exported, exporting
 
 TIMES = BatchTimes(began_ns=1_000, decoded_ns=2_000, committed_ns=5_000, reported_ns=6_000)

@@ -10,7 +10,7 @@ from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_spark.pipeline.admission import MAX_AHEAD_NS, refusal
+from dexorder_spark.records.admission import MAX_AHEAD_NS, refusal
 from tests.fakes.pages import TICKER, dispatch_id, span
 
 SERIES = Series(TICKER, 60)

@@ -24,9 +24,9 @@ from dexorder_spark.config import SparkSettings
 from dexorder_spark.metrics import TableMetrics
 from dexorder_spark.pipeline.batch import DecodedBatch, Pipeline
 from dexorder_spark.pipeline.commit_thread import CommitThread
-from dexorder_spark.pipeline.fault import Fault
 from dexorder_spark.pipeline.page_source import Pace, format_of, page_source
-from dexorder_spark.pipeline.reporter import Reporter
+from dexorder_spark.records.fault import Fault
+from dexorder_spark.records.reporter import Reporter
 from dexorder_spark.runtime.locks import WriterLock
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.source.offsets import SourceState, cap, plan, to_json
