@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import dexorder_cep.matcher as matcher
+import dexorder_cep.run.matcher as matcher
 from dexorder_cep import CompiledTrigger, Ended, Engine, Firing, Outcome, Suspension, compile_trigger
-from dexorder_cep.engine_state import EngineState
+from dexorder_cep.run.engine_state import EngineState
 from dexorder_common.model.errors import InvalidRequest
 
 MINUTE_NS = 60_000_000_000

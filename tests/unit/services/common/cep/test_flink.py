@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dexorder_cep import CompiledTrigger, InvalidSql, compile_trigger
-from dexorder_cep.arithmetic import TriggerFailed
-from dexorder_cep.compiled import plain_value
-from dexorder_cep.runs import start_run
-from dexorder_cep.stream import Stream
+from dexorder_cep.compile.arithmetic import TriggerFailed
+from dexorder_cep.compile.compiled import plain_value
+from dexorder_cep.run.runs import start_run
+from dexorder_cep.run.stream import Stream
 from tests.paths import ROOT
 
 RECORDED: dict[str, Any] = json.loads((ROOT / "tests/peers/flink/recorded.json").read_text())

@@ -8,10 +8,10 @@ import tracemalloc
 import pytest
 
 from dexorder_cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
-from dexorder_cep import matcher as matcher_module
-from dexorder_cep.arithmetic import like
-from dexorder_cep.code import PATTERN, Emitter, generate
-from dexorder_cep.refusals import MAX_TEXT_BYTES, Position
+from dexorder_cep.compile.arithmetic import like
+from dexorder_cep.compile.code import PATTERN, Emitter, generate
+from dexorder_cep.language.refusals import MAX_TEXT_BYTES, Position
+from dexorder_cep.run import matcher as matcher_module
 
 SECOND_NS = 1_000_000_000
 PLAIN = "SELECT * FROM ohlc WHERE {}"

@@ -8,10 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dexorder_cep import InvalidSql, compile_trigger
-from dexorder_cep.arithmetic import TriggerFailed
-from dexorder_cep.compiled import PatternPlan
-from dexorder_cep.matcher import Found, Matcher
-from dexorder_cep.stream import Stream
+from dexorder_cep.compile.arithmetic import TriggerFailed
+from dexorder_cep.compile.compiled import PatternPlan
+from dexorder_cep.run.matcher import Found, Matcher
+from dexorder_cep.run.stream import Stream
 from tests.unit.services.common.cep.naive_matcher import Condition, NaiveMatcher, Taken, Variable
 
 NAMES = "ABDE"

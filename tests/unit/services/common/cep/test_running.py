@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dexorder_cep.running as running
+import dexorder_cep.run.running as running
 from dexorder_cep import Engine, Firing, InvalidSql, Outcome, Suspension, backtest, compile_trigger
 
 MINUTE_NS = 60_000_000_000

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dexorder_cep import syntax
-from dexorder_cep.aggregates import WindowAggregate
-from dexorder_cep.binder import bind, bind_condition, convert
-from dexorder_cep.code import Function, row_predicate, row_values
-from dexorder_cep.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
-from dexorder_cep.refusals import MAX_OFFSET, MAX_SLICES, MAX_STEPS, Position, refuse
-from dexorder_cep.row_scope import RowScope
-from dexorder_cep.stages import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
-from dexorder_cep.tables import TICKER, TIME_SLOT, TableSource, find_table
-from dexorder_cep.typed import TICKER_SLOT, TRUE, Column, ColumnValue, Typed
-from dexorder_cep.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
+from dexorder_cep.compile.aggregates import WindowAggregate
+from dexorder_cep.compile.binder import bind, bind_condition, convert
+from dexorder_cep.compile.code import Function, row_predicate, row_values
+from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
+from dexorder_cep.compile.row_scope import RowScope
+from dexorder_cep.compile.tables import TICKER, TIME_SLOT, TableSource, find_table
+from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, Column, ColumnValue, Typed
+from dexorder_cep.compile.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
+from dexorder_cep.language import syntax
+from dexorder_cep.language.refusals import MAX_OFFSET, MAX_SLICES, MAX_STEPS, Position, refuse
+from dexorder_cep.run.stages import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
 
 _MILLISECOND_NS = 1_000_000
 _VALUES = ("FIRST_VALUE", "LAST_VALUE")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from dexorder_cep import syntax
-from dexorder_cep.automaton import Automaton, Take, build, is_greedy
-from dexorder_cep.binder import bind, bind_condition
-from dexorder_cep.code import PATTERN, Emitter, Function, Spans, generate, pattern_values
-from dexorder_cep.matcher import MatchPlan
-from dexorder_cep.pattern_scope import PatternScope
-from dexorder_cep.refusals import MAX_VARIABLES, Position, refuse
-from dexorder_cep.syntax import Match, Quantified
-from dexorder_cep.tables import TICKER, TIME_SLOT
-from dexorder_cep.typed import TICKER_SLOT, TRUE, Column, PatternAggregate, PatternValue, Typed, walk
+from dexorder_cep.compile.automaton import Automaton, Take, build, is_greedy
+from dexorder_cep.compile.binder import bind, bind_condition
+from dexorder_cep.compile.code import PATTERN, Emitter, Function, Spans, generate, pattern_values
+from dexorder_cep.compile.pattern_scope import PatternScope
+from dexorder_cep.compile.tables import TICKER, TIME_SLOT
+from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, Column, PatternAggregate, PatternValue, Typed, walk
+from dexorder_cep.language import syntax
+from dexorder_cep.language.refusals import MAX_VARIABLES, Position, refuse
+from dexorder_cep.language.syntax import Match, Quantified
+from dexorder_cep.run.matcher import MatchPlan
 
 
 class MatchQuery(NamedTuple):

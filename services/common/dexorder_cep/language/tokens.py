@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from dexorder_cep.refusals import MAX_TEXT_BYTES, MAX_TOKENS, Position, refuse
+from dexorder_cep.language.refusals import MAX_TEXT_BYTES, MAX_TOKENS, Position, refuse
 
 Kind = Literal["name", "quoted", "number", "text", "symbol", "end"]
 

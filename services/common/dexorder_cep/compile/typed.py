@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from dexorder_cep.types import BOOLEAN, SqlType
+from dexorder_cep.compile.types import BOOLEAN, SqlType
 
 TICKER_SLOT = -1
 """Slot of the ticker, which is not in the rows as it is the same for all of them."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
-from dexorder_cep.refusals import InvalidSql
+from dexorder_cep.language.refusals import InvalidSql
 from dexorder_common.model.periods import PERIODS, TRADES_PERIOD
 
 Fire = Literal["edge", "level", "once"]

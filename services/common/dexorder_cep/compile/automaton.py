@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dexorder_cep.refusals import MAX_STATES, refuse
-from dexorder_cep.syntax import Quantified
+from dexorder_cep.language.refusals import MAX_STATES, refuse
+from dexorder_cep.language.syntax import Quantified
 
 
 class Test(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dexorder_cep.compiled import CompiledTrigger
-from dexorder_cep.engine import Engine
-from dexorder_cep.outcomes import Outcome
+from dexorder_cep.compile.compiled import CompiledTrigger
+from dexorder_cep.run.engine import Engine
+from dexorder_cep.run.outcomes import Outcome
 from dexorder_common.model.times import MAX_TIME_NS
 
 

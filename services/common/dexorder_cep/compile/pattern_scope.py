@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from dexorder_cep import syntax
-from dexorder_cep.binder import bind
-from dexorder_cep.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
-from dexorder_cep.refusals import MAX_OFFSET, refuse
-from dexorder_cep.tables import TIME_SLOT
-from dexorder_cep.typed import (
+from dexorder_cep.compile.binder import bind
+from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
+from dexorder_cep.compile.tables import TIME_SLOT
+from dexorder_cep.compile.typed import (
     Aggregate,
     Apply,
     Column,
@@ -22,7 +20,9 @@ from dexorder_cep.typed import (
     Typed,
     walk,
 )
-from dexorder_cep.types import BIGINT, ROWTIME, WINDOW_TIME
+from dexorder_cep.compile.types import BIGINT, ROWTIME, WINDOW_TIME
+from dexorder_cep.language import syntax
+from dexorder_cep.language.refusals import MAX_OFFSET, refuse
 
 
 class PatternScope:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from dexorder_cep.refusals import Position
+from dexorder_cep.language.refusals import Position
 
 
 @dataclass(frozen=True, slots=True)

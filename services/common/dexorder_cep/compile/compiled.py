@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dexorder_cep import syntax
-from dexorder_cep.binder import bind_condition
-from dexorder_cep.code import Function, row_predicate, row_values
-from dexorder_cep.match_query import compile_match
-from dexorder_cep.matcher import MatchPlan
-from dexorder_cep.outcomes import ResultColumn
-from dexorder_cep.parameters import Fire, Parameters, check_parameters, is_running
-from dexorder_cep.parser import parse
-from dexorder_cep.refusals import MAX_LOOKBACK, MAX_MERGES, InvalidSql, Position, refuse
-from dexorder_cep.relations import Query, Relation, compile_query, compile_relation, project
-from dexorder_cep.row_scope import RowScope
-from dexorder_cep.stages import RowStep, Step, WindowStep
-from dexorder_cep.tables import Source
-from dexorder_cep.typed import Apply, Column, Constant, Typed
-from dexorder_cep.types import BOOLEAN, DOUBLE
+from dexorder_cep.compile.binder import bind_condition
+from dexorder_cep.compile.code import Function, row_predicate, row_values
+from dexorder_cep.compile.match_query import compile_match
+from dexorder_cep.compile.parameters import Fire, Parameters, check_parameters, is_running
+from dexorder_cep.compile.relations import Query, Relation, compile_query, compile_relation, project
+from dexorder_cep.compile.row_scope import RowScope
+from dexorder_cep.compile.tables import Source
+from dexorder_cep.compile.typed import Apply, Column, Constant, Typed
+from dexorder_cep.compile.types import BOOLEAN, DOUBLE
+from dexorder_cep.language import syntax
+from dexorder_cep.language.parser import parse
+from dexorder_cep.language.refusals import MAX_LOOKBACK, MAX_MERGES, InvalidSql, Position, refuse
+from dexorder_cep.run.matcher import MatchPlan
+from dexorder_cep.run.outcomes import ResultColumn
+from dexorder_cep.run.stages import RowStep, Step, WindowStep
 
 
 @dataclass(frozen=True, slots=True)

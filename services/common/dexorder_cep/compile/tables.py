@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from dexorder_cep.refusals import refuse
-from dexorder_cep.syntax import Table
-from dexorder_cep.typed import TICKER_SLOT, Column
-from dexorder_cep.types import BIGINT, DOUBLE, ROWTIME, STRING
+from dexorder_cep.compile.typed import TICKER_SLOT, Column
+from dexorder_cep.compile.types import BIGINT, DOUBLE, ROWTIME, STRING
+from dexorder_cep.language.refusals import refuse
+from dexorder_cep.language.syntax import Table
 from dexorder_common.model.periods import PERIOD_SECONDS
 
 Source = Literal["ohlc", "ticks"]

@@ -7,7 +7,7 @@ attribute.
 
 Names in generated code: ``r`` is the current row, ``q`` the row of an aggregate, ``R`` the rows of the ticker and ``o``
 the sequence number of the first of them, ``n`` the sequence number of the current row, ``b`` the first sequence number
-of each variable so far (``dexorder_cep.matcher``), ``T`` the ticker, ``w`` the time of the match.
+of each variable so far (``dexorder_cep.run.matcher``), ``T`` the ticker, ``w`` the time of the match.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from functools import reduce
 from operator import add
 from typing import Any, NamedTuple
 
-from dexorder_cep import arithmetic
-from dexorder_cep.refusals import Position, refuse
-from dexorder_cep.typed import (
+from dexorder_cep.compile import arithmetic
+from dexorder_cep.compile.typed import (
     TICKER_SLOT,
     Apply,
     ColumnValue,
@@ -32,7 +31,8 @@ from dexorder_cep.typed import (
     PatternValue,
     Typed,
 )
-from dexorder_cep.types import SqlType
+from dexorder_cep.compile.types import SqlType
+from dexorder_cep.language.refusals import Position, refuse
 
 Function = Callable[..., Any]
 ROW = ("r", "T")

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import reduce
 from typing import Any, NamedTuple
 
-from dexorder_cep.arithmetic import (
+from dexorder_cep.compile.arithmetic import (
     divide_decimals,
     divide_doubles,
     divide_integers,
@@ -19,8 +19,8 @@ from dexorder_cep.arithmetic import (
     wrap32,
     wrap64,
 )
-from dexorder_cep.code import Function
-from dexorder_cep.types import SqlType
+from dexorder_cep.compile.code import Function
+from dexorder_cep.compile.types import SqlType
 
 Accumulator = list[Any]
 _VARIANCES = {

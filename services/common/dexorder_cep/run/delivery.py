@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dexorder_cep.compiled import CompiledTrigger, plain_value
-from dexorder_cep.outcomes import Ended, Firing, Outcome
-from dexorder_cep.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
-from dexorder_cep.runs import Result
-from dexorder_cep.stream import Stream
+from dexorder_cep.compile.compiled import CompiledTrigger, plain_value
+from dexorder_cep.run.outcomes import Ended, Firing, Outcome
+from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
+from dexorder_cep.run.runs import Result
+from dexorder_cep.run.stream import Stream
 from dexorder_common.model.periods import TRADES_PERIOD
 
 _SECOND_NS = 1_000_000_000

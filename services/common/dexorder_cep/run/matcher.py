@@ -19,16 +19,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from dexorder_cep.arithmetic import TriggerFailed
-from dexorder_cep.automaton import Automaton
-from dexorder_cep.code import Function
-from dexorder_cep.java_heap import Heap, pop, push, remove
-from dexorder_cep.refusals import (
+from dexorder_cep.compile.arithmetic import TriggerFailed
+from dexorder_cep.compile.automaton import Automaton
+from dexorder_cep.compile.code import Function
+from dexorder_cep.language.refusals import (
     MAX_PARTIAL_MATCHES,
     MAX_SPAN_ROWS,
     MAX_WORK_PER_MINUTE,
     MAX_WORK_PER_ROW,
 )
+from dexorder_cep.run.java_heap import Heap, pop, push, remove
 
 START = sys.maxsize
 """First row of the partial match that has none yet; Flink orders it last."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dexorder_cep.compiled import CompiledTrigger
-from dexorder_cep.running import RunningCandles, RunningRun
-from dexorder_cep.runs import DerivedRun, MatchRun, PlainRun, start_run
-from dexorder_cep.stream import MILLISECOND_NS, NO_TIME, Stream
+from dexorder_cep.compile.compiled import CompiledTrigger
+from dexorder_cep.run.running import RunningCandles, RunningRun
+from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
+from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream
 
 SECOND_NS = 1_000_000_000
 Run: TypeAlias = PlainRun | MatchRun | DerivedRun

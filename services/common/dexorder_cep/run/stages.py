@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from dexorder_cep.aggregates import Accumulator, WindowAggregate, add, empty, merge, of_values, result
-from dexorder_cep.code import Function
-from dexorder_cep.stream import MILLISECOND_NS, Row
+from dexorder_cep.compile.aggregates import Accumulator, WindowAggregate, add, empty, merge, of_values, result
+from dexorder_cep.compile.code import Function
+from dexorder_cep.run.stream import MILLISECOND_NS, Row
 
 FIRST_SLOT = 2
 """Slot of the first column of a derived row."""

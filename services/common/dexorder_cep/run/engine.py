@@ -14,16 +14,16 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from dexorder_cep.arithmetic import TriggerFailed
-from dexorder_cep.compiled import CompiledTrigger, compile_trigger
-from dexorder_cep.delivery import Delivered, Registration, deliver
-from dexorder_cep.engine_state import EngineState, from_json, to_json
-from dexorder_cep.outcomes import Ended, Outcome, Suspension
-from dexorder_cep.parameters import MAX_WARMUP_ROWS
-from dexorder_cep.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
-from dexorder_cep.runs import DerivedRun, Result, start_run
-from dexorder_cep.stream import MILLISECOND_NS, NO_TIME, Row, Stream
-from dexorder_cep.stream_runs import SECOND_NS, Run, StreamRuns, TickerSeries, running_candles
+from dexorder_cep.compile.arithmetic import TriggerFailed
+from dexorder_cep.compile.compiled import CompiledTrigger, compile_trigger
+from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
+from dexorder_cep.run.delivery import Delivered, Registration, deliver
+from dexorder_cep.run.engine_state import EngineState, from_json, to_json
+from dexorder_cep.run.outcomes import Ended, Outcome, Suspension
+from dexorder_cep.run.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
+from dexorder_cep.run.runs import DerivedRun, Result, start_run
+from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
+from dexorder_cep.run.stream_runs import SECOND_NS, Run, StreamRuns, TickerSeries, running_candles
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import TRADES_PERIOD
 

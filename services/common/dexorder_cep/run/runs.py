@@ -5,7 +5,7 @@ fire), ``on_time`` for a watermark if it is ``timed`` (``at_ns`` is the time of 
 sequence number of the oldest row that it needs, and ``dump`` and ``restore`` of its state as JSON values.
 
 A run knows nothing of delivery (cooldown, limits of an event, end of the trigger): see
-``dexorder_cep.delivery``.
+``dexorder_cep.run.delivery``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-from dexorder_cep.compiled import CompiledTrigger, PatternPlan, PlainPlan
-from dexorder_cep.matcher import START, Matcher
-from dexorder_cep.refusals import MAX_OFFSET
-from dexorder_cep.stages import WindowStage, WindowStep, start_stage
-from dexorder_cep.stream import Row
+from dexorder_cep.compile.compiled import CompiledTrigger, PatternPlan, PlainPlan
+from dexorder_cep.language.refusals import MAX_OFFSET
+from dexorder_cep.run.matcher import START, Matcher
+from dexorder_cep.run.stages import WindowStage, WindowStep, start_stage
+from dexorder_cep.run.stream import Row
 
 TRIM_ROWS = 2 * MAX_OFFSET
 """Derived rows that are kept before the oldest ones are looked at."""

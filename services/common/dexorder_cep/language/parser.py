@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dexorder_cep.expressions import parse_count, parse_expression
-from dexorder_cep.intervals import parse_interval
-from dexorder_cep.reader import TokenReader
-from dexorder_cep.refusals import Position, refuse
-from dexorder_cep.syntax import (
+from dexorder_cep.language.expressions import parse_count, parse_expression
+from dexorder_cep.language.intervals import parse_interval
+from dexorder_cep.language.reader import TokenReader
+from dexorder_cep.language.refusals import Position, refuse
+from dexorder_cep.language.syntax import (
     Expression,
     Interval,
     Match,

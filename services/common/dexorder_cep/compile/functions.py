@@ -1,6 +1,6 @@
 """Scalar functions of a trigger: their names, arguments and types. Pure.
 
-``dexorder_cep.code`` says how each is computed.
+``dexorder_cep.compile.code`` says how each is computed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from dexorder_cep.types import BIGINT, DOUBLE, INT, STRING, SqlType, as_decimal, common_type
+from dexorder_cep.compile.types import BIGINT, DOUBLE, INT, STRING, SqlType, as_decimal, common_type
 
 Kinds = list[SqlType]
 

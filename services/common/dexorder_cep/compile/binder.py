@@ -5,11 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Protocol
 
-from dexorder_cep import syntax
-from dexorder_cep.functions import AGGREGATES, MORE_AGGREGATES, SIGNATURES
-from dexorder_cep.refusals import Position, refuse
-from dexorder_cep.typed import Apply, Constant, Typed
-from dexorder_cep.types import (
+from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, SIGNATURES
+from dexorder_cep.compile.typed import Apply, Constant, Typed
+from dexorder_cep.compile.types import (
     BOOLEAN,
     DOUBLE,
     INTERVAL,
@@ -19,6 +17,8 @@ from dexorder_cep.types import (
     common_type,
     decimal,
 )
+from dexorder_cep.language import syntax
+from dexorder_cep.language.refusals import Position, refuse
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _TIME_ARITHMETIC = ("+", "-")

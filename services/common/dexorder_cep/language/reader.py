@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dexorder_cep.refusals import MAX_DEPTH, MAX_NODES, InvalidSql, Position, refuse
-from dexorder_cep.reserved import RESERVED
-from dexorder_cep.tokens import Token, tokenize
+from dexorder_cep.language.refusals import MAX_DEPTH, MAX_NODES, InvalidSql, Position, refuse
+from dexorder_cep.language.reserved import RESERVED
+from dexorder_cep.language.tokens import Token, tokenize
 
 
 class TokenReader:

@@ -6,10 +6,10 @@ import datetime
 import re
 from collections.abc import Mapping
 
-from dexorder_cep.reader import TokenReader
-from dexorder_cep.refusals import Position, refuse
-from dexorder_cep.syntax import Interval, Timestamp
-from dexorder_cep.tokens import Token
+from dexorder_cep.language.reader import TokenReader
+from dexorder_cep.language.refusals import Position, refuse
+from dexorder_cep.language.syntax import Interval, Timestamp
+from dexorder_cep.language.tokens import Token
 
 _UNITS: Mapping[str, int] = {
     "DAY": 86_400_000,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dexorder_cep import syntax
-from dexorder_cep.pattern_scope import find_column
-from dexorder_cep.refusals import refuse
-from dexorder_cep.typed import Column, ColumnValue, Typed
+from dexorder_cep.compile.pattern_scope import find_column
+from dexorder_cep.compile.typed import Column, ColumnValue, Typed
+from dexorder_cep.language import syntax
+from dexorder_cep.language.refusals import refuse
 
 
 class RowScope:

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from dexorder_cep.arithmetic import TriggerFailed
-from dexorder_cep.compiled import CompiledTrigger, PlainPlan
-from dexorder_cep.runs import DerivedRows, PlainRun, Result
-from dexorder_cep.stages import RowStage
-from dexorder_cep.stream import NO_TIME, Row
+from dexorder_cep.compile.arithmetic import TriggerFailed
+from dexorder_cep.compile.compiled import CompiledTrigger, PlainPlan
+from dexorder_cep.run.runs import DerivedRows, PlainRun, Result
+from dexorder_cep.run.stages import RowStage
+from dexorder_cep.run.stream import NO_TIME, Row
 
 TRADE_ID_SLOT, TRADE_TIME_SLOT = 8, 9
 """Slots of a running candle behind those of a candle: id and time of its newest trade."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dexorder_cep.intervals import parse_interval, parse_timestamp
-from dexorder_cep.reader import TokenReader
-from dexorder_cep.refusals import MAX_OFFSET, Position, refuse
-from dexorder_cep.reserved import COLUMNS_WITHOUT_QUOTES
-from dexorder_cep.syntax import (
+from dexorder_cep.language.intervals import parse_interval, parse_timestamp
+from dexorder_cep.language.reader import TokenReader
+from dexorder_cep.language.refusals import MAX_OFFSET, Position, refuse
+from dexorder_cep.language.reserved import COLUMNS_WITHOUT_QUOTES
+from dexorder_cep.language.syntax import (
     Call,
     Constant,
     Expression,

@@ -1,0 +1,1 @@
+"""Syntax tree to a plan: names, types, generated functions, automata. Pure."""

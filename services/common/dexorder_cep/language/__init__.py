@@ -1,0 +1,1 @@
+"""Text of a trigger to a syntax tree. Pure."""

@@ -1,0 +1,1 @@
+"""Plans over rows: streams, matcher, running candles, delivery, the engine. Pure."""
