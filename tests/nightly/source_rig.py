@@ -168,7 +168,7 @@ class Rig:
             "DEXORDER_CATALOG_WAREHOUSE": self._settings.warehouse,
             "DEXORDER_CATALOG_PROPERTIES": "{}",
         }
-        return self._start("spark", environment)
+        return self._start("dexorder_spark", environment)
 
     def _start(self, module: str, environment: dict[str, str]) -> ServiceProcess:
         self._markers.append(uuid.uuid4().hex)
