@@ -16,7 +16,14 @@ from dexorder_gateway.events.ingress.acks import Ack, AckCallback
 from dexorder_gateway.events.ingress.containers import LOCAL, Container
 from dexorder_gateway.events.model import NO_CONTACTS, Contacts, Event, EventKey
 from dexorder_gateway.events.sessions.registry import SessionRegistry
-from dexorder_gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
+from dexorder_gateway.events.store.records import (
+    EventPage,
+    EventQuery,
+    EventRecord,
+    Replay,
+    ReplayBatch,
+    TransientEvent,
+)
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 
@@ -25,7 +32,7 @@ class Kept:
     """An event in the log."""
 
     show: SessionEvent
-    record: Record
+    record: EventRecord
     answer: AckCallback
 
 
@@ -107,7 +114,7 @@ class FakeDispatcher:
         )
         kept = self.users.setdefault(user_id, [])
         show = SessionEvent(user_id, len(kept) + 1, _event(container, body))
-        record = Record(show.event.key, body, time.time_ns(), Status.QUEUED, None, "", None, None, ())
+        record = EventRecord(show.event.key, body, time.time_ns(), Status.QUEUED, None, "", None, None, ())
         kept.append(Kept(show, record, answer))
         self.show([show])
         return show
@@ -197,10 +204,10 @@ class FakeDispatcher:
 
     # ---- log
 
-    async def record(self, key: EventKey) -> Record | None:
+    async def record(self, key: EventKey) -> EventRecord | None:
         return next((r for _, r in self._all() if r.key == key), None)
 
-    async def records(self, query: Query) -> Page:
+    async def records(self, query: EventQuery) -> EventPage:
         found = [
             (number, record)
             for number, (user_id, record) in enumerate(self._all())
@@ -210,9 +217,9 @@ class FakeDispatcher:
             and (query.before is None or number < query.before)
         ]
         page = list(reversed(found))[: query.size]
-        return Page(tuple(record for _, record in page), page[-1][0] if len(found) > len(page) else None)
+        return EventPage(tuple(record for _, record in page), page[-1][0] if len(found) > len(page) else None)
 
-    def _all(self) -> list[tuple[str, Record]]:
+    def _all(self) -> list[tuple[str, EventRecord]]:
         return [(user_id, kept.record) for user_id, events in self.users.items() for kept in events]
 
     def _sessions(self) -> SessionRegistry:

@@ -25,7 +25,7 @@ from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.contacts import host_check
 from dexorder_gateway.events.ingress.containers import ContainersFile
 from dexorder_gateway.events.ingress.publisher_service import EventPublisherService
-from dexorder_gateway.events.model import Event, Message
+from dexorder_gateway.events.model import Event, EventMessage
 from dexorder_gateway.events.service import (
     NAMES,
     OPTIONS,
@@ -67,9 +67,9 @@ async def until(done: Callable[[], Any], seconds: float = 30.0) -> None:
             await asyncio.sleep(0.005)
 
 
-def render(event: Event) -> Message:
+def render(event: Event) -> EventMessage:
     """Return a plain text of an event."""
-    return Message("0" * 32, f"{event.key.event_id}!", event.payload.decode(), event.priority, event.timestamp_ms)
+    return EventMessage("0" * 32, f"{event.key.event_id}!", event.payload.decode(), event.priority, event.timestamp_ms)
 
 
 @asynccontextmanager

@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class EventMessage:
     """Event as people read it: plain text, which each channel escapes in its own way.
 
     Attributes:
@@ -60,7 +60,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SendRefused:
     """Permanent refusal: the same call would be refused again.
 
     Attributes:
@@ -74,13 +74,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Temporary failure, with a reason as in `Refused`. No call to the provider begins before its pause is over."""
+    """Temporary failure, with a reason as in `SendRefused`. No call to the provider begins before its pause is over."""
 
     reason: str
     retry_after_ms: int | None = None
 
 
-Result = Sent | Refused | Later
+Result = Sent | SendRefused | Later
 
 
 @dataclass(frozen=True, slots=True)

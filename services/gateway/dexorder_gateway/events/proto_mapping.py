@@ -7,7 +7,7 @@ from dexorder_common.model.user_events import Status
 from dexorder_gateway.events.delivery.changes import AttemptRow
 from dexorder_gateway.events.dispatcher.port import Place
 from dexorder_gateway.events.model import EventKey
-from dexorder_gateway.events.store.records import Page, Query, Record
+from dexorder_gateway.events.store.records import EventPage, EventQuery, EventRecord
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 
@@ -42,7 +42,7 @@ def key_of(request: pb.GetEventRequest) -> EventKey:
     return EventKey(request.container, request.event_id)
 
 
-def query_of(request: pb.ListEventsRequest) -> Query:
+def query_of(request: pb.ListEventsRequest) -> EventQuery:
     """Return the query for the requested events."""
     if request.page_size > MAX_RECORDS:
         raise InvalidRequest(f"page_size {request.page_size} is above {MAX_RECORDS}")
@@ -55,7 +55,7 @@ def query_of(request: pb.ListEventsRequest) -> Query:
             status = Status(request.status)
         except ValueError:
             raise InvalidRequest(f"status {request.status} is unknown") from None
-    return Query(
+    return EventQuery(
         user_id=request.user_id,
         container=request.container,
         status=status,
@@ -64,14 +64,14 @@ def query_of(request: pb.ListEventsRequest) -> Query:
     )
 
 
-def page_answer(page: Page) -> pb.ListEventsResponse:
+def page_answer(page: EventPage) -> pb.ListEventsResponse:
     """Return a page of records with the token of the next page."""
     return pb.ListEventsResponse(
         records=map(record_answer, page.records), next_page_token="" if page.before is None else str(page.before)
     )
 
 
-def record_answer(record: Record) -> pb.EventRecord:
+def record_answer(record: EventRecord) -> pb.EventRecord:
     """Return the record of an event."""
     return pb.EventRecord(
         container=record.key.container,

@@ -17,9 +17,9 @@ from dexorder_gateway.events.channels.rendering import render
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.contacts import host_check
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
-from dexorder_gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
-from dexorder_gateway.events.dispatcher.sender import Sender
+from dexorder_gateway.events.dispatcher.sender import ChannelSender
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
 from dexorder_gateway.events.ingress.publisher_service import EventPublisherService
 from dexorder_gateway.events.service import ContactService, EventLogService, EventService
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 class _Receivers:
     """Receivers of the dispatcher's decisions; they are set after the dispatcher is created, which needs them."""
 
-    sender: Sender
+    sender: ChannelSender
     sessions: SessionRegistry
 
     def send(self, sends: Sequence[SendRequest]) -> None:
@@ -57,7 +57,7 @@ class UserEvents:
     own_identity = service.OWN_IDENTITY
     options = service.OPTIONS
 
-    def __init__(self, dispatcher: Dispatcher, backend: SessionBackend, settings: EventsSettings) -> None:
+    def __init__(self, dispatcher: EventDispatcher, backend: SessionBackend, settings: EventsSettings) -> None:
         self._dispatcher = dispatcher
         self._backend = backend
         self._settings = settings
@@ -101,7 +101,7 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
         dispatcher = await stack.enter_async_context(
             open_dispatcher(settings, receivers, DispatcherMetrics(registry), render=text, reachable=channels.reachable)
         )
-        receivers.sender = Sender(channels, settings, dispatcher.finished, SendMetrics(registry))
+        receivers.sender = ChannelSender(channels, settings, dispatcher.finished, SendMetrics(registry))
         metrics = SessionMetrics(registry)
         tokens = TokenVerifier.of(settings)
         # without the link, which leads to the page that shows the session

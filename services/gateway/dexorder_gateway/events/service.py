@@ -26,7 +26,7 @@ from dexorder_gateway.events.proto_mapping import (
     record_answer,
 )
 from dexorder_gateway.events.sessions.session_frames import join_frames
-from dexorder_gateway.events.sessions.user_tokens import MAX_USER_ID_BYTES, TokenVerifier, User
+from dexorder_gateway.events.sessions.user_tokens import MAX_USER_ID_BYTES, TokenUser, TokenVerifier
 from dexorder_gateway.events.sessions.websocket import MAX_NAME_CHARACTERS, SessionBackend
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
@@ -82,7 +82,7 @@ class EventService(rpc.EventServiceServicer):
         await self._backend.dispatcher.acked(user.user_id, epoch, sequence, seen=seen)
         return pb.AckResponse()
 
-    def _user(self, context: Context) -> User:
+    def _user(self, context: Context) -> TokenUser:
         return self._backend.tokens.user(bearer_token(context))
 
 

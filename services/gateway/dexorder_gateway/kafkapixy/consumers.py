@@ -14,7 +14,7 @@ from dexorder_common.model.errors import Exhausted, Unavailable
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, GroupTopic, Place
 from dexorder_gateway.kafkapixy.options import consumer_options
-from dexorder_gateway.kafkapixy.subscription import Subscription
+from dexorder_gateway.kafkapixy.subscription import PixySubscription
 
 _LEAVE_SECONDS = 5.0
 
@@ -25,8 +25,8 @@ class Consumers:
     def __init__(self, config: ClusterConfig, metrics: ClusterMetrics) -> None:
         self._config = config
         self._metrics = metrics
-        self._open: dict[GroupTopic, Subscription] = {}
-        self._leaving: set[Subscription] = set()
+        self._open: dict[GroupTopic, PixySubscription] = {}
+        self._leaving: set[PixySubscription] = set()
         self._members: dict[str, GroupMember] = {}
         self._stopping = False
         self._kafka_up = False
@@ -37,7 +37,7 @@ class Consumers:
         if self._config.consume.disabled:
             raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
 
-    def subscription(self, group: str, topic: str) -> Subscription:
+    def subscription(self, group: str, topic: str) -> PixySubscription:
         """Return the subscription; join the group if there is none. Raises Unavailable, or Exhausted at the limit."""
         self.refuse_if_disabled()
         if self._stopping:
@@ -46,7 +46,7 @@ class Consumers:
         if found is None:
             if len(self._open) >= self._config.consume.max_subscriptions:
                 raise Exhausted(f"{len(self._open)} pairs of group and topic are read already")
-            found = Subscription(self._config, group, topic, self._metrics, self._left)
+            found = PixySubscription(self._config, group, topic, self._metrics, self._left)
             found.kafka_up = self._kafka_up
             if (member := self._members.get(group)) is None or not found.start(member):
                 # None, or its thread ends: it would not take the topic.
@@ -59,7 +59,7 @@ class Consumers:
         seconds = self._config.consume.offsets_commit_interval_ms / 1_000
         return GroupMember(group, consumer_options(self._config), commit_seconds=seconds, cluster=self._config.name)
 
-    def subscribed(self, group: str, topic: str) -> Subscription:
+    def subscribed(self, group: str, topic: str) -> PixySubscription:
         """Return the open subscription; raise NotAssigned if there is none."""
         found = self._open.get((group, topic))
         if found is None:
@@ -90,7 +90,7 @@ class Consumers:
         """Return topic and partition of everything that is read here."""
         return {(each.topic, partition) for each in self._open.values() for partition in each.progress()}
 
-    def _left(self, subscription: Subscription, *, ended: bool) -> None:
+    def _left(self, subscription: PixySubscription, *, ended: bool) -> None:
         """Note that a subscription takes no more requests; called again when its thread has ended."""
         name = (subscription.group, subscription.topic)
         if self._open.get(name) is subscription:

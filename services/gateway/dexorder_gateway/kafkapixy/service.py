@@ -16,7 +16,7 @@ from dexorder_common.rpc.identity import current_caller
 from dexorder_gateway.kafkapixy.access import check_produce
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
 from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
-from dexorder_gateway.kafkapixy.types import Record, UnknownTopic, group_name, topic_name
+from dexorder_gateway.kafkapixy.types import KafkaRecord, UnknownTopic, group_name, topic_name
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -161,7 +161,7 @@ def _check_place(partition_name: str, partition: int, offset_name: str, offset: 
             raise InvalidRequest(f"{name} {value} is negative")
 
 
-def _answer(delivery: Delivery[Record]) -> pb.ConsRs:
+def _answer(delivery: Delivery[KafkaRecord]) -> pb.ConsRs:
     record = delivery.record
     key = record.key()
     answer = pb.ConsRs(

@@ -34,7 +34,7 @@ class UnknownTopic(InvalidRequest):
     """The topic does not exist; an invalid request in Kafka-Pixy's gRPC API, not found in its HTTP API."""
 
 
-class Record(WithHeaders, Protocol):
+class KafkaRecord(WithHeaders, Protocol):
     """A record of Kafka's client; its fields are read only when it is answered. Its length is that of its value."""
 
     def __len__(self) -> int: ...

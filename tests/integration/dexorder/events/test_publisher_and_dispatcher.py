@@ -12,10 +12,10 @@ from dexorder.events import AsyncPublisher, Channel, FinalStatus, Outcome
 from dexorder_common.messaging.curve import make_keys, read_public_key
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
-from dexorder_gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
-from dexorder_gateway.events.model import Contacts, Event, Message, Sent
+from dexorder_gateway.events.model import Contacts, Event, EventMessage, Sent
 from dexorder_gateway.events.store.records import TransientEvent
 
 PAYLOAD = {"order_id": "17"}
@@ -25,7 +25,7 @@ class Outside:
     """Providers that accept everything, and sessions that only observe."""
 
     def __init__(self) -> None:
-        self.dispatcher: Dispatcher | None = None
+        self.dispatcher: EventDispatcher | None = None
         self.informed: list[TransientEvent] = []
         self.sent: list[str] = []
 
@@ -42,8 +42,8 @@ class Outside:
         self.informed += informed
 
 
-def render(event: Event) -> Message:
-    return Message("0" * 32, "title", "body", event.priority, event.timestamp_ms)
+def render(event: Event) -> EventMessage:
+    return EventMessage("0" * 32, "title", "body", event.priority, event.timestamp_ms)
 
 
 def settings(folder: Path, **more: Any) -> EventsSettings:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.model import Contacts, Message, Result
+from dexorder_gateway.events.model import Contacts, EventMessage, Result
 
 NO_CONTACT = "no contact"
 NOT_CONFIGURED = "not configured"
@@ -27,7 +27,7 @@ class ChannelAdapter(Protocol):
     def reachable(self, contacts: Contacts) -> str:
         """Return why nothing can be sent to these contacts, empty if it can; for any thread."""
 
-    async def send(self, message: Message, contacts: Contacts) -> Result:
+    async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         """Call the provider once (PUSH: once for each of the user's devices). Raises only CancelledError."""
 
 

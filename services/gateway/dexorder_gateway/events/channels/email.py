@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from dexorder_common.config import BadSettings, is_loopback
 from dexorder_common.model.user_events import Channel, Priority
 from dexorder_gateway.events.channels.adapter import NO_CONNECTION, NO_CONTACT, TIMEOUT
-from dexorder_gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
+from dexorder_gateway.events.model import Contacts, EventMessage, Later, Result, SendRefused, Sent
 
 _PORTS: Final = {"smtp": 587, "smtps": 465}
 _ADDRESS = re.compile(r'[^\x00-\x20\x7f@<>,;:"\\()\[\]]+@[^\x00-\x20\x7f@<>,;:"\\()\[\]]+')
@@ -60,10 +60,10 @@ class Email:
             return NO_CONTACT
         return "" if _ADDRESS.fullmatch(contacts.email) else "no valid address"
 
-    async def send(self, message: Message, contacts: Contacts) -> Result:
+    async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         """See `ChannelAdapter`."""
         if reason := self.reachable(contacts):
-            return Refused(reason)
+            return SendRefused(reason)
         mail = self._mail(message, contacts.email)
         smtp, usable = self._connection(), False
         try:
@@ -96,7 +96,7 @@ class Email:
                 return smtp
         return aiosmtplib.SMTP(**self._options)
 
-    def _mail(self, message: Message, recipient: str) -> EmailMessage:
+    def _mail(self, message: EventMessage, recipient: str) -> EmailMessage:
         mail = EmailMessage()
         # the same at each attempt, so that a mail whose answer was lost is recognized as a duplicate
         mail["Message-ID"] = f"<{message.reference}@{self._sender.rpartition('@')[2]}>"
@@ -142,16 +142,16 @@ def _failure(error: Exception) -> Result:
     if isinstance(error, TimeoutError):
         return Later(TIMEOUT)
     if isinstance(error, aiosmtplib.SMTPNotSupported):
-        return Refused("the mail server does not support such an address")
+        return SendRefused("the mail server does not support such an address")
     if isinstance(error, aiosmtplib.SMTPConnectError) or not isinstance(error, aiosmtplib.SMTPResponseException):
         return Later(NO_CONNECTION)
     if error.code < _PERMANENT:
         return Later("temporarily refused by the mail server")
     if isinstance(error, aiosmtplib.SMTPAuthenticationError):
-        return Refused("our mail account is refused")
+        return SendRefused("our mail account is refused")
     if isinstance(error, aiosmtplib.SMTPSenderRefused):
-        return Refused("our sender address is refused")
+        return SendRefused("our sender address is refused")
     detail = _DETAIL.match(error.message)
     of_mailbox = isinstance(error, aiosmtplib.SMTPRecipientRefused) and error.code in _NO_MAILBOX
     plain = "no such address" if of_mailbox else "refused by the mail server"
-    return Refused(_SUBJECTS.get(detail[1], plain) if detail else plain)
+    return SendRefused(_SUBJECTS.get(detail[1], plain) if detail else plain)

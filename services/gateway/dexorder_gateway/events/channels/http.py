@@ -50,7 +50,7 @@ class AllowedHosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProviderAnswer:
     """A provider's answer other than 2xx; ``body`` holds at most the first 64 KiB."""
 
     status: int
@@ -89,13 +89,13 @@ class Http:
 
     async def post(
         self, url: URL | str, *, json: Any = None, data: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Sent | Later | Answer:
+    ) -> Sent | Later | ProviderAnswer:
         """Post once. A failure below HTTP is `Later`: the provider may never have seen the request."""
         try:
             async with self._session.post(
                 url, json=json, data=data, headers=headers, allow_redirects=False
             ) as response:
-                answer = Answer(response.status, response.headers, await _beginning(response.content))
+                answer = ProviderAnswer(response.status, response.headers, await _beginning(response.content))
                 return Sent() if 200 <= answer.status < 300 else answer
         except TimeoutError:
             return Later(TIMEOUT)

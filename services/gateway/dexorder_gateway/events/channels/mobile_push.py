@@ -22,8 +22,8 @@ from dexorder_gateway.events.channels.adapter import (
     truncate,
     utf8_bytes,
 )
-from dexorder_gateway.events.channels.http import Answer, Http
-from dexorder_gateway.events.model import Later, Message, Refused, Result
+from dexorder_gateway.events.channels.http import Http, ProviderAnswer
+from dexorder_gateway.events.model import EventMessage, Later, Result, SendRefused
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1000  # the limit of a whole message is 4096
@@ -65,7 +65,7 @@ class MobilePush:
         self._timeout_seconds = timeout_seconds
         self._refresh: asyncio.Future[None] | None = None
 
-    async def send(self, message: Message, token: str) -> Result:
+    async def send(self, message: EventMessage, token: str) -> Result:
         """Call FCM once; about once an hour obtain an access token before."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
@@ -77,12 +77,12 @@ class MobilePush:
         except TransportError:
             return Later(NO_CONNECTION)
         except GoogleAuthError as error:
-            return Later(NO_CONNECTION) if error.retryable else Refused("our FCM account is refused")
-        if not isinstance(answer, Answer):
+            return Later(NO_CONNECTION) if error.retryable else SendRefused("our FCM account is refused")
+        if not isinstance(answer, ProviderAnswer):
             return answer
         code = _error_code(answer)
         gone = (token,) if code == _UNREGISTERED else ()
-        return answer.later() or Refused(_REASONS.get(code, NOT_ACCEPTED), gone)
+        return answer.later() or SendRefused(_REASONS.get(code, NOT_ACCEPTED), gone)
 
     async def _ensure_access(self) -> None:
         """Wait for an access token. One thread obtains it, whatever the number of waiting sends."""
@@ -96,7 +96,7 @@ class MobilePush:
         await asyncio.shield(self._refresh)
 
 
-def _data(message: Message, token: str) -> bytes:
+def _data(message: EventMessage, token: str) -> bytes:
     """Return the request's body; on the phone a copy with the same reference replaces the earlier one."""
     critical = message.priority is Priority.CRITICAL
     written = messaging.Message(
@@ -118,7 +118,7 @@ def _data(message: Message, token: str) -> bytes:
     return json.dumps({"message": json.loads(str(written))}, ensure_ascii=False).encode()
 
 
-def _error_code(answer: Answer) -> str:
+def _error_code(answer: ProviderAnswer) -> str:
     """Return FCM's own code if there is one, else Google's."""
     error = answer.json().get("error")
     if not isinstance(error, dict):

@@ -13,7 +13,7 @@ from dexorder_gateway.events.channels.http import AllowedHosts, Http
 from dexorder_gateway.events.channels.telegram import Telegram
 from dexorder_gateway.events.channels.webhooks import DISCORD, SLACK, Webhook
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.model import Contacts, Later, Message, Refused, Result, Sent
+from dexorder_gateway.events.model import Contacts, EventMessage, Later, Result, SendRefused, Sent
 
 if TYPE_CHECKING:
     from dexorder_gateway.events.channels.mobile_push import MobilePush
@@ -95,10 +95,10 @@ class Push:
         reasons = [self._web.reachable(subscription) for subscription in contacts.web_push]
         return "" if "" in reasons else reasons[0]
 
-    async def send(self, message: Message, contacts: Contacts) -> Result:
+    async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         """See `ChannelAdapter`."""
         if reason := self.reachable(contacts):
-            return Refused(reason)
+            return SendRefused(reason)
         sends: list[Awaitable[Result]] = []
         if self._web:
             sends += [self._web.send(message, subscription) for subscription in contacts.web_push]
@@ -117,5 +117,5 @@ def combine_results(results: Sequence[Result]) -> Result:
         return Sent(gone)
     if later := [result for result in results if isinstance(result, Later)]:
         return min(later, key=lambda result: result.retry_after_ms or 0)
-    reasons = dict.fromkeys(result.reason for result in results if isinstance(result, Refused))
-    return Refused(", ".join(reasons), gone)
+    reasons = dict.fromkeys(result.reason for result in results if isinstance(result, SendRefused))
+    return SendRefused(", ".join(reasons), gone)

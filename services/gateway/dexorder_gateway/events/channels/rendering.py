@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from dexorder_gateway.events.model import Event, Message
+from dexorder_gateway.events.model import Event, EventMessage
 
 _MAX_TITLE = 200
 _MAX_VALUE = 500
@@ -174,7 +174,7 @@ _TYPES: Final[Mapping[int, tuple[str, _Form]]] = {
 """Title and form by number of the event type."""
 
 
-def render(event: Event, *, link_url: str) -> Message:
+def render(event: Event, *, link_url: str) -> EventMessage:
     """Return the text of an event; never raises, whatever bytes the payload is.
 
     Args:
@@ -189,7 +189,9 @@ def render(event: Event, *, link_url: str) -> Message:
     lines = [f"{label}: {values[name]}" for label, name in form.lines if name in values]
     lines += others
     lines += [line for line in (_moment(event.timestamp_ms), link_url) if line]
-    return Message(_reference(event), _title(what, form, values), "\n".join(lines), event.priority, event.timestamp_ms)
+    return EventMessage(
+        _reference(event), _title(what, form, values), "\n".join(lines), event.priority, event.timestamp_ms
+    )
 
 
 def _title(what: str, form: _Form, values: Mapping[str, str]) -> str:

@@ -10,8 +10,8 @@ from pydantic import SecretStr
 
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.adapter import NO_CONTACT, NOT_ACCEPTED, truncate
-from dexorder_gateway.events.channels.http import Answer, Http
-from dexorder_gateway.events.model import Contacts, Later, Message, Refused, Result
+from dexorder_gateway.events.channels.http import Http, ProviderAnswer
+from dexorder_gateway.events.model import Contacts, EventMessage, Later, Result, SendRefused
 
 _MAX_TITLE = 256  # UTF-16 units, after the markup is parsed
 _MAX_TEXT = 4096
@@ -43,10 +43,10 @@ class Telegram:
         """See `ChannelAdapter`."""
         return "" if contacts.telegram_chat_id else NO_CONTACT
 
-    async def send(self, message: Message, contacts: Contacts) -> Result:
+    async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         """See `ChannelAdapter`."""
         if reason := self.reachable(contacts):
-            return Refused(reason)
+            return SendRefused(reason)
         body = {
             "chat_id": contacts.telegram_chat_id,
             "text": _markup(message),
@@ -55,22 +55,22 @@ class Telegram:
         }
         url = f"{self._base}/bot{self._token.get_secret_value()}/sendMessage"
         answer = await self._http.post(url, json=body)
-        return _refusal(answer) if isinstance(answer, Answer) else answer
+        return _refusal(answer) if isinstance(answer, ProviderAnswer) else answer
 
 
-def _markup(message: Message) -> str:
+def _markup(message: EventMessage) -> str:
     title = truncate(message.title, _MAX_TITLE)
     body = truncate(message.body, _MAX_TEXT - _MAX_TITLE - 1)
     return f"<b>{html.escape(title, quote=False)}</b>\n{html.escape(body, quote=False)}"
 
 
-def _refusal(answer: Answer) -> Later | Refused:
+def _refusal(answer: ProviderAnswer) -> Later | SendRefused:
     body = answer.json()
     parameters = body.get("parameters")
     if later := answer.later(parameters.get("retry_after") if isinstance(parameters, dict) else None):
         return later
     # 404 answers a token that does not have the form of one
     if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.NOT_FOUND):
-        return Refused("our bot's token is refused")
+        return SendRefused("our bot's token is refused")
     description = str(body.get("description")).lower()
-    return Refused(next((reason for words, reason in _REASONS.items() if words in description), NOT_ACCEPTED))
+    return SendRefused(next((reason for words, reason in _REASONS.items() if words in description), NOT_ACCEPTED))

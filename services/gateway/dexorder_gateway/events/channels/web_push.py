@@ -23,8 +23,8 @@ from dexorder_gateway.events.channels.adapter import (
     truncate,
     utf8_bytes,
 )
-from dexorder_gateway.events.channels.http import AllowedHosts, Answer, Http
-from dexorder_gateway.events.model import Message, Refused, Result, WebPushSubscription
+from dexorder_gateway.events.channels.http import AllowedHosts, Http, ProviderAnswer
+from dexorder_gateway.events.model import EventMessage, Result, SendRefused, WebPushSubscription
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1500  # quoted and encrypted, title and body stay below the 4096 that services accept
@@ -64,23 +64,23 @@ class WebPush:
         """Return why nothing can be sent to a subscription; empty if it can."""
         return "" if self._hosts.parse(subscription.endpoint) else HOST_NOT_ALLOWED
 
-    async def send(self, message: Message, subscription: WebPushSubscription) -> Result:
+    async def send(self, message: EventMessage, subscription: WebPushSubscription) -> Result:
         """Call the subscription's push service once."""
         url = self._hosts.parse(subscription.endpoint)
         if url is None:
-            return Refused(HOST_NOT_ALLOWED)
+            return SendRefused(HOST_NOT_ALLOWED)
         try:
             # in a thread: cryptography would block the sessions on the loop
             data, headers = await asyncio.to_thread(self._encrypt, message, subscription, url)
         except (WebPushException, ValueError, IndexError):
-            return Refused("no valid subscription")
+            return SendRefused("no valid subscription")
         answer = await self._http.post(url, data=data, headers=headers)
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, ProviderAnswer):
             return answer
         gone = (subscription.endpoint,) if answer.status in _GONE else ()
-        return answer.later() or Refused(_REASONS.get(answer.status, NOT_ACCEPTED), gone)
+        return answer.later() or SendRefused(_REASONS.get(answer.status, NOT_ACCEPTED), gone)
 
-    def _encrypt(self, message: Message, to: WebPushSubscription, url: URL) -> tuple[bytes, dict[str, str]]:
+    def _encrypt(self, message: EventMessage, to: WebPushSubscription, url: URL) -> tuple[bytes, dict[str, str]]:
         """Return the encrypted message and its headers."""
         keys = {"p256dh": to.p256dh, "auth": to.auth}
         data = WebPusher({"endpoint": to.endpoint, "keys": keys}).encode(_data(message))["body"]
@@ -95,7 +95,7 @@ class WebPush:
         return data, headers
 
 
-def _data(message: Message) -> bytes:
+def _data(message: EventMessage) -> bytes:
     """Return the data for the browser's service worker; a notification replaces an earlier one of the same ``tag``."""
     notification = {
         "title": truncate(message.title, _MAX_TITLE_BYTES, utf8_bytes),

@@ -16,8 +16,8 @@ from dexorder_gateway.events.channels.adapter import (
     truncate,
     utf16_units,
 )
-from dexorder_gateway.events.channels.http import AllowedHosts, Answer, Http
-from dexorder_gateway.events.model import Contacts, Message, Refused, Result
+from dexorder_gateway.events.channels.http import AllowedHosts, Http, ProviderAnswer
+from dexorder_gateway.events.model import Contacts, EventMessage, Result, SendRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class WebhookProvider:
 
     channel: Channel
     url: Callable[[Contacts], str]
-    body: Callable[[Message], dict[str, Any]]
+    body: Callable[[EventMessage], dict[str, Any]]
     reasons: Mapping[int | str, str]
     query: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,22 +54,22 @@ class Webhook:
             return NO_CONTACT
         return "" if self._hosts.parse(url) else HOST_NOT_ALLOWED
 
-    async def send(self, message: Message, contacts: Contacts) -> Result:
+    async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         """See `ChannelAdapter`."""
         url = self._hosts.parse(self._provider.url(contacts))
         if url is None:
-            return Refused(self.reachable(contacts))
+            return SendRefused(self.reachable(contacts))
         if self._provider.query:
             url = url.update_query(self._provider.query)
         answer = await self._http.post(url, json=self._provider.body(message))
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, ProviderAnswer):
             return answer
         # Discord's body has the exact wait, its header is rounded up; Slack's body is text.
         if later := answer.later(answer.json().get("retry_after")):
             return later
         text = answer.body[:64].decode(errors="replace").strip()
         reasons = self._provider.reasons
-        return Refused(reasons.get(answer.status) or reasons.get(text, NOT_ACCEPTED))
+        return SendRefused(reasons.get(answer.status) or reasons.get(text, NOT_ACCEPTED))
 
 
 _MAX_DISCORD_TITLE = 256
@@ -81,7 +81,7 @@ or they would no longer lead anywhere."""
 _MARK_CHARACTERS = frozenset(r"\*_~`|[]<>#-.")
 
 
-def _discord_body(message: Message) -> dict[str, Any]:
+def _discord_body(message: EventMessage) -> dict[str, Any]:
     title = truncate(message.title, _MAX_DISCORD_TITLE, _discord_size)
     room = _MAX_DISCORD_TEXT - _AROUND_TITLE - sum(map(_discord_size, title))
     text = f"**{_discord_escaped(title)}**\n{_discord_escaped(truncate(message.body, room, _discord_size))}"
@@ -114,7 +114,7 @@ _SLACK_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _SLACK_TABLE = str.maketrans(_SLACK_ESCAPES)
 
 
-def _slack_body(message: Message) -> dict[str, Any]:
+def _slack_body(message: EventMessage) -> dict[str, Any]:
     text = truncate(f"{message.title}\n{message.body}", _MAX_SLACK_TEXT, _slack_size)
     return {"text": text.translate(_SLACK_TABLE), "mrkdwn": False}  # without markup only three characters need escapes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dexorder_common.model.user_events import Channel, Status
-from dexorder_gateway.events.model import Contacts, Event, EventKey, Message
+from dexorder_gateway.events.model import Contacts, Event, EventKey, EventMessage
 
 NEVER = 2**63 - 1
 """Due time of an event that waits for something other than time; fits into SQLite's integers."""
@@ -83,13 +83,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """One call of a provider; its `Result` goes to ``Delivery.finished`` with the same key and number."""
+    """One call of a provider; its `Result` goes to ``EventDelivery.finished`` with the same key and number."""
 
     key: EventKey
     number: int
     channel: Channel
     user_id: str
-    message: Message
+    message: EventMessage
     contacts: Contacts
 
 
@@ -104,7 +104,7 @@ class SessionEvent:
 
 
 @dataclass(slots=True, init=False)
-class Changes:
+class DeliveryChanges:
     """Rows, in the order in which they were made, and the effects that follow once they are committed."""
 
     accepted: list[QueuedRow]
@@ -127,7 +127,7 @@ class Changes:
         self.sends = []
         self.session_events = []
 
-    def add(self, later: Changes) -> None:
+    def add(self, later: DeliveryChanges) -> None:
         """Append the changes of a later decision."""
         self.accepted += later.accepted
         self.updated += later.updated

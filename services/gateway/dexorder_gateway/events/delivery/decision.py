@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.delivery.changes import AttemptRow, Changes, SendRequest, SessionEvent
+from dexorder_gateway.events.delivery.changes import AttemptRow, DeliveryChanges, SendRequest, SessionEvent
 from dexorder_gateway.events.delivery.pending_events import PendingEvent
-from dexorder_gateway.events.model import Contacts, Event, Message
+from dexorder_gateway.events.model import Contacts, Event, EventMessage
 
 MAX_EVENTS = 100
 """Events that one decision moves; the others wait for the next one, as containers wait meanwhile."""
@@ -29,7 +29,7 @@ class ProviderCall:
     started_ns: int
     members: list[tuple[PendingEvent, int]]
 
-    def request(self, render: Callable[[Event], Message]) -> SendRequest:
+    def request(self, render: Callable[[Event], EventMessage]) -> SendRequest:
         """Return the call as the dispatcher carries it out."""
         leader, number = self.members[0]
         message = digest([pending.event for pending, _ in self.members], render)
@@ -38,7 +38,7 @@ class ProviderCall:
 
 @dataclass(slots=True)
 class Decision:
-    """Collects `Changes`.
+    """Collects `DeliveryChanges`.
 
     Attributes:
         open_calls: Calls that more events may join, by user and channel; earlier decisions may have begun them.
@@ -49,7 +49,7 @@ class Decision:
 
     now_ns: int
     open_calls: dict[tuple[str, Channel], ProviderCall] = field(default_factory=dict)
-    changes: Changes = field(default_factory=Changes)
+    changes: DeliveryChanges = field(default_factory=DeliveryChanges)
     touched: dict[PendingEvent, None] = field(default_factory=dict)
     calls: list[ProviderCall] = field(default_factory=list)
     left: int = MAX_EVENTS
@@ -93,7 +93,7 @@ class Decision:
         pending.shown_ns = self.now_ns
         self.changes.session_events.append(SessionEvent(pending.event.user_id, pending.sequence, pending.event))
 
-    def finish(self) -> Changes:
+    def finish(self) -> DeliveryChanges:
         """Return the changes, with the rows of those events that are not new and have changed."""
         for pending in self.touched:
             row = pending.row()
@@ -103,7 +103,7 @@ class Decision:
         return self.changes
 
 
-def digest(events: Sequence[Event], render: Callable[[Event], Message]) -> Message:
+def digest(events: Sequence[Event], render: Callable[[Event], EventMessage]) -> EventMessage:
     """Return one message that lists the titles of the first `MAX_DIGEST_LINES` events and counts the others.
 
     A single event is rendered as usual.
@@ -117,4 +117,4 @@ def digest(events: Sequence[Event], render: Callable[[Event], Message]) -> Messa
     names = (f"{event.key.container}\x00{event.key.event_id}".encode() for event in events)
     reference = hashlib.sha256(b"\x00".join(names)).hexdigest()[:32]
     newest_ms = max(event.timestamp_ms for event in events)
-    return Message(reference, f"{len(events)} events", "\n".join(lines), events[0].priority, newest_ms)
+    return EventMessage(reference, f"{len(events)} events", "\n".join(lines), events[0].priority, newest_ms)

@@ -11,7 +11,7 @@ from itertools import takewhile
 from operator import itemgetter
 
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.delivery.changes import NEVER, Changes, QueuedRow, Seen
+from dexorder_gateway.events.delivery.changes import NEVER, DeliveryChanges, QueuedRow, Seen
 from dexorder_gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
 from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, no_contact
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS, Decision, ProviderCall
@@ -20,10 +20,10 @@ from dexorder_gateway.events.delivery.provider_limits import Provider
 from dexorder_gateway.events.delivery.scheduler import Scheduler, if_pending
 from dexorder_gateway.events.delivery.state_machine import StateMachine
 from dexorder_gateway.events.delivery.timers import Timers
-from dexorder_gateway.events.model import Contacts, Event, EventKey, Message, Result
+from dexorder_gateway.events.model import Contacts, Event, EventKey, EventMessage, Result
 
 
-class Delivery:
+class EventDelivery:
     """All pending events. One owner, one thread.
 
     Args:
@@ -37,7 +37,7 @@ class Delivery:
         settings: DeliverySettings,
         contacts: ContactsCache,
         *,
-        render: Callable[[Event], Message],
+        render: Callable[[Event], EventMessage],
         reachable: Callable[[Channel, Contacts], str] = no_contact,
         max_events: int = MAX_EVENTS,
     ) -> None:
@@ -73,7 +73,7 @@ class Delivery:
         pauses: Iterable[tuple[str, Channel, int]] = (),
         *,
         now_ns: int,
-    ) -> Changes:
+    ) -> DeliveryChanges:
         """Continue after a start. To be called first, and once; no session is open.
 
         Calls that were under way are made again. Events without a due time are advanced, as settings may have changed.
@@ -97,14 +97,14 @@ class Delivery:
             self._events.user(pending.event.user_id).by_sequence[sequence] = pending
         return self.due(now_ns=now_ns)
 
-    def accept(self, events: Iterable[tuple[Event, bool]], *, now_ns: int) -> Changes:
+    def accept(self, events: Iterable[tuple[Event, bool]], *, now_ns: int) -> DeliveryChanges:
         """Accept events whose keys are new, NORMAL or CRITICAL, in this order; soft NORMAL ones wait for the digest."""
         decision = self._begin(now_ns)
         for event, soft in events:
             self._machine.accept(event, soft, decision)
         return self._end(decision)
 
-    def finished(self, key: EventKey, number: int, result: Result, *, now_ns: int) -> Changes:
+    def finished(self, key: EventKey, number: int, result: Result, *, now_ns: int) -> DeliveryChanges:
         """Handle the result of a `SendRequest`; each must come back once. An unknown number changes nothing.
 
         Where the event is final in the meantime, its attempt is closed nevertheless, and the provider's pause and
@@ -112,35 +112,35 @@ class Delivery:
         """
         call = self._calls.pop((key, number), None)
         if call is None:
-            return Changes()
+            return DeliveryChanges()
         decision = self._begin(now_ns)
         self._machine.call_finished(call, result, decision)
         return self._end(decision)
 
-    def received(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
+    def received(self, user_id: str, sequence: int, *, now_ns: int) -> DeliveryChanges:
         """Handle the ack of a session. For an event that is final or unknown, nothing changes."""
         user = self._events.users.get(user_id)
         pending = user.by_sequence.get(sequence) if user else None
         return self._each([pending] if pending else (), self._machine.acked, now_ns)
 
-    def received_up_to(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
+    def received_up_to(self, user_id: str, sequence: int, *, now_ns: int) -> DeliveryChanges:
         """Handle the ack of a session for this event and all before it."""
         user = self._events.users.get(user_id)
         up_to = takewhile(lambda placed: placed[0] <= sequence, user.by_sequence.items()) if user else ()
         return self._each([pending for _, pending in up_to], self._machine.acked, now_ns)
 
-    def seen(self, user_id: str, sequence: int, *, now_ns: int) -> Changes:
+    def seen(self, user_id: str, sequence: int, *, now_ns: int) -> DeliveryChanges:
         """Record that the user has seen an event, which implies an ack."""
         changes = self.received(user_id, sequence, now_ns=now_ns)
         if 1 <= sequence <= self._events.sequences.get(user_id, 0):
             changes.seen.append(Seen(user_id, sequence, now_ns))
         return changes
 
-    def session_opened(self, user_id: str, *, now_ns: int) -> Changes:
+    def session_opened(self, user_id: str, *, now_ns: int) -> DeliveryChanges:
         """Show a user's first session the pending events that may be shown, in the order of the log."""
         user = self._events.user(user_id)
         if user.open:
-            return Changes()
+            return DeliveryChanges()
         user.open = True
         others = (pending for pending in user.pending if pending.sequence is None)
         return self._each([*user.by_sequence.values(), *others], self._machine.show, now_ns)
@@ -152,19 +152,19 @@ class Delivery:
             user.open = False
             self._events.forget(user)
 
-    def user_active(self, user_id: str, channel: Channel, until_ns: int, *, now_ns: int) -> Changes:
+    def user_active(self, user_id: str, channel: Channel, until_ns: int, *, now_ns: int) -> DeliveryChanges:
         """Continue events whose round ended without the user on this channel. `ContactsCache` has the report."""
         events = self._events.of_user(user_id) if until_ns > now_ns else ()
         return self._each(events, partial(self._machine.user_active, channel), now_ns)
 
-    def contacts_changed(self, user_id: str, *, now_ns: int) -> Changes:
+    def contacts_changed(self, user_id: str, *, now_ns: int) -> DeliveryChanges:
         """Drop the refusals of a user's events and begin rounds that had ended. `ContactsCache` has the contacts.
 
         Not to be called where a destination was only removed because it no longer exists.
         """
         return self._each(self._events.of_user(user_id), self._machine.contacts_changed, now_ns)
 
-    def due(self, *, now_ns: int) -> Changes:
+    def due(self, *, now_ns: int) -> DeliveryChanges:
         """Do a portion of what is due; where there is more, `next_due_ns` is not after ``now_ns``."""
         decision = self._begin(now_ns)
         self._scheduler.run(decision, self._machine.wake)
@@ -172,7 +172,7 @@ class Delivery:
 
     def _each(
         self, events: Iterable[PendingEvent], action: Callable[[PendingEvent, Decision], None], now_ns: int
-    ) -> Changes:
+    ) -> DeliveryChanges:
         decision = self._begin(now_ns)
         self._scheduler.each(events, if_pending(action), decision)
         return self._end(decision)
@@ -180,7 +180,7 @@ class Delivery:
     def _begin(self, now_ns: int) -> Decision:
         return Decision(now_ns, self._open_calls, left=self._max_events)
 
-    def _end(self, decision: Decision) -> Changes:
+    def _end(self, decision: Decision) -> DeliveryChanges:
         if not self._scheduler.unfinished:  # else more events may join the same message
             decision.calls += self._open_calls.values()
             self._open_calls.clear()

@@ -72,7 +72,7 @@ class PendingEvent(Timed):
 
 
 @dataclass(slots=True)
-class User:
+class PendingUser:
     """User with pending events or an open session.
 
     Attributes:
@@ -93,17 +93,17 @@ class PendingEvents:
 
     def __init__(self) -> None:
         self.by_key: dict[EventKey, PendingEvent] = {}
-        self.users: dict[str, User] = {}
+        self.users: dict[str, PendingUser] = {}
         self.sequences: dict[str, int] = {}
 
-    def user(self, user_id: str) -> User:
+    def user(self, user_id: str) -> PendingUser:
         """Return a user, who is kept while an event is pending or a session open."""
         user = self.users.get(user_id)
         if user is None:
-            user = self.users[user_id] = User(user_id)
+            user = self.users[user_id] = PendingUser(user_id)
         return user
 
-    def forget(self, user: User) -> None:
+    def forget(self, user: PendingUser) -> None:
         """Drop a user without pending events and open sessions."""
         if not user.open and not user.pending:
             self.users.pop(user.user_id, None)

@@ -45,7 +45,7 @@ from dexorder_gateway.events.delivery.pending_events import PendingEvent, Pendin
 from dexorder_gateway.events.delivery.provider_limits import Provider, ProviderLimits
 from dexorder_gateway.events.delivery.scheduler import Scheduler, if_pending
 from dexorder_gateway.events.delivery.timers import Timers
-from dexorder_gateway.events.model import Contacts, Event, Later, Refused, Result, Sent
+from dexorder_gateway.events.model import Contacts, Event, Later, Result, SendRefused, Sent
 
 
 class StateMachine:
@@ -296,7 +296,7 @@ class StateMachine:
         if isinstance(result, Sent):
             self._finish(pending, Status.DELIVERED, call.channel, "", decision)
             return
-        if isinstance(result, Refused):
+        if isinstance(result, SendRefused):
             if self._contacts.contacts(pending.event.user_id) == call.contacts:  # else older contacts were refused
                 pending.refused += ((call.channel, result.reason),)
         else:

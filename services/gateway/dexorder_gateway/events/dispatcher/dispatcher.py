@@ -3,7 +3,8 @@
 One thread owns the containers' sockets, the outbox and the delivery rules. Its cycle: wait; take some messages of each
 socket and all calls from the event loop; decide; commit everything in one transaction; then send acks, and hand
 provider calls and session events to the event loop. One fsync serves many events, and nothing is sent before it is on
-disk. A failed write leaves memory ahead of the disk, so it is fatal: ``Dispatcher.failed`` is set and nothing follows.
+disk. A failed write leaves memory ahead of the disk, so it is fatal: ``EventDispatcher.failed`` is set, nothing
+follows.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from dexorder_gateway.events.ingress.receiver import read_copies
 from dexorder_gateway.events.ingress.sockets import EventSockets
 from dexorder_gateway.events.model import Contacts, EventKey, Result
 from dexorder_gateway.events.store.event_log import EventLog
-from dexorder_gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch
+from dexorder_gateway.events.store.records import EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _STOPPED = "the gateway takes no events now"
 
 
-class Dispatcher:
+class EventDispatcher:
     """`DispatcherPort`: the event loop's side of the dispatcher, called only there. See `start`.
 
     Attributes:
@@ -81,11 +82,11 @@ class Dispatcher:
         if not self._closed:
             self._thread.call(lambda processor: processor.finished(key, number, result))
 
-    async def record(self, key: EventKey) -> Record | None:
+    async def record(self, key: EventKey) -> EventRecord | None:
         """See `DispatcherPort`."""
         return await asyncio.to_thread(self._log.record, key)
 
-    async def records(self, query: Query) -> Page:
+    async def records(self, query: EventQuery) -> EventPage:
         """See `DispatcherPort`."""
         return await asyncio.to_thread(self._log.page, query)
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from dexorder_common.model.user_events import Channel, Priority, Status
-from dexorder_gateway.events.model import Later, Refused, Result, Sent
+from dexorder_gateway.events.model import Later, Result, SendRefused, Sent
 
 PREFIX = "dexorder_gateway_event"
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 SEND_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60)
-_OUTCOMES: Mapping[type[Result], str] = {Sent: "sent", Refused: "refused", Later: "later"}
+_OUTCOMES: Mapping[type[Result], str] = {Sent: "sent", SendRefused: "refused", Later: "later"}
 
 
 class DispatcherMetrics:

@@ -10,7 +10,14 @@ from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.ingress.acks import AckCallback
 from dexorder_gateway.events.ingress.containers import Container
 from dexorder_gateway.events.model import Contacts, EventKey
-from dexorder_gateway.events.store.records import Page, Query, Record, Replay, ReplayBatch, TransientEvent
+from dexorder_gateway.events.store.records import (
+    EventPage,
+    EventQuery,
+    EventRecord,
+    Replay,
+    ReplayBatch,
+    TransientEvent,
+)
 
 Place = tuple[str, int]
 """Epoch and sequence: a position in the log of a user's sessions."""
@@ -56,10 +63,10 @@ class DispatcherPort(Protocol):
     def user_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
         """Store that a user is active on a channel until a time of the wall clock."""
 
-    def record(self, key: EventKey) -> Awaitable[Record | None]:
+    def record(self, key: EventKey) -> Awaitable[EventRecord | None]:
         """Return an event and its outcome; None for one that is not stored."""
 
-    def records(self, query: Query) -> Awaitable[Page]:
+    def records(self, query: EventQuery) -> Awaitable[EventPage]:
         """Return a page of events and their outcomes, newest first."""
 
 
@@ -67,7 +74,7 @@ class DispatcherOutputs(Protocol):
     """Receiver of the effects of each transaction, called in the event loop."""
 
     def send(self, requests: Sequence[SendRequest]) -> None:
-        """Call providers; each result goes to ``Dispatcher.finished``."""
+        """Call providers; each result goes to ``EventDispatcher.finished``."""
 
     def show(self, events: Sequence[SessionEvent]) -> None:
         """Show events to sessions."""

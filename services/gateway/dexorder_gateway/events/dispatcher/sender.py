@@ -15,12 +15,12 @@ from dexorder_gateway.events.channels.adapter import NOT_CONFIGURED, TIMEOUT, Ch
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SendRequest
 from dexorder_gateway.events.dispatcher.metrics import SendMetrics
-from dexorder_gateway.events.model import EventKey, Later, Refused, Result
+from dexorder_gateway.events.model import EventKey, Later, Result, SendRefused
 
 log = structlog.get_logger(__name__)
 
 
-class Sender:
+class ChannelSender:
     """Calls providers while its context is open, in the event loop. The delivery rules limit the calls at a time.
 
     Args:
@@ -47,7 +47,7 @@ class Sender:
         for request in requests:
             adapter = self._adapters.get(request.channel)
             if adapter is None:
-                self._finished(request.key, request.number, Refused(NOT_CONFIGURED))
+                self._finished(request.key, request.number, SendRefused(NOT_CONFIGURED))
                 continue
             call = self._group.create_task(self._call(adapter, request))
             self._calls.add(call)

@@ -17,15 +17,15 @@ from dexorder_common.storage.process_lock import sole_owner
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.channel_policy import SECOND_NS, DeliverySettings
 from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, no_contact
-from dexorder_gateway.events.delivery.delivery import Delivery
-from dexorder_gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder_gateway.events.delivery.delivery import EventDelivery
+from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.port import DispatcherOutputs
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.ingress.containers import ContainersFile
 from dexorder_gateway.events.ingress.sockets import open_sockets
-from dexorder_gateway.events.model import Contacts, Event, Message
-from dexorder_gateway.events.store.outbox import Outbox
+from dexorder_gateway.events.model import Contacts, Event, EventMessage
+from dexorder_gateway.events.store.outbox import EventOutbox
 
 _MIDDLE_COLLECTIONS = 1_000
 """Collections of the middle generation for each full one."""
@@ -37,9 +37,9 @@ async def open_dispatcher(
     outputs: DispatcherOutputs,
     metrics: DispatcherMetrics,
     *,
-    render: Callable[[Event], Message],
+    render: Callable[[Event], EventMessage],
     reachable: Callable[[Channel, Contacts], str] = no_contact,
-) -> AsyncIterator[Dispatcher]:
+) -> AsyncIterator[EventDispatcher]:
     """Run the dispatcher of the outbox that ``settings.db`` names, in a context.
 
     ``outputs`` is first called when the event loop runs again after the context was entered.
@@ -51,9 +51,9 @@ async def open_dispatcher(
     assert settings.db is not None
     clock = SystemClock()
 
-    def read_outbox(outbox: Outbox) -> TransactionProcessor:
+    def read_outbox(outbox: EventOutbox) -> TransactionProcessor:
         contacts = ContactsCache(outbox.contacts(), outbox.presence(clock.wall_ns()))
-        delivery = Delivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
+        delivery = EventDelivery(delivery_settings(settings), contacts, render=render, reachable=reachable)
         collect_old_objects_rarely()
         with collector_paused():
             return TransactionProcessor(outbox, delivery, contacts, settings, metrics, clock)
@@ -65,12 +65,12 @@ async def open_dispatcher(
         with _naming("DEXORDER_EVENTS_CONTAINERS", settings.containers):
             containers = ContainersFile(settings.containers)
         with _naming("DEXORDER_EVENTS_DB", settings.db):
-            outbox = Outbox(settings.db)
+            outbox = EventOutbox(settings.db)
         closing.callback(outbox.close)
         closing.enter_context(background_checkpoints(settings.db))
         processor = await asyncio.to_thread(read_outbox, outbox)
         sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
-        dispatcher = Dispatcher(processor, sockets, settings.db, containers, outputs, clock)
+        dispatcher = EventDispatcher(processor, sockets, settings.db, containers, outputs, clock)
         dispatcher.start()
         try:
             yield dispatcher

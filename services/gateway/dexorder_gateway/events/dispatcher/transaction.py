@@ -16,14 +16,14 @@ from dexorder_common.messaging.frames import topic
 from dexorder_common.model.errors import InvalidRequest, SuiteError
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.changes import Changes
+from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, without
-from dexorder_gateway.events.delivery.delivery import Delivery
+from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
 from dexorder_gateway.events.ingress.receiver import EventReceiver
 from dexorder_gateway.events.model import Contacts, EventKey, Result
-from dexorder_gateway.events.store.outbox import Committed, Outbox
+from dexorder_gateway.events.store.outbox import Committed, EventOutbox
 
 T = TypeVar("T")
 MAX_DUE_NS = 5_000_000
@@ -35,8 +35,8 @@ class TransactionProcessor:
 
     def __init__(
         self,
-        outbox: Outbox,
-        delivery: Delivery,
+        outbox: EventOutbox,
+        delivery: EventDelivery,
         contacts: ContactsCache,
         settings: EventsSettings,
         metrics: DispatcherMetrics,
@@ -143,7 +143,7 @@ class TransactionProcessor:
         """Write the transaction's rows, then return what follows from them.
 
         Args:
-            meanwhile: See `Outbox.write`.
+            meanwhile: See `EventOutbox.write`.
 
         Raises:
             sqlite3.Error: The rows are not on disk; memory is ahead of it, so the processor can't be used any more.
@@ -178,7 +178,7 @@ class TransactionProcessor:
             self._contacts.set_contacts(user_id, contacts)
             self._work.contacts[user_id] = contacts
 
-    def _count(self, changes: Changes, seconds: float) -> None:
+    def _count(self, changes: DeliveryChanges, seconds: float) -> None:
         for final in changes.finals:
             self.receiver.quotas.queued[final.key.container] -= 1
         # positions of a user's new events increase, and are above all that were written before

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dexorder_common.model.user_events import Channel, Status
-from dexorder_gateway.events.delivery.changes import Changes, SendRequest, SessionEvent
+from dexorder_gateway.events.delivery.changes import DeliveryChanges, SendRequest, SessionEvent
 from dexorder_gateway.events.ingress.acks import Ack, ReplyTo, final_ack
 from dexorder_gateway.events.model import Contacts, Event, EventKey
 from dexorder_gateway.events.store.records import TransientEvent
@@ -44,7 +44,7 @@ class UnitOfWork:
     """
 
     now_ns: int
-    changes: Changes = field(default_factory=Changes)
+    changes: DeliveryChanges = field(default_factory=DeliveryChanges)
     after_commit: AfterCommit = field(default_factory=AfterCommit)
     new: list[tuple[Event, bool]] = field(default_factory=list)
     bodies: dict[EventKey, bytes] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class Bucket:
         return tokens >= 1
 
 
-class Quotas:
+class ContainerQuotas:
     """Use of quotas by container. The limits are read each time, as their file may change."""
 
     def __init__(self, settings: EventsSettings) -> None:

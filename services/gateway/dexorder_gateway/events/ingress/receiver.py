@@ -8,26 +8,26 @@ from dexorder_common.clock import Clock
 from dexorder_common.messaging.frames import topic
 from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.delivery import Delivery
+from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.unit_of_work import UnitOfWork
 from dexorder_gateway.events.ingress.acks import Ack, ReplyTo, final_ack
 from dexorder_gateway.events.ingress.containers import Container
-from dexorder_gateway.events.ingress.quotas import Quotas
+from dexorder_gateway.events.ingress.quotas import ContainerQuotas
 from dexorder_gateway.events.ingress.validation import (
-    Refusal,
+    EventRefusal,
     for_sessions,
     payload_problem,
     read_event,
     read_published,
 )
 from dexorder_gateway.events.model import Event, EventKey
-from dexorder_gateway.events.store.outbox import Known, Outbox
+from dexorder_gateway.events.store.outbox import EventOutbox, Known
 from dexorder_gateway.events.store.records import TransientEvent
 
 Copy = tuple[Container, bytes | None, ReplyTo | None]
 """Copy of an event: sender, UserEvent or None for an unknown message, and whom to answer or None for nobody."""
-ReadCopy = tuple[Container, Event | Refusal, ReplyTo | None]
+ReadCopy = tuple[Container, Event | EventRefusal, ReplyTo | None]
 
 
 class EventReceiver:
@@ -41,8 +41,8 @@ class EventReceiver:
 
     def __init__(
         self,
-        outbox: Outbox,
-        delivery: Delivery,
+        outbox: EventOutbox,
+        delivery: EventDelivery,
         settings: EventsSettings,
         metrics: DispatcherMetrics,
         clock: Clock,
@@ -53,7 +53,7 @@ class EventReceiver:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
-        self.quotas = Quotas(settings)
+        self.quotas = ContainerQuotas(settings)
         self.pending_acks: dict[EventKey, ReplyTo] = {}
         self.topics: dict[str, bytes] = {}
         self.work = work
@@ -67,7 +67,7 @@ class EventReceiver:
         elapsed_ns = self._clock.monotonic_ns()
         above = 0
         for container, event, reply_to in copies:
-            if isinstance(event, Refusal):
+            if isinstance(event, EventRefusal):
                 self._refuse(reply_to, event)
             elif event.priority is Priority.INFORMATIONAL:
                 self._inform_or_refuse(event, reply_to)
@@ -85,7 +85,7 @@ class EventReceiver:
         transient, max_bytes = self.work.after_commit.transient, self._settings.max_payload_bytes
         for container, event_topic, body in published:
             event = read_published(body)
-            if isinstance(event, Refusal):
+            if isinstance(event, EventRefusal):
                 self._metrics.dropped(event.kind)
                 continue
             user_id = event.user_id
@@ -108,7 +108,7 @@ class EventReceiver:
         if problem := payload_problem(event_id, event.payload, self._settings.max_payload_bytes):
             self._refuse(reply_to, problem)
         elif event.user_id not in self.topics:
-            self._refuse(reply_to, Refusal(event_id, "no active session", "no_session"))
+            self._refuse(reply_to, EventRefusal(event_id, "no active session", "no_session"))
         else:
             body = for_sessions(event.body, event.payload)
             self.work.after_commit.transient.append(TransientEvent(event.user_id, event.key.container, body))
@@ -126,13 +126,13 @@ class EventReceiver:
         key, work, above = event.key, self.work, False
         body = self._body_of(key, known)
         if body is not None and body != event.body:
-            self._refuse(reply_to, Refusal(key.event_id, "event_id reused", "reused"))
+            self._refuse(reply_to, EventRefusal(key.event_id, "event_id reused", "reused"))
             return above
         if body is None:
             verdict = self.quotas.take(container, event.priority, elapsed_ns)
             above = verdict.above
             if verdict.refused:
-                self._refuse(reply_to, Refusal(key.event_id, "quota exceeded", "quota"))
+                self._refuse(reply_to, EventRefusal(key.event_id, "quota exceeded", "quota"))
                 return above
             if problem := payload_problem(key.event_id, event.payload, self._settings.max_payload_bytes):
                 self._refuse(reply_to, problem)
@@ -157,7 +157,7 @@ class EventReceiver:
             return found.body
         return self.work.bodies.get(key)
 
-    def _refuse(self, reply_to: ReplyTo | None, refusal: Refusal) -> None:
+    def _refuse(self, reply_to: ReplyTo | None, refusal: EventRefusal) -> None:
         self._metrics.refused(refusal.kind)
         self.work.reply(reply_to, Ack(refusal.event_id, Status.ERROR, refusal.reason))
 
@@ -167,10 +167,10 @@ def read_copies(copies: Iterable[Copy]) -> list[ReadCopy]:
     return [(container, _read(container, body), reply_to) for container, body, reply_to in copies]
 
 
-def _read(container: Container, body: bytes | None) -> Event | Refusal:
+def _read(container: Container, body: bytes | None) -> Event | EventRefusal:
     if body is None:
-        return Refusal("", "the event does not parse", "undecodable")
+        return EventRefusal("", "the event does not parse", "undecodable")
     event = read_event(container.name, body)
     if isinstance(event, Event) and not container.speaks_for(event.user_id):
-        return Refusal(event.key.event_id, "user not owned", "not_owned")
+        return EventRefusal(event.key.event_id, "user not owned", "not_owned")
     return event

@@ -32,7 +32,7 @@ _PREFERENCES = {(int(channel), active): Preference(channel, active) for channel 
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class EventRefusal:
     """Reason why an event is refused. ``kind`` is its class for the metrics, ``event_id`` is empty if unknown."""
 
     event_id: str
@@ -40,16 +40,16 @@ class Refusal:
     kind: str
 
 
-def read_event(container: str, body: bytes) -> Event | Refusal:
+def read_event(container: str, body: bytes) -> Event | EventRefusal:
     """Parse an event of a container. Its payload is checked separately by ``payload_problem``."""
     given = _parse(body)
-    if isinstance(given, Refusal):
+    if isinstance(given, EventRefusal):
         return given
     if len(given.delivery.channels) > MAX_CHANNELS:
-        return Refusal(given.event_id, f"more than {MAX_CHANNELS} channels", "channels")
+        return EventRefusal(given.event_id, f"more than {MAX_CHANNELS} channels", "channels")
     priority, channels = _delivery(given.delivery.SerializeToString())
     if channels is None:
-        return Refusal(given.event_id, "no usable channel", "channels")
+        return EventRefusal(given.event_id, "no usable channel", "channels")
     return Event(
         EventKey(container, given.event_id),
         given.user_id,
@@ -72,10 +72,10 @@ class Published(NamedTuple):
     body: bytes
 
 
-def read_published(body: bytes) -> Published | Refusal:
+def read_published(body: bytes) -> Published | EventRefusal:
     """Parse an event of the fast path, where channels do not matter, in half the time of ``read_event``."""
     given = _parse(body)
-    if isinstance(given, Refusal):
+    if isinstance(given, EventRefusal):
         return given
     priority = _PRIORITIES.get(given.delivery.priority, Priority.CRITICAL)
     payload = given.payload or _NO_PAYLOAD
@@ -90,18 +90,18 @@ def for_sessions(body: bytes, payload: bytes) -> bytes:
     return body + _NO_PAYLOAD_FIELD if payload == _NO_PAYLOAD else body
 
 
-def _parse(body: bytes) -> pb.UserEvent | Refusal:
+def _parse(body: bytes) -> pb.UserEvent | EventRefusal:
     try:
         given = pb.UserEvent.FromString(body)
     except DecodeError:
-        return Refusal("", "the event does not parse", "undecodable")
+        return EventRefusal("", "the event does not parse", "undecodable")
     event_id, user_id = given.event_id, given.user_id
     if not event_id or len(event_id) > MAX_ID_CHARACTERS or "\x00" in event_id:  # inline: this is the hot path
-        return Refusal(event_id[:MAX_ID_CHARACTERS], id_problem("event_id", event_id), "event_id")
+        return EventRefusal(event_id[:MAX_ID_CHARACTERS], id_problem("event_id", event_id), "event_id")
     if not user_id or len(user_id) > MAX_ID_CHARACTERS or "\x00" in user_id:
-        return Refusal(event_id, id_problem("user_id", user_id), "user_id")
+        return EventRefusal(event_id, id_problem("user_id", user_id), "user_id")
     if not given.HasField("delivery"):
-        return Refusal(event_id, "delivery is missing", "delivery")
+        return EventRefusal(event_id, "delivery is missing", "delivery")
     return given
 
 
@@ -115,10 +115,10 @@ def _delivery(serialized: bytes) -> tuple[Priority, tuple[Preference, ...] | Non
     return priority, None if given.channels and not channels else channels
 
 
-def payload_problem(event_id: str, payload: bytes, max_bytes: int) -> Refusal | None:
+def payload_problem(event_id: str, payload: bytes, max_bytes: int) -> EventRefusal | None:
     """Return why the payload is refused; None if it is accepted. See ``user_events.payload_problem`` for the rules."""
     if len(payload) > max_bytes:
-        return Refusal(event_id, "payload too large", "payload_size")
+        return EventRefusal(event_id, "payload too large", "payload_size")
     if payload != _NO_PAYLOAD and user_events.payload_problem(payload):
-        return Refusal(event_id, "invalid payload", "payload")
+        return EventRefusal(event_id, "invalid payload", "payload")
     return None

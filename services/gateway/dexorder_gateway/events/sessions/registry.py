@@ -14,9 +14,9 @@ from dexorder_common.model.errors import Exhausted, Unavailable
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.dispatcher.port import DispatcherPort, Place
-from dexorder_gateway.events.sessions.session import Kind, Session
+from dexorder_gateway.events.sessions.session import Kind, UserSession
 from dexorder_gateway.events.sessions.session_frames import EventFrame, Render
-from dexorder_gateway.events.sessions.user_tokens import User
+from dexorder_gateway.events.sessions.user_tokens import TokenUser
 from dexorder_gateway.events.store.records import TransientEvent
 
 PREFIX = "dexorder_gateway_event"
@@ -63,10 +63,10 @@ class SessionRegistry:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock or SystemClock()
-        self._sessions: dict[str, list[Session]] = {}
+        self._sessions: dict[str, list[UserSession]] = {}
         self._stopping = False
 
-    async def open(self, user: User, cursor: Place | None, kind: Kind) -> Session:
+    async def open(self, user: TokenUser, cursor: Place | None, kind: Kind) -> UserSession:
         """Open a session, which the caller must close; its first frame is an `OpenedFrame`.
 
         Args:
@@ -81,7 +81,7 @@ class SessionRegistry:
         sessions = self._sessions.setdefault(user.user_id, [])
         if len(sessions) >= self._settings.sessions_per_user:
             raise Exhausted(f"{len(sessions)} sessions of this user are open, the maximum; close one first")
-        session = Session(user, kind, self._settings.session_queue, self._clock, self._remove)
+        session = UserSession(user, kind, self._settings.session_queue, self._clock, self._remove)
         sessions.append(session)
         self._metrics.open[kind].inc()
         try:
@@ -118,7 +118,7 @@ class SessionRegistry:
             for session in tuple(self._sessions[user_id]):  # a copy: a slow session is removed meanwhile
                 session.put(of_user)
 
-    def _remove(self, session: Session) -> None:
+    def _remove(self, session: UserSession) -> None:
         sessions = self._sessions[session.user_id]
         sessions.remove(session)
         self._metrics.open[session.kind].dec()

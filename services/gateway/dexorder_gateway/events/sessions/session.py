@@ -21,7 +21,7 @@ from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
 from dexorder_gateway.events.dispatcher.port import Place
 from dexorder_gateway.events.sessions.session_frames import EventFrame, OpenedFrame, Render, SessionFrame
-from dexorder_gateway.events.sessions.user_tokens import User
+from dexorder_gateway.events.sessions.user_tokens import TokenUser
 from dexorder_gateway.events.store.records import Replay, ReplayBatch
 
 Kind = Literal["grpc", "websocket"]
@@ -34,11 +34,11 @@ CLOSE_SECONDS = 5.0
 """Time in which the task of an ended session must finish; a client that does not read is cut off after it."""
 
 
-class Session:
+class UserSession:
     """Session opened by `SessionRegistry.open`; the task that serves it is cancelled if it does not end in time."""
 
     def __init__(
-        self, user: User, kind: Kind, max_waiting: int, clock: Clock, on_end: Callable[[Session], None]
+        self, user: TokenUser, kind: Kind, max_waiting: int, clock: Clock, on_end: Callable[[UserSession], None]
     ) -> None:
         self.user_id = user.user_id
         self.kind = kind
@@ -84,7 +84,7 @@ class Session:
             raise self._failure
         return []
 
-    def extend(self, user: User) -> None:
+    def extend(self, user: TokenUser) -> None:
         """Accept a new token; the client receives an `OpenedFrame` after the frames that already wait for it.
 
         Raises:

@@ -18,12 +18,12 @@ from google.protobuf import json_format
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.ingress.validation import for_sessions
-from dexorder_gateway.events.model import Event, EventKey, Message
+from dexorder_gateway.events.model import Event, EventKey, EventMessage
 from dexorder_gateway.events.store.records import Replay
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 
-Render = Callable[[Event], Message]
+Render = Callable[[Event], EventMessage]
 _TYPES, _PRIORITIES, _CHANNELS = (
     {number: name for name, number in kind.items()} for kind in (given.EventType, given.Priority, given.ChannelType)
 )
@@ -87,7 +87,7 @@ class EventFrame:
     event: Event | None = None
     sequence: int = 0
     settled: bool = False
-    _message: Message | None = field(default=None, init=False)
+    _message: EventMessage | None = field(default=None, init=False)
     _wire: bytes = field(default=b"", init=False)
     _text: bytes = field(default=b"", init=False)
     _part: bytes = field(default=b"", init=False)
@@ -138,7 +138,7 @@ class EventFrame:
             self._text = orjson.dumps({"event": shown})
         return self._text
 
-    def _rendered(self, event: given.UserEvent) -> Message:
+    def _rendered(self, event: given.UserEvent) -> EventMessage:
         if self._message is None:
             self._message = self.render(self.event or _event(self.container, event))
         return self._message

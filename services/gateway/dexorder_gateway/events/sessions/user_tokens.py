@@ -52,7 +52,7 @@ _OPTIONS: Any = {"require": _CLAIMS, "verify_exp": False, "verify_iat": False, "
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class TokenUser:
     """User whom a token authenticates, and its expiry (wall clock)."""
 
     user_id: str
@@ -85,7 +85,7 @@ class TokenVerifier:
         """Return a verifier by the settings; raises as the constructor."""
         return TokenVerifier(settings.jwt_keys, settings.jwt_audience, settings.jwt_max_seconds)
 
-    def user(self, token: str) -> User:
+    def user(self, token: str) -> TokenUser:
         """Return the user of a token.
 
         Raises:
@@ -106,7 +106,7 @@ class TokenVerifier:
         user_id = claims["sub"]
         if not 0 < len(user_id.encode(errors="replace")) <= MAX_USER_ID_BYTES or "\0" in user_id:
             raise Unauthenticated(f"the token's sub does not have 1 to {MAX_USER_ID_BYTES} bytes without NUL")
-        return User(user_id, self._expiry_ns(claims))
+        return TokenUser(user_id, self._expiry_ns(claims))
 
     def _expiry_ns(self, claims: Mapping[str, Any]) -> int:
         now = self._clock.wall_ns() / 1e9

@@ -37,9 +37,9 @@ from dexorder_common.rpc.streams import beside
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
 from dexorder_gateway.events.proto_mapping import ack_of, page_answer, place_of, query_of
 from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from dexorder_gateway.events.sessions.session import Session
+from dexorder_gateway.events.sessions.session import UserSession
 from dexorder_gateway.events.sessions.session_frames import proto_json
-from dexorder_gateway.events.sessions.user_tokens import MAX_TOKEN_CHARACTERS, TokenVerifier, User
+from dexorder_gateway.events.sessions.user_tokens import MAX_TOKEN_CHARACTERS, TokenUser, TokenVerifier
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -94,7 +94,7 @@ class WebSocketConnection:
     def __init__(self, socket: web.WebSocketResponse, backend: SessionBackend) -> None:
         self._socket = socket
         self._backend = backend
-        self._session: Session | None = None
+        self._session: UserSession | None = None
         self._acks: set[asyncio.Future[None]] = set()
         self._limit = _RateLimit()
 
@@ -134,7 +134,7 @@ class WebSocketConnection:
         if self._session:
             self._session.close()
 
-    async def _receive_all(self, session: Session) -> None:
+    async def _receive_all(self, session: UserSession) -> None:
         """Handle messages until the client disconnects or sends an invalid one; the reason ends the session."""
         try:
             while True:
@@ -147,7 +147,7 @@ class WebSocketConnection:
             log.error("WebSocket failed", exc_info=error)
             session.end(SuiteError("internal error; the server's log has the details"))
 
-    async def _handle(self, session: Session, kind: str, fields: dict[str, Any]) -> None:
+    async def _handle(self, session: UserSession, kind: str, fields: dict[str, Any]) -> None:
         if kind == "ack":
             await self._ack(session, fields)
         elif kind == "list":
@@ -160,7 +160,7 @@ class WebSocketConnection:
         else:
             raise InvalidRequest("the message is not one of authorize, ack and list")
 
-    async def _ack(self, session: Session, fields: dict[str, Any]) -> None:
+    async def _ack(self, session: UserSession, fields: dict[str, Any]) -> None:
         """Record an ack without waiting for it: the next commit writes it, and the order of acks does not matter."""
         (epoch, sequence), seen = ack_of(_parsed(fields, pb.AckRequest(), "ack"))
         written = asyncio.ensure_future(self._backend.dispatcher.acked(session.user_id, epoch, sequence, seen=seen))
@@ -176,7 +176,7 @@ class WebSocketConnection:
         if len(self._acks) >= MAX_PENDING_ACKS:
             await asyncio.wait(self._acks, return_when=asyncio.FIRST_COMPLETED)
 
-    def _user(self, fields: dict[str, Any]) -> User:
+    def _user(self, fields: dict[str, Any]) -> TokenUser:
         token, name = fields.get("token"), fields.get("clientName", "")
         if not isinstance(token, str):
             raise Unauthenticated("authorize.token is missing")

@@ -15,7 +15,7 @@ from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.model import EventKey
 from dexorder_gateway.events.store import schema
-from dexorder_gateway.events.store.records import Page, Query, Record, ReplayBatch
+from dexorder_gateway.events.store.records import EventPage, EventQuery, EventRecord, ReplayBatch
 
 MAX_EVENTS = 256
 MAX_BYTES = 1 << 20
@@ -28,13 +28,13 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
 
-    def record(self, key: EventKey) -> Record | None:
+    def record(self, key: EventKey) -> EventRecord | None:
         """Return the record of an event; None if it is not stored."""
         with self._open() as db:
             rows = self._records(db, "container = ? AND event_id = ?", (key.container, key.event_id), 1)
             return rows[0][1] if rows else None
 
-    def page(self, query: Query) -> Page:
+    def page(self, query: EventQuery) -> EventPage:
         """Return a page of records, newest first."""
         conditions = {
             "user_id = ?": query.user_id or None,
@@ -47,7 +47,7 @@ class EventLog:
             rows = self._records(db, " AND ".join(wanted) or "true", tuple(wanted.values()), query.size + 1)
         more = len(rows) > query.size
         rows = rows[: query.size]
-        return Page(tuple(record for _, record in rows), rows[-1][0] if more else None)
+        return EventPage(tuple(record for _, record in rows), rows[-1][0] if more else None)
 
     def replay_batch(self, user_id: str, after: int, waiting_to: int) -> ReplayBatch:
         """Return the events after a place in a user's log, at most `MAX_EVENTS` and about `MAX_BYTES`.
@@ -70,7 +70,9 @@ class EventLog:
         return ReplayBatch(tuple(events))
 
     @staticmethod
-    def _records(db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int) -> list[tuple[int, Record]]:
+    def _records(
+        db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int
+    ) -> list[tuple[int, EventRecord]]:
         # The inner SELECT sorts without reading whole rows; only those of the page are read.
         sql = (
             f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
@@ -85,12 +87,12 @@ class EventLog:
             yield db
 
 
-def _record(db: sqlite3.Connection, row: schema.Row) -> tuple[int, Record]:
+def _record(db: sqlite3.Connection, row: schema.Row) -> tuple[int, EventRecord]:
     number, container, event_id, body, accepted_ns, status, via, error, completed_ns, seen_ns = row
     sql = "SELECT * FROM attempts WHERE container = ? AND event_id = ? ORDER BY number"
     attempts = tuple(map(schema.read_attempt, db.execute(sql, (container, event_id))))
     channel = None if via is None else Channel(via)
-    return number, Record(
+    return number, EventRecord(
         EventKey(container, event_id),
         body,
         accepted_ns,

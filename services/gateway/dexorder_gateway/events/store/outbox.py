@@ -17,7 +17,7 @@ import orjson
 
 from dexorder_common.model.user_events import Channel
 from dexorder_common.storage.durable_sqlite import open_durable
-from dexorder_gateway.events.delivery.changes import Changes, Final, QueuedRow
+from dexorder_gateway.events.delivery.changes import DeliveryChanges, Final, QueuedRow
 from dexorder_gateway.events.model import Contacts, EventKey
 from dexorder_gateway.events.store import schema
 
@@ -35,7 +35,7 @@ class Known:
     final: Final | None
 
 
-class Outbox:
+class EventOutbox:
     """Open outbox.
 
     Attributes:
@@ -115,7 +115,7 @@ class Outbox:
 
     def write(
         self,
-        changes: Changes,
+        changes: DeliveryChanges,
         contacts: Mapping[str, Contacts] | None = None,
         presence: Iterable[tuple[str, Channel, int]] = (),
         meanwhile: Callable[[Committed], None] | None = None,

@@ -49,7 +49,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class EventRecord:
     """Event (``body`` is the UserEvent), its outcome and its attempts in order; times are the wall clock's."""
 
     key: EventKey
@@ -64,7 +64,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class EventQuery:
     """Filter (empty: all) and page of at most ``size`` records, newest first; ``before`` is the previous page's."""
 
     user_id: str = ""
@@ -75,8 +75,8 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EventPage:
     """Page of records; ``before`` requests the next one and is None on the last."""
 
-    records: tuple[Record, ...]
+    records: tuple[EventRecord, ...]
     before: int | None

@@ -9,7 +9,7 @@ import orjson
 
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import STATE_FIELDS, AttemptRow, Final, QueuedRow
-from dexorder_gateway.events.ingress.validation import Refusal, read_event
+from dexorder_gateway.events.ingress.validation import EventRefusal, read_event
 from dexorder_gateway.events.model import Contacts, Event, EventKey, QuietHours, WebPushSubscription
 
 STEPS = (
@@ -92,7 +92,7 @@ def read_body(container: str, body: bytes) -> Event:
         ValueError: It would not be accepted now: another program has changed the file.
     """
     event = read_event(container, body)
-    if isinstance(event, Refusal):
+    if isinstance(event, EventRefusal):
         raise ValueError(f"an event of container {container!r} in the outbox: {event.reason}")
     return event
 

@@ -1,6 +1,6 @@
 """Delivery rules with a fake disk, a manual clock and providers whose results the test chooses.
 
-Each `Changes` is checked against the invariants, whatever the test does.
+Each `DeliveryChanges` is checked against the invariants, whatever the test does.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any
 
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.changes import AttemptRow, Changes, Final, QueuedRow, SendRequest
+from dexorder_gateway.events.delivery.changes import AttemptRow, DeliveryChanges, Final, QueuedRow, SendRequest
 from dexorder_gateway.events.delivery.channel_policy import DeliverySettings
 from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, no_contact
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
-from dexorder_gateway.events.delivery.delivery import Delivery
+from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.start import delivery_settings
 from dexorder_gateway.events.model import (
     NO_CONTACTS,
     Contacts,
     Event,
     EventKey,
+    EventMessage,
     Later,
-    Message,
     QuietHours,
-    Refused,
     Result,
+    SendRefused,
     Sent,
     WebPushSubscription,
 )
@@ -68,8 +68,8 @@ def event(
     return Event(key, user_id, 1_700_000_000_000, event_type, b"{}", priority, preferences(names), event_id.encode())
 
 
-def render(event: Event) -> Message:
-    return Message(f"{hash(event.key) & 0xFFFF:x}", f"title {event.key.event_id}", "body", event.priority, 0)
+def render(event: Event) -> EventMessage:
+    return EventMessage(f"{hash(event.key) & 0xFFFF:x}", f"title {event.key.event_id}", "body", event.priority, 0)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Disk:
 
 
 class World:
-    """Environment of a `Delivery`; checks the invariants after each input."""
+    """Environment of a `EventDelivery`; checks the invariants after each input."""
 
     def __init__(
         self, rules: DeliverySettings | None = None, *, max_events: int = MAX_EVENTS, **contacts: Contacts
@@ -107,19 +107,19 @@ class World:
 
     def start(self) -> None:
         self.people = ContactsCache(self.disk.contacts, ((*who, until) for who, until in self.presence.items()))
-        self.delivery = Delivery(self.rules, self.people, render=render, max_events=self.max_events)
+        self.delivery = EventDelivery(self.rules, self.people, render=render, max_events=self.max_events)
         self.sends: dict[tuple[EventKey, int], SendRequest] = {}
         self.members: dict[tuple[EventKey, int], list[EventKey]] = {}
         self.under_way: dict[EventKey, int] = {}
 
     # ---- inputs
 
-    def accept(self, event: Event, *, soft: bool = False) -> Changes:
+    def accept(self, event: Event, *, soft: bool = False) -> DeliveryChanges:
         changes = self.delivery.accept([(event, soft)], now_ns=self.now_ns)
         assert [row.event for row in changes.accepted] == [event]
         return self.take(changes)
 
-    def answer(self, result: Result, send: SendRequest | None = None) -> Changes:
+    def answer(self, result: Result, send: SendRequest | None = None) -> DeliveryChanges:
         """Give the result of a call, by default of the first one under way."""
         if send is None:
             send = next(iter(self.sends.values()))
@@ -128,7 +128,7 @@ class World:
         alive = [key for key in members if key not in self.disk.finals]
         for key in members:
             del self.under_way[key]
-            if isinstance(result, Refused) and self.contacts(send.user_id) == send.contacts:
+            if isinstance(result, SendRefused) and self.contacts(send.user_id) == send.contacts:
                 self.refused.add((key, send.channel))
         if isinstance(result, Later) and result.retry_after_ms is not None:
             provider = _provider(send.channel, send.contacts)
@@ -138,7 +138,7 @@ class World:
         ended = [row for row in changes.attempts if row.ended_ns is not None and row.channel is send.channel]
         assert {row.key for row in ended} >= set(members)
         self.take(changes, sent=alive if isinstance(result, Sent) else (), via=send.channel)
-        assert self.delivery.finished(send.key, send.number, Sent(), now_ns=self.now_ns) == Changes()
+        assert self.delivery.finished(send.key, send.number, Sent(), now_ns=self.now_ns) == DeliveryChanges()
         return changes
 
     def answer_all(self, result: Result) -> None:
@@ -146,7 +146,7 @@ class World:
         while self.sends:
             self.answer(result)
 
-    def open_session(self, user_id: str = "alice") -> Changes:
+    def open_session(self, user_id: str = "alice") -> DeliveryChanges:
         already = user_id in self.open
         self.open.add(user_id)
         if not already:
@@ -172,26 +172,26 @@ class World:
         self.open.discard(user_id)
         self.delivery.session_closed(user_id)
 
-    def receive(self, sequence: int, user_id: str = "alice") -> Changes:
+    def receive(self, sequence: int, user_id: str = "alice") -> DeliveryChanges:
         due = self.placed(user_id, lambda place: place == sequence)
         return self.take(self.delivery.received(user_id, sequence, now_ns=self.now_ns), sent=due, via=Channel.WEB)
 
-    def receive_up_to(self, sequence: int, user_id: str = "alice") -> Changes:
+    def receive_up_to(self, sequence: int, user_id: str = "alice") -> DeliveryChanges:
         due = self.placed(user_id, lambda place: place <= sequence)
         changes = self.whole(self.delivery.received_up_to(user_id, sequence, now_ns=self.now_ns))
         return self.take(changes, sent=due, via=Channel.WEB)
 
-    def see(self, sequence: int, user_id: str = "alice") -> Changes:
+    def see(self, sequence: int, user_id: str = "alice") -> DeliveryChanges:
         due = self.placed(user_id, lambda place: place == sequence)
         return self.take(self.delivery.seen(user_id, sequence, now_ns=self.now_ns), sent=due, via=Channel.WEB)
 
-    def reach(self, channel: Channel, seconds: float, user_id: str = "alice") -> Changes:
+    def reach(self, channel: Channel, seconds: float, user_id: str = "alice") -> DeliveryChanges:
         until_ns = self.now_ns + int(seconds * SECOND)
         self.presence[user_id, channel] = until_ns
         self.people.set_active(user_id, channel, until_ns)
         return self.take(self.whole(self.delivery.user_active(user_id, channel, until_ns, now_ns=self.now_ns)))
 
-    def set_contacts(self, contacts: Contacts, user_id: str = "alice") -> Changes:
+    def set_contacts(self, contacts: Contacts, user_id: str = "alice") -> DeliveryChanges:
         self.disk.contacts[user_id] = contacts
         self.people.set_contacts(user_id, contacts)
         self.refused = {
@@ -199,7 +199,7 @@ class World:
         }
         return self.take(self.whole(self.delivery.contacts_changed(user_id, now_ns=self.now_ns)))
 
-    def restart(self) -> Changes:
+    def restart(self) -> DeliveryChanges:
         """Lose everything in memory, including results of providers, but not the pauses that they asked for."""
         self.open.clear()
         self.start()
@@ -219,11 +219,11 @@ class World:
         answer()
         while (due_ns := self.delivery.next_due_ns()) is not None and due_ns <= end_ns:
             if due_ns > self.now_ns:
-                assert self.delivery.due(now_ns=due_ns - 1) == Changes()
+                assert self.delivery.due(now_ns=due_ns - 1) == DeliveryChanges()
                 self.now_ns = due_ns
             changes = self.take(self.whole(self.delivery.due(now_ns=self.now_ns)))
             next_ns = self.delivery.next_due_ns()
-            assert changes != Changes() or next_ns is None or next_ns > self.now_ns, "nothing came of it"
+            assert changes != DeliveryChanges() or next_ns is None or next_ns > self.now_ns, "nothing came of it"
             answer()
         self.now_ns = max(self.now_ns, end_ns)
 
@@ -255,7 +255,7 @@ class World:
         rows = sorted(((n, row) for (key, n), row in self.disk.attempts.items() if key.event_id == event_id))
         return [(row.channel.name, row.outcome) for _, row in rows]
 
-    def whole(self, changes: Changes) -> Changes:
+    def whole(self, changes: DeliveryChanges) -> DeliveryChanges:
         """Return the changes with all portions that belong to them."""
         self.sizes.append(_size(changes))
         while self.delivery.unfinished:
@@ -266,7 +266,9 @@ class World:
 
     # ---- invariants
 
-    def take(self, changes: Changes, sent: Iterable[EventKey] = (), via: Channel | None = None) -> Changes:
+    def take(
+        self, changes: DeliveryChanges, sent: Iterable[EventKey] = (), via: Channel | None = None
+    ) -> DeliveryChanges:
         """Write the rows, then carry out the effects, as the dispatcher does.
 
         Args:
@@ -287,7 +289,7 @@ class World:
         self._nothing_too_late()
         return changes
 
-    def _write_rows(self, changes: Changes) -> None:
+    def _write_rows(self, changes: DeliveryChanges) -> None:
         new: dict[str, list[int]] = defaultdict(list)
         for row in (*changes.accepted, *changes.updated):
             key, user_id = row.event.key, row.event.user_id
@@ -324,7 +326,7 @@ class World:
             assert (final.key, preference.channel) in self.refused or no_contact(preference.channel, contacts)
             assert preference.channel.name in final.error
 
-    def _write_attempts(self, changes: Changes) -> None:
+    def _write_attempts(self, changes: DeliveryChanges) -> None:
         for row in changes.attempts:
             before = self.disk.attempts.get((row.key, row.number))
             if before is None:
@@ -335,7 +337,7 @@ class World:
                 assert row.ended_ns is not None
             self.disk.attempts[row.key, row.number] = row
 
-    def _send(self, changes: Changes) -> None:
+    def _send(self, changes: DeliveryChanges) -> None:
         begun = [row for row in changes.attempts if row.ended_ns is None and row.channel not in SESSION_CHANNELS]
         ended = {(row.key, row.number) for row in changes.attempts if row.ended_ns is not None}
         begun = [row for row in begun if (row.key, row.number) not in ended]
@@ -403,7 +405,7 @@ def quiet(hours: QuietHours | None, now_ns: int) -> bool:
     return (minute - hours.start_minute) % 1440 < length
 
 
-def _size(changes: Changes) -> int:
+def _size(changes: DeliveryChanges) -> int:
     """Return the number of events that it concerns."""
     events = (each.event.key for rows in (changes.updated, changes.session_events) for each in rows)
     ended = (each.key for rows in (changes.finals, changes.attempts) for each in rows)

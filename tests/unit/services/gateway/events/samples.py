@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.ingress.validation import Refusal, read_event
-from dexorder_gateway.events.model import Event, Message
+from dexorder_gateway.events.ingress.validation import EventRefusal, read_event
+from dexorder_gateway.events.model import Event, EventMessage
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 PREFERENCES = ((Channel.ACTIVE_SESSION, False), (Channel.TELEGRAM, False))
@@ -43,10 +43,10 @@ def body(event_id: str = "e1", user_id: str = "alice", priority: int = Priority.
 def event(event_id: str = "e1", user_id: str = "alice", priority: int = Priority.NORMAL, **others: object) -> Event:
     """Return a validated event of the container ``c``."""
     read = read_event("c", body(event_id, user_id, priority, **others))
-    assert not isinstance(read, Refusal)
+    assert not isinstance(read, EventRefusal)
     return read
 
 
-def render(event: Event) -> Message:
+def render(event: Event) -> EventMessage:
     """Return a message for the event."""
-    return Message(event.key.event_id, event.key.event_id, "", event.priority, event.timestamp_ms)
+    return EventMessage(event.key.event_id, event.key.event_id, "", event.priority, event.timestamp_ms)

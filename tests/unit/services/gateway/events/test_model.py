@@ -8,8 +8,8 @@ from typing import Any, get_type_hints
 import pytest
 
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.delivery.changes import Changes, SendRequest
-from dexorder_gateway.events.model import Contacts, EventKey, Message, Refused, Sent, WebPushSubscription
+from dexorder_gateway.events.delivery.changes import DeliveryChanges, SendRequest
+from dexorder_gateway.events.model import Contacts, EventKey, EventMessage, SendRefused, Sent, WebPushSubscription
 
 HIDDEN = "4711-alice"
 PREFERENCES = {"channel_order", "quiet_hours"}
@@ -26,12 +26,12 @@ def all_contacts() -> dict[str, Any]:
 @pytest.mark.parametrize("name", all_contacts())
 def test_repr_hides_contacts(name: str) -> None:
     contacts = Contacts(**{name: all_contacts()[name]})
-    message = Message("aa", "t", "b", Priority.NORMAL, 1)
+    message = EventMessage("aa", "t", "b", Priority.NORMAL, 1)
     assert HIDDEN not in repr(contacts)
     assert HIDDEN not in repr(SendRequest(EventKey("c", "e"), 1, Channel.EMAIL, "alice", message, contacts))
 
 
 def test_repr_hides_missing_destinations() -> None:
-    changes = Changes()
+    changes = DeliveryChanges()
     changes.gone.append(("alice", Channel.PUSH, HIDDEN))
-    assert HIDDEN not in f"{Sent((HIDDEN,))} {Refused('no such address', (HIDDEN,))} {changes}"
+    assert HIDDEN not in f"{Sent((HIDDEN,))} {SendRefused('no such address', (HIDDEN,))} {changes}"

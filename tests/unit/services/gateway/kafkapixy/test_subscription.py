@@ -12,7 +12,7 @@ import pytest
 from dexorder_common.kafka.group_member import GroupMember
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics
-from dexorder_gateway.kafkapixy.subscription import Subscription
+from dexorder_gateway.kafkapixy.subscription import PixySubscription
 
 WAIT_SECONDS = 30.0
 
@@ -25,7 +25,9 @@ class Reading:
         self.member = GroupMember("g", {}, commit_seconds=1.0)
         monkeypatch.setattr(self.member, "read", lambda reading: True)
         rules = replace(rules, ack_timeout_seconds=86_400.0, subscription_timeout_seconds=86_400.0)
-        self.of = Subscription(ClusterConfig("c", "", consume=rules), "g", "t", ClusterMetrics(), lambda *_, **__: None)
+        self.of = PixySubscription(
+            ClusterConfig("c", "", consume=rules), "g", "t", ClusterMetrics(), lambda *_, **__: None
+        )
         self.of._queue.assign(0, (0, ""), new_group=False)
         assert self.of.start(self.member)
 

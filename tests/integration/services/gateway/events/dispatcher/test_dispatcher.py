@@ -25,7 +25,7 @@ from dexorder_gateway.events.ingress.acks import Ack
 from dexorder_gateway.events.ingress.containers import LOCAL
 from dexorder_gateway.events.ingress.sockets import MAX_UNREAD
 from dexorder_gateway.events.model import Contacts, EventKey, Sent
-from dexorder_gateway.events.store.records import Query
+from dexorder_gateway.events.store.records import EventQuery
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import body, user_event
 
@@ -57,7 +57,7 @@ async def test_event_goes_from_container_to_session_and_back(tmp_path: Path) -> 
         assert (again.reset, again.sequence, [s.settled for s in again.events]) == (True, 1, [True])
         record = await stage.dispatcher.record(EventKey("local", "e1"))
         assert record is not None and record.seen_ns and record.status is Status.DELIVERED
-        assert (await stage.dispatcher.records(Query())).records == (record,)
+        assert (await stage.dispatcher.records(EventQuery())).records == (record,)
 
 
 async def test_hundreds_in_flight_share_commits_and_each_gets_its_ack(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ async def test_failed_write_ends_the_dispatcher_before_any_ack(tmp_path: Path, m
         def full(*_: object) -> None:
             raise sqlite3.OperationalError("database or disk is full")
 
-        monkeypatch.setattr("dexorder_gateway.events.store.outbox.Outbox.write", full)
+        monkeypatch.setattr("dexorder_gateway.events.store.outbox.EventOutbox.write", full)
         await container.send(user_event("e2", priority=Priority.CRITICAL))
         with suppress(Unavailable):  # it may have ended by then
             stage.dispatcher.publish(LOCAL, body("e3"), answers.append)
@@ -320,7 +320,7 @@ async def test_failed_commit_in_its_thread_ends_the_dispatcher_without_an_ack(
             await asyncio.wait_for(stage.dispatcher.failed, 30)
         with pytest.raises(TimeoutError):
             await container.ack(0.1)
-        assert [record.key.event_id for record in (await stage.dispatcher.records(Query())).records] == ["e1"]
+        assert [record.key.event_id for record in (await stage.dispatcher.records(EventQuery())).records] == ["e1"]
 
 
 async def test_second_gateway_on_the_same_file_is_refused(tmp_path: Path) -> None:

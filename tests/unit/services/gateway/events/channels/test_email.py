@@ -16,7 +16,7 @@ from dexorder_common.model.user_events import Channel, Priority
 from dexorder_gateway.events.channels import email as email_module
 from dexorder_gateway.events.channels.email import Email
 from dexorder_gateway.events.channels.registry import ChannelRegistry
-from dexorder_gateway.events.model import Contacts, Later, Refused, Result, Sent
+from dexorder_gateway.events.model import Contacts, Later, Result, SendRefused, Sent
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.smtp import NO_MAILBOX, TEMPORARY, MailServer, SmtpReply
 from tests.fixtures_tls import Authority
@@ -53,12 +53,12 @@ async def test_a_mail(providers: Providers, channels: ChannelRegistry) -> None:
     [
         (TEMPORARY, Later("temporarily refused by the mail server")),
         (SmtpReply("452 4.2.2 full", at_data=True), Later("temporarily refused by the mail server")),
-        (NO_MAILBOX, Refused("no such address")),
-        (SmtpReply("550 alice@example.test unknown"), Refused("no such address")),
-        (SmtpReply("550 5.7.1 blocked alice@example.test"), Refused("refused by the mail server's policy")),
-        (SmtpReply("552 5.2.2 full"), Refused("the mailbox is full or closed")),
-        (SmtpReply("554 5.7.1 spam", at_data=True), Refused("refused by the mail server's policy")),
-        (SmtpReply("554 no", at_data=True), Refused("refused by the mail server")),
+        (NO_MAILBOX, SendRefused("no such address")),
+        (SmtpReply("550 alice@example.test unknown"), SendRefused("no such address")),
+        (SmtpReply("550 5.7.1 blocked alice@example.test"), SendRefused("refused by the mail server's policy")),
+        (SmtpReply("552 5.2.2 full"), SendRefused("the mailbox is full or closed")),
+        (SmtpReply("554 5.7.1 spam", at_data=True), SendRefused("refused by the mail server's policy")),
+        (SmtpReply("554 no", at_data=True), SendRefused("refused by the mail server")),
     ],
 )
 async def test_answers(reply: SmtpReply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
@@ -96,7 +96,7 @@ async def check_answer(reply: SmtpReply, result: Result, providers: Providers, c
 async def test_anything_but_a_single_address_is_refused_without_a_call(
     address: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
-    assert await channels[Channel.EMAIL].send(MESSAGE, Contacts(email=address)) == Refused("no valid address")
+    assert await channels[Channel.EMAIL].send(MESSAGE, Contacts(email=address)) == SendRefused("no valid address")
     assert not providers.mail.connections
 
 
@@ -138,7 +138,7 @@ async def test_starttls_is_used_where_it_is_offered(tmp_path: Path, monkeypatch:
             assert await email.send(MESSAGE, ALICE) == Sent()
         assert server.mails[0].tls
         async with opened(server, url.replace("us%20er", "eve")) as email:
-            assert await email.send(MESSAGE, ALICE) == Refused("our mail account is refused")
+            assert await email.send(MESSAGE, ALICE) == SendRefused("our mail account is refused")
 
 
 async def test_a_password_leaves_this_machine_only_encrypted(monkeypatch: pytest.MonkeyPatch) -> None:

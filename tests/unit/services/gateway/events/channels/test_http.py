@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from dexorder_gateway.events.channels.http import AllowedHosts, Answer, Http
+from dexorder_gateway.events.channels.http import AllowedHosts, Http, ProviderAnswer
 from dexorder_gateway.events.model import Later, Sent
 from tests.fakes.events.scripted import Reply, ScriptedServer
 
@@ -33,17 +33,17 @@ DAY_MS = 24 * 3600 * 1000
     ],
 )
 def test_retry_after(header: str, milliseconds: int | None) -> None:
-    assert Answer(429, {"Retry-After": header}, b"").later() == Later("too many requests", milliseconds)
+    assert ProviderAnswer(429, {"Retry-After": header}, b"").later() == Later("too many requests", milliseconds)
 
 
 def test_retry_after_as_a_date() -> None:
-    later = Answer(503, {"Retry-After": formatdate(time.time() + 60, usegmt=True)}, b"").later()
+    later = ProviderAnswer(503, {"Retry-After": formatdate(time.time() + 60, usegmt=True)}, b"").later()
     assert later and later.retry_after_ms and 55_000 < later.retry_after_ms <= 60_000
 
 
 @pytest.mark.parametrize("status", [200, 301, 400, 401, 403, 404, 410, 413])
 def test_other_answers_are_not_later(status: int) -> None:
-    assert Answer(status, {"Retry-After": "3"}, b"").later() is None
+    assert ProviderAnswer(status, {"Retry-After": "3"}, b"").later() is None
 
 
 async def test_calls_that_hang_do_not_take_the_connections_of_others() -> None:
@@ -63,8 +63,8 @@ async def test_cookies_and_redirects_are_not_followed_and_long_answers_not_read(
         )
         first = await http.post(f"{server.url}/a", json={})
         second = await http.post(f"{server.url}/a", json={})
-        assert isinstance(first, Answer) and len(first.body) == 65_536
-        assert isinstance(second, Answer) and second.status == 307
+        assert isinstance(first, ProviderAnswer) and len(first.body) == 65_536
+        assert isinstance(second, ProviderAnswer) and second.status == 307
         assert [call.path for call in server.calls] == ["/a", "/a"]
         assert "Cookie" not in server.calls[1].headers
 

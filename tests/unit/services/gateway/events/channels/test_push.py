@@ -10,14 +10,14 @@ import pytest
 from dexorder_common.model.user_events import Channel, Priority
 from dexorder_gateway.events.channels.registry import ChannelRegistry, combine_results, open_channels
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.model import Contacts, Later, Message, Refused, Result, Sent, WebPushSubscription
+from dexorder_gateway.events.model import Contacts, EventMessage, Later, Result, SendRefused, Sent, WebPushSubscription
 from tests.fakes.events.fcm import UNREGISTERED, fcm_error
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
 
 
-async def push(channels: ChannelRegistry, contacts: Contacts, sent: Message = MESSAGE) -> Result:
+async def push(channels: ChannelRegistry, contacts: Contacts, sent: EventMessage = MESSAGE) -> Result:
     return await channels[Channel.PUSH].send(sent, contacts)
 
 
@@ -57,14 +57,14 @@ async def test_long_messages_fit(filler: str, providers: Providers, all_channels
 @pytest.mark.parametrize(
     ("reply", "result"),
     [
-        (Reply(404), Refused("the subscription is gone", ("GONE",))),
-        (Reply(410), Refused("the subscription is gone", ("GONE",))),
-        (Reply(401), Refused("our VAPID key is refused")),
-        (Reply(403), Refused("our VAPID key is refused")),
-        (Reply(413), Refused("too large")),
+        (Reply(404), SendRefused("the subscription is gone", ("GONE",))),
+        (Reply(410), SendRefused("the subscription is gone", ("GONE",))),
+        (Reply(401), SendRefused("our VAPID key is refused")),
+        (Reply(403), SendRefused("our VAPID key is refused")),
+        (Reply(413), SendRefused("too large")),
         (Reply(429, "", {"Retry-After": "7"}), Later("too many requests", 7000)),
         (Reply(502), Later("the provider has an error")),
-        (Reply(301, "", {"Location": "http://127.0.0.1:1/"}), Refused("not accepted")),
+        (Reply(301, "", {"Location": "http://127.0.0.1:1/"}), SendRefused("not accepted")),
     ],
 )
 async def test_answers_of_push_services(
@@ -72,7 +72,7 @@ async def test_answers_of_push_services(
 ) -> None:
     browser = providers.push.subscribe()
     providers.push.script(reply)
-    if isinstance(result, Refused) and result.gone:
+    if isinstance(result, SendRefused) and result.gone:
         result = replace(result, gone=(browser.endpoint,))
     assert await push(channels, Contacts(web_push=(browser,))) == result
     assert len(providers.push.calls) == 1
@@ -88,15 +88,15 @@ async def test_a_silent_push_service_is_tried_later(providers: Providers, channe
 @pytest.mark.parametrize(
     ("reply", "result"),
     [
-        (UNREGISTERED, Refused("the phone's registration is gone", ("GONE",))),
-        (fcm_error(404, "NOT_FOUND"), Refused("our FCM project is refused")),
-        (fcm_error(403, "PERMISSION_DENIED", "SENDER_ID_MISMATCH"), Refused("the phone is registered elsewhere")),
-        (fcm_error(401, "UNAUTHENTICATED"), Refused("our FCM account is refused")),
-        (fcm_error(400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"), Refused("not accepted")),
+        (UNREGISTERED, SendRefused("the phone's registration is gone", ("GONE",))),
+        (fcm_error(404, "NOT_FOUND"), SendRefused("our FCM project is refused")),
+        (fcm_error(403, "PERMISSION_DENIED", "SENDER_ID_MISMATCH"), SendRefused("the phone is registered elsewhere")),
+        (fcm_error(401, "UNAUTHENTICATED"), SendRefused("our FCM account is refused")),
+        (fcm_error(400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"), SendRefused("not accepted")),
         (fcm_error(429, "X", "QUOTA_EXCEEDED", {"Retry-After": "1"}), Later("too many requests", 1000)),
         (fcm_error(503, "UNAVAILABLE"), Later("the provider has an error")),
-        (Reply(400, {"error": {"details": "none", "status": 7}}), Refused("not accepted")),
-        (Reply(400, "[]"), Refused("not accepted")),
+        (Reply(400, {"error": {"details": "none", "status": 7}}), SendRefused("not accepted")),
+        (Reply(400, "[]"), SendRefused("not accepted")),
     ],
 )
 async def test_answers_of_fcm_cost_one_call(
@@ -104,7 +104,7 @@ async def test_answers_of_fcm_cost_one_call(
 ) -> None:
     phone = providers.fcm.register()
     providers.fcm.script(reply)
-    if isinstance(result, Refused) and result.gone:
+    if isinstance(result, SendRefused) and result.gone:
         result = replace(result, gone=(phone,))
     assert await push(all_channels, Contacts(mobile_tokens=(phone,))) == result
     assert len(providers.fcm.calls) == 1
@@ -115,9 +115,9 @@ async def test_answers_of_fcm_cost_one_call(
     [
         (
             Reply(400, {"error": "invalid_grant", "error_description": "not this"}),
-            Refused("our FCM account is refused"),
+            SendRefused("our FCM account is refused"),
         ),
-        (Reply(404, "nothing here"), Refused("our FCM account is refused")),
+        (Reply(404, "nothing here"), SendRefused("our FCM account is refused")),
     ],
 )
 async def test_an_account_that_google_refuses(
@@ -174,10 +174,10 @@ async def test_a_silent_device_does_not_hide_one_that_accepted(
 @pytest.mark.parametrize(
     ("results", "one"),
     [
-        ([Refused("a", ("1",)), Later("b", 5), Sent(("2",))], Sent(("1", "2"))),
-        ([Refused("a", ("1",)), Later("b", 5), Later("c", 3)], Later("c", 3)),
+        ([SendRefused("a", ("1",)), Later("b", 5), Sent(("2",))], Sent(("1", "2"))),
+        ([SendRefused("a", ("1",)), Later("b", 5), Later("c", 3)], Later("c", 3)),
         ([Later("b", 5), Later("c")], Later("c")),
-        ([Refused("a", ("1",)), Refused("b"), Refused("a", ("2",))], Refused("a, b", ("1", "2"))),
+        ([SendRefused("a", ("1",)), SendRefused("b"), SendRefused("a", ("2",))], SendRefused("a, b", ("1", "2"))),
     ],
 )
 def test_results_of_several_devices_are_one(results: list[Result], one: Result) -> None:
@@ -199,7 +199,7 @@ async def test_a_subscription_with_broken_keys_is_refused(
     p256dh: str, auth: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
     broken = WebPushSubscription(providers.push.subscribe().endpoint, p256dh, auth)
-    assert await push(channels, Contacts(web_push=(broken,))) == Refused("no valid subscription")
+    assert await push(channels, Contacts(web_push=(broken,))) == SendRefused("no valid subscription")
     assert not providers.push.calls
 
 
@@ -207,7 +207,7 @@ async def test_unreachable_contacts_cost_no_call(providers: Providers, channels:
     elsewhere = replace(providers.push.subscribe(), endpoint=f"{providers.slack.url}/push/x")
     for contacts, why in ((Contacts(), "no contact"), (Contacts(web_push=(elsewhere,)), "host not allowed")):
         assert channels.reachable(Channel.PUSH, contacts) == why
-        assert await push(channels, contacts) == Refused(why)
+        assert await push(channels, contacts) == SendRefused(why)
     both = Contacts(web_push=(elsewhere, providers.push.subscribe()))
     assert channels.reachable(Channel.PUSH, both) == ""
     assert await push(channels, both) == Sent()

@@ -9,7 +9,7 @@ import pytest
 
 from dexorder_gateway.events.channels.registry import ChannelRegistry
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.model import Contacts, Later, Refused, Sent
+from dexorder_gateway.events.model import Contacts, Later, SendRefused, Sent
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.fakes.events.smtp import SmtpReply
@@ -91,7 +91,7 @@ async def test_nothing_leaks(
     results = await asyncio.gather(*[channel.send(MESSAGE, user) for channel in all_channels.values()])
     reasons = " ".join(result.reason for result in results if not isinstance(result, Sent))
     assert not [secret for secret in secrets(providers, user) if secret in reasons]
-    assert set(map(type, results)) == {Sent if fail == "not at all" else Refused if fail == "for good" else Later}
+    assert set(map(type, results)) == {Sent if fail == "not at all" else SendRefused if fail == "for good" else Later}
     records = [record for record in caplog.records if record.name not in OF_FAKES]
     # the libraries did speak: silence would prove nothing
     assert fail == "by hanging up" or any(record.name.startswith("urllib3") for record in records)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.channels.rendering import render
-from dexorder_gateway.events.model import Event, EventKey, Message
+from dexorder_gateway.events.model import Event, EventKey, EventMessage
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 AT_MS = 1_700_000_000_000
@@ -107,7 +107,7 @@ def event(event_type: int, payload: bytes) -> Event:
     return Event(key, "alice", AT_MS, event_type, payload, Priority.NORMAL, (), b"")
 
 
-def told(event_type: int, payload: object) -> Message:
+def told(event_type: int, payload: object) -> EventMessage:
     return render(event(event_type, json.dumps(payload).encode()), link_url="")
 
 
@@ -227,7 +227,7 @@ def test_any_json_becomes_clean_text(payload: object, event_type: int, timestamp
     check(render(made, link_url=""))
 
 
-def check(message: Message) -> None:
+def check(message: EventMessage) -> None:
     message.title.encode()
     assert message.title and "\n" not in message.title and "\r" not in message.title and len(message.title) <= 200
     assert len(message.body) < 12_000

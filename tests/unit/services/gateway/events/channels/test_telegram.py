@@ -6,7 +6,7 @@ import pytest
 
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import ChannelRegistry
-from dexorder_gateway.events.model import Contacts, Later, Refused, Result, Sent
+from dexorder_gateway.events.model import Contacts, Later, Result, SendRefused, Sent
 from tests.fakes.events.chat import failed, too_many
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
@@ -33,30 +33,30 @@ async def test_a_long_message_is_cut_to_what_telegram_takes(
 @pytest.mark.parametrize(
     ("reply", "result"),
     [
-        (failed(403, "Forbidden: bot was blocked by the user"), Refused("blocked by the user")),
-        (failed(403, "Forbidden: user is deactivated"), Refused("the user's account is deactivated")),
+        (failed(403, "Forbidden: bot was blocked by the user"), SendRefused("blocked by the user")),
+        (failed(403, "Forbidden: user is deactivated"), SendRefused("the user's account is deactivated")),
         (
             failed(403, "Forbidden: bot can't initiate conversation with a user"),
-            Refused("the user has not started our bot"),
+            SendRefused("the user has not started our bot"),
         ),
         (
             failed(403, "Forbidden: bot was kicked from the supergroup chat"),
-            Refused("our bot was removed from the chat"),
+            SendRefused("our bot was removed from the chat"),
         ),
-        (failed(400, "Bad Request: chat not found"), Refused("no such chat")),
-        (failed(400, "Bad Request: about 4711"), Refused("not accepted")),
+        (failed(400, "Bad Request: chat not found"), SendRefused("no such chat")),
+        (failed(400, "Bad Request: about 4711"), SendRefused("not accepted")),
         (
             failed(400, "Bad Request: group chat was upgraded to a supergroup chat", migrate_to_chat_id=-100),
-            Refused("the chat has moved"),
+            SendRefused("the chat has moved"),
         ),
-        (failed(401, "Unauthorized"), Refused("our bot's token is refused")),
-        (failed(404, "Not Found"), Refused("our bot's token is refused")),
+        (failed(401, "Unauthorized"), SendRefused("our bot's token is refused")),
+        (failed(404, "Not Found"), SendRefused("our bot's token is refused")),
         (too_many(3), Later("too many requests", 3000)),
         (Reply(429, "no JSON", {"Retry-After": "2"}), Later("too many requests", 2000)),
         (Reply(429, {"parameters": {"retry_after": "soon"}}), Later("too many requests")),
         (Reply(429, {"parameters": [1]}), Later("too many requests")),
         (failed(502, "Bad Gateway"), Later("the provider has an error")),
-        (Reply(302, "", {"Location": "/elsewhere"}), Refused("not accepted")),
+        (Reply(302, "", {"Location": "/elsewhere"}), SendRefused("not accepted")),
     ],
 )
 async def test_answers(reply: Reply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
@@ -79,5 +79,5 @@ async def test_an_unreachable_provider_is_tried_later(providers: Providers, chan
 
 async def test_a_user_without_a_chat_costs_no_call(providers: Providers, channels: ChannelRegistry) -> None:
     assert channels.reachable(Channel.TELEGRAM, Contacts()) == "no contact"
-    assert await channels[Channel.TELEGRAM].send(MESSAGE, Contacts()) == Refused("no contact")
+    assert await channels[Channel.TELEGRAM].send(MESSAGE, Contacts()) == SendRefused("no contact")
     assert not providers.bot.calls

@@ -6,7 +6,7 @@ import pytest
 
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import ChannelRegistry
-from dexorder_gateway.events.model import Contacts, Later, Refused, Result, Sent
+from dexorder_gateway.events.model import Contacts, Later, Result, SendRefused, Sent
 from tests.fakes.events.chat import UNKNOWN_WEBHOOK, discord_too_many, slack_too_many
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
@@ -88,12 +88,15 @@ async def test_long_messages_are_cut(filler: str, providers: Providers, channels
     [
         (discord_too_many(0.25), Later("too many requests", 250)),
         (Reply(429, "by the edge", {"Retry-After": "4"}), Later("too many requests", 4000)),
-        (UNKNOWN_WEBHOOK, Refused("no such webhook")),
-        (Reply(401, {"message": "Invalid Webhook Token", "code": 50027}), Refused("the webhook's token is refused")),
-        (Reply(403, {"message": "Missing Access"}), Refused("the webhook is refused")),
-        (Reply(400, {"message": "Invalid Form Body"}), Refused("not accepted")),
+        (UNKNOWN_WEBHOOK, SendRefused("no such webhook")),
+        (
+            Reply(401, {"message": "Invalid Webhook Token", "code": 50027}),
+            SendRefused("the webhook's token is refused"),
+        ),
+        (Reply(403, {"message": "Missing Access"}), SendRefused("the webhook is refused")),
+        (Reply(400, {"message": "Invalid Form Body"}), SendRefused("not accepted")),
         (Reply(503, "", {"Retry-After": "1"}), Later("the provider has an error", 1000)),
-        (Reply(307, "", {"Location": "/api/webhooks/1234/x"}), Refused("not accepted")),
+        (Reply(307, "", {"Location": "/api/webhooks/1234/x"}), SendRefused("not accepted")),
     ],
 )
 async def test_answers_of_discord(
@@ -108,11 +111,11 @@ async def test_answers_of_discord(
     ("reply", "result"),
     [
         (slack_too_many(30), Later("too many requests", 30_000)),
-        (Reply(404, "no_service"), Refused("no such webhook")),
-        (Reply(410, "channel_is_archived"), Refused("the channel is archived")),
-        (Reply(403, "action_prohibited"), Refused("the workspace does not allow it")),
-        (Reply(403, "invalid_token"), Refused("the webhook's token is refused")),
-        (Reply(400, "invalid_payload of T1"), Refused("not accepted")),
+        (Reply(404, "no_service"), SendRefused("no such webhook")),
+        (Reply(410, "channel_is_archived"), SendRefused("the channel is archived")),
+        (Reply(403, "action_prohibited"), SendRefused("the workspace does not allow it")),
+        (Reply(403, "invalid_token"), SendRefused("the webhook's token is refused")),
+        (Reply(400, "invalid_payload of T1"), SendRefused("not accepted")),
         (Reply(500, "rollup_error"), Later("the provider has an error")),
     ],
 )
@@ -126,6 +129,6 @@ async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, 
     elsewhere = Contacts(discord_webhook_url=providers.slack.webhook(), slack_webhook_url=providers.discord.webhook())
     for channel in (Channel.DISCORD, Channel.SLACK):
         assert channels.reachable(channel, elsewhere) == "host not allowed"
-        assert await channels[channel].send(MESSAGE, elsewhere) == Refused("host not allowed")
-        assert await channels[channel].send(MESSAGE, Contacts()) == Refused("no contact")
+        assert await channels[channel].send(MESSAGE, elsewhere) == SendRefused("host not allowed")
+        assert await channels[channel].send(MESSAGE, Contacts()) == SendRefused("no contact")
     assert not providers.slack.calls and not providers.discord.calls

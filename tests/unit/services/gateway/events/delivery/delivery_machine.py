@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Priority
-from dexorder_gateway.events.delivery.changes import Changes
+from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.channel_policy import DeliverySettings
-from dexorder_gateway.events.model import Contacts, EventKey, Later, QuietHours, Refused, Result, Sent
+from dexorder_gateway.events.model import Contacts, EventKey, Later, QuietHours, Result, SendRefused, Sent
 from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, delivery_rules, event
 
 LUNCH = QuietHours(12 * 60 + 1, 12 * 60 + 4, "UTC")
@@ -34,7 +34,7 @@ names = st.lists(
 results: st.SearchStrategy[Result] = st.one_of(
     st.just(Sent()),
     st.just(Sent(gone=("https://push.example/0",))),
-    st.just(Refused("blocked")),
+    st.just(SendRefused("blocked")),
     st.just(Later("server error")),
     st.builds(Later, st.just("too many requests"), st.sampled_from([0, 500, 3000, 30_000, 90_000])),
 )
@@ -78,7 +78,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def answer_nobody_waits_for(self, number: int, name: int, result: Result) -> None:
         key = EventKey("bot", f"e{name}")
         if (key, number) not in self.world.sends:
-            assert self.world.delivery.finished(key, number, result, now_ns=self.world.now_ns) == Changes()
+            assert self.world.delivery.finished(key, number, result, now_ns=self.world.now_ns) == DeliveryChanges()
 
     @rule(user_id=users)
     def open_session(self, user_id: str) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.delivery.changes import Changes
+from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
-from dexorder_gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, Refused, Sent
+from dexorder_gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, SendRefused, Sent
 from tests.unit.services.gateway.events.harness import (
     DAY,
     EVERYWHERE,
@@ -79,7 +79,7 @@ def test_session_without_an_ack_escalates_to_the_next_channel() -> None:
     assert world.calls == [(NOON + 5 * SECOND, TELEGRAM, EventKey("bot", "e"))]
     world.answer(Sent())
     assert world.state("e") == "D TELEGRAM"
-    assert world.receive(1) == Changes()
+    assert world.receive(1) == DeliveryChanges()
     assert world.outcomes("e") == [("WEB", "no ack"), ("TELEGRAM", "sent")]
 
 
@@ -101,7 +101,7 @@ def test_critical_event_tries_the_next_channel_at_once() -> None:
     """Check 8: the e-mail's second attempt is cancelled."""
     world = World()
     world.accept(event("e", "TELEGRAM EMAIL PUSH"))
-    world.answer(Refused("blocked by the user"))
+    world.answer(SendRefused("blocked by the user"))
     world.answer(Later("server error"))
     world.answer(Sent())
     assert (world.called(), world.now_ns, world.state("e")) == ("TELEGRAM EMAIL PUSH", NOON, "D PUSH")
@@ -222,9 +222,9 @@ def test_refusal_by_all_channels_is_final_and_names_the_reasons(priority: Priori
     """Check 12."""
     world = World()
     world.accept(event("e", "TELEGRAM EMAIL PUSH", priority=priority))
-    world.answer(Refused("blocked by the user"))
-    world.answer(Refused("no such address"))
-    changes = world.answer(Refused("gone", gone=("https://push.example/1",)))
+    world.answer(SendRefused("blocked by the user"))
+    world.answer(SendRefused("no such address"))
+    changes = world.answer(SendRefused("gone", gone=("https://push.example/1",)))
     assert changes.gone == [("alice", PUSH, "https://push.example/1")]
     assert world.state("e") == "E TELEGRAM: blocked by the user; EMAIL: no such address; PUSH: gone"
 
@@ -247,7 +247,7 @@ def test_event_without_a_usable_channel_is_final_at_once() -> None:
 def test_event_refused_by_all_providers_waits_for_a_session() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM WEB"))
-    world.answer(Refused("blocked by the user"))
+    world.answer(SendRefused("blocked by the user"))
     world.advance(DAY // SECOND)
     assert world.state("e") == "Q"
     world.open_session()
@@ -548,7 +548,7 @@ def test_ack_time_counts_from_the_moment_the_event_was_shown() -> None:
     world.accept(event("e", "TELEGRAM WEB EMAIL"))
     world.open_session()
     world.advance(3)
-    world.answer(Refused("blocked by the user"))
+    world.answer(SendRefused("blocked by the user"))
     world.advance(2)
     assert world.called() == "TELEGRAM EMAIL"
 
@@ -559,9 +559,9 @@ def test_seen_implies_received_and_may_be_reported_late_and_again() -> None:
     world.accept(event("e", "WEB"))
     assert world.see(1).seen == world.see(1).seen != []
     assert world.state("e") == "D WEB"
-    assert world.see(2) == Changes()
-    assert world.see(0) == Changes()
-    assert world.see(1, user_id="bob") == Changes()
+    assert world.see(2) == DeliveryChanges()
+    assert world.see(0) == DeliveryChanges()
+    assert world.see(1, user_id="bob") == DeliveryChanges()
 
 
 def test_waiting_events_use_new_contacts() -> None:
@@ -570,7 +570,7 @@ def test_waiting_events_use_new_contacts() -> None:
     world.advance(600)
     world.set_contacts(Contacts(telegram_chat_id="2"), "bob")
     assert world.called() == "TELEGRAM"
-    world.answer(Refused("blocked by the user"))
+    world.answer(SendRefused("blocked by the user"))
     world.advance(600)
     assert world.called() == "TELEGRAM"
     world.set_contacts(Contacts(telegram_chat_id="3"), "bob")
@@ -583,7 +583,7 @@ def test_refusal_of_old_contacts_does_not_apply_to_new_ones() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM"))
     world.set_contacts(replace(EVERYWHERE, telegram_chat_id="200"))
-    world.answer(Refused("no such chat"))
+    world.answer(SendRefused("no such chat"))
     world.advance(2)
     assert world.called() == "TELEGRAM TELEGRAM"
 

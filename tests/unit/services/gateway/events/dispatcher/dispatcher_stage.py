@@ -18,7 +18,7 @@ from dexorder_common.messaging.frames import decode_ack, encode_event, encode_pu
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
-from dexorder_gateway.events.dispatcher.dispatcher import Dispatcher
+from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
 from dexorder_gateway.events.ingress.acks import Ack
@@ -50,7 +50,7 @@ class Heard:
 class Stage:
     """Running dispatcher."""
 
-    def __init__(self, dispatcher: Dispatcher, heard: Heard, registry: CollectorRegistry) -> None:
+    def __init__(self, dispatcher: EventDispatcher, heard: Heard, registry: CollectorRegistry) -> None:
         self.dispatcher = dispatcher
         self.heard = heard
         self._registry = registry

@@ -12,10 +12,10 @@ from dexorder_common.model.user_events import Channel, Priority
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SendRequest
 from dexorder_gateway.events.dispatcher.metrics import SendMetrics
-from dexorder_gateway.events.dispatcher.sender import Sender
-from dexorder_gateway.events.model import Contacts, EventKey, Later, Message, Refused, Result, Sent
+from dexorder_gateway.events.dispatcher.sender import ChannelSender
+from dexorder_gateway.events.model import Contacts, EventKey, EventMessage, Later, Result, SendRefused, Sent
 
-MESSAGE = Message("aa", "t", "b", Priority.NORMAL, 1)
+MESSAGE = EventMessage("aa", "t", "b", Priority.NORMAL, 1)
 
 
 class Slow:
@@ -29,14 +29,14 @@ class Slow:
     def reachable(self, contacts: Contacts) -> str:
         return ""
 
-    async def send(self, message: Message, contacts: Contacts) -> Result:
+    async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         self.begun += 1
         self.under_way += 1
         try:
             if contacts.email == "raise":
                 raise RuntimeError("https://hooks.test/token")
             if contacts.email == "refuse":
-                return Refused("no such address")
+                return SendRefused("no such address")
             await asyncio.sleep(3600 if contacts.email == "hang" else self.seconds)
             return Sent()
         finally:
@@ -68,10 +68,10 @@ def sender(
     *adapters: Slow,
     timeout_seconds: float = 5.0,
     registry: CollectorRegistry | None = None,
-) -> Sender:
+) -> ChannelSender:
     by_channel = {adapter.channel: adapter for adapter in adapters}
     settings = EventsSettings(send_timeout_seconds=timeout_seconds)
-    return Sender(by_channel, settings, results.take, SendMetrics(registry or CollectorRegistry()))
+    return ChannelSender(by_channel, settings, results.take, SendMetrics(registry or CollectorRegistry()))
 
 
 async def test_calls_run_at_the_same_time_and_each_has_one_result() -> None:
@@ -128,7 +128,7 @@ async def test_a_channel_that_is_not_configured_is_refused() -> None:
     results = Results()
     async with sender(results) as sending:
         sending.send(calls(1, Channel.TELEGRAM))
-    assert results == {0: Refused("not configured")}
+    assert results == {0: SendRefused("not configured")}
 
 
 async def test_calls_are_counted_by_channel_and_outcome_with_their_time() -> None:

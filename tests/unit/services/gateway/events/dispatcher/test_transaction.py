@@ -16,7 +16,7 @@ from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.contacts_cache import ContactsCache
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
-from dexorder_gateway.events.delivery.delivery import Delivery
+from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.start import delivery_settings
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
@@ -24,8 +24,8 @@ from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.acks import Ack
 from dexorder_gateway.events.ingress.containers import LOCAL, STRANGER, Container
 from dexorder_gateway.events.ingress.receiver import Copy, read_copies
-from dexorder_gateway.events.model import Contacts, EventKey, Later, Refused, Sent, WebPushSubscription
-from dexorder_gateway.events.store.outbox import Outbox
+from dexorder_gateway.events.model import Contacts, EventKey, Later, SendRefused, Sent, WebPushSubscription
+from dexorder_gateway.events.store.outbox import EventOutbox
 from tests.unit.services.gateway.events.samples import body, render
 
 A, B = b"connection-a", b"connection-b"
@@ -49,9 +49,9 @@ class Stage:
 
     def _open(self) -> None:
         assert self.settings.db is not None
-        self.outbox = Outbox(self.settings.db)
+        self.outbox = EventOutbox(self.settings.db)
         people = ContactsCache(self.outbox.contacts(), self.outbox.presence(self.clock.wall_ns()))
-        delivery = Delivery(delivery_settings(self.settings), people, render=render)
+        delivery = EventDelivery(delivery_settings(self.settings), people, render=render)
         self.processor = TransactionProcessor(self.outbox, delivery, people, self.settings, self.metrics, self.clock)
 
     def again(self) -> AfterCommit:
@@ -340,7 +340,7 @@ def test_missing_destination_is_removed_from_the_contacts(stage: Stage) -> None:
     stage.work(lambda processor: processor.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
     (send,) = stage.work(take((LOCAL, body(channels=[(Channel.PUSH, False)]), A))).sends
     effects = stage.work(
-        lambda processor: processor.finished(send.key, send.number, Refused("gone", ("https://push/1",)))
+        lambda processor: processor.finished(send.key, send.number, SendRefused("gone", ("https://push/1",)))
     )
     assert effects.acks == [failed("PUSH: gone")]
     assert stage.processor.contacts("alice") == stage.outbox.contacts()["alice"] == Contacts(email="a@b")

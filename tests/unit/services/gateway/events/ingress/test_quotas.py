@@ -5,7 +5,7 @@ from __future__ import annotations
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.ingress.containers import Container, ContainerQuota
-from dexorder_gateway.events.ingress.quotas import Quotas
+from dexorder_gateway.events.ingress.quotas import ContainerQuotas
 
 SECOND = 1_000_000_000
 SETTINGS = EventsSettings(soft_events_per_second=10, hard_events_per_second=20, hard_queued_events=1000)
@@ -13,7 +13,7 @@ A, B = Container("a", None), Container("b", None)
 
 
 def test_flood_is_delayed_then_refused_and_critical_never() -> None:
-    quotas = Quotas(SETTINGS)
+    quotas = ContainerQuotas(SETTINGS)
     normal = [quotas.take(A, Priority.NORMAL, 0) for _ in range(25)]
     assert [v.soft for v in normal] == [False] * 10 + [True] * 15
     assert [v.refused for v in normal] == [False] * 20 + [True] * 5
@@ -27,7 +27,7 @@ def test_flood_is_delayed_then_refused_and_critical_never() -> None:
 
 
 def test_quota_refills_up_to_one_second_of_its_rate() -> None:
-    quotas = Quotas(SETTINGS)
+    quotas = ContainerQuotas(SETTINGS)
     for _ in range(30):
         quotas.take(A, Priority.NORMAL, 0)
     half = [quotas.take(A, Priority.NORMAL, SECOND // 2) for _ in range(12)]
@@ -37,7 +37,7 @@ def test_quota_refills_up_to_one_second_of_its_rate() -> None:
 
 
 def test_queued_events_count_and_a_container_may_have_its_own_limits() -> None:
-    quotas = Quotas(SETTINGS)
+    quotas = ContainerQuotas(SETTINGS)
     small = Container("small", None, ContainerQuota(queued_events=2, soft_events_per_second=1))
     assert not quotas.take(small, Priority.NORMAL, 0).soft
     assert quotas.take(small, Priority.NORMAL, 0).soft
@@ -50,7 +50,7 @@ def test_queued_events_count_and_a_container_may_have_its_own_limits() -> None:
 
 
 def test_slow_rate_admits_one_event_at_the_start() -> None:
-    slow = Quotas(EventsSettings(soft_events_per_second=0.1, hard_events_per_second=0.1))
+    slow = ContainerQuotas(EventsSettings(soft_events_per_second=0.1, hard_events_per_second=0.1))
     assert not slow.take(A, Priority.NORMAL, 0).refused
     assert slow.take(A, Priority.NORMAL, 9 * SECOND).refused
     assert not slow.take(A, Priority.NORMAL, 10 * SECOND).refused

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS, Channel, Preference, Priority
-from dexorder_gateway.events.ingress.validation import Refusal, payload_problem, read_event
+from dexorder_gateway.events.ingress.validation import EventRefusal, payload_problem, read_event
 from dexorder_gateway.events.model import EventKey
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.samples import body, event, user_event
@@ -18,7 +18,7 @@ LIMIT = 65_536
 def test_event_is_read_as_it_was_sent() -> None:
     sent = body(channels=[(0, False), (2, True)])
     read = read_event("c", sent)
-    assert not isinstance(read, Refusal)
+    assert not isinstance(read, EventRefusal)
     assert (read.key, read.user_id, read.event_type, read.timestamp_ms) == (
         EventKey("c", "e1"),
         "alice",
@@ -63,7 +63,7 @@ def without(field: str) -> bytes:
 )
 def test_an_event_is_refused_with_its_id_and_the_reason(sent: bytes, event_id: str, reason: str) -> None:
     refused = read_event("c", sent)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, EventRefusal)
     assert (refused.event_id, refused.reason) == (event_id, reason)
 
 
@@ -92,7 +92,7 @@ def test_payload_size_is_exact() -> None:
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_and_an_accepted_event_is_complete(sent: bytes) -> None:
     read = read_event("c", sent)
-    if isinstance(read, Refusal):
+    if isinstance(read, EventRefusal):
         assert read.reason and len(read.event_id) <= MAX_ID_CHARACTERS
     else:
         given_event = pb.UserEvent.FromString(sent)

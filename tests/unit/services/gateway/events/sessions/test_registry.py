@@ -20,9 +20,9 @@ from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.model import Event, EventKey
 from dexorder_gateway.events.sessions import session as session_module
 from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
-from dexorder_gateway.events.sessions.session import Session
+from dexorder_gateway.events.sessions.session import UserSession
 from dexorder_gateway.events.sessions.session_frames import OpenedFrame
-from dexorder_gateway.events.sessions.user_tokens import User
+from dexorder_gateway.events.sessions.user_tokens import TokenUser
 from dexorder_gateway.events.store.records import Replay, ReplayBatch, TransientEvent
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user_events
 from tests.fakes.events.dispatcher import FakeDispatcher
@@ -30,7 +30,7 @@ from tests.fakes.events.sessions_gateway import render
 
 LONG_NS = 3_600_000_000_000
 CLOCK = ManualClock()
-ALICE = User("alice", CLOCK.wall_ns() + LONG_NS)
+ALICE = TokenUser("alice", CLOCK.wall_ns() + LONG_NS)
 
 
 def registry_of(dispatcher: Any, **settings: Any) -> SessionRegistry:
@@ -46,7 +46,7 @@ async def dispatcher() -> AsyncIterator[FakeDispatcher]:
     yield FakeDispatcher()
 
 
-async def received(session: Session, count: int) -> list[int]:
+async def received(session: UserSession, count: int) -> list[int]:
     """Return the sequences of the next events, without the opening."""
     found: list[int] = []
     async with asyncio.timeout(60):
@@ -192,7 +192,7 @@ async def test_the_bytes_that_wait_for_a_session_are_limited(
 async def test_only_a_users_first_and_last_session_are_reported(dispatcher: FakeDispatcher) -> None:
     sessions = registry_of(dispatcher, sessions_per_user=2)
     one, two = await sessions.open(ALICE, None, "grpc"), await sessions.open(ALICE, None, "websocket")
-    bob = await sessions.open(User("bob", ALICE.expires_ns), None, "grpc")
+    bob = await sessions.open(TokenUser("bob", ALICE.expires_ns), None, "grpc")
     with pytest.raises(Exhausted, match="2 sessions of this user"):
         await sessions.open(ALICE, None, "grpc")
     one.close()
@@ -208,7 +208,9 @@ async def test_only_a_users_first_and_last_session_are_reported(dispatcher: Fake
 
 async def test_an_event_reaches_only_its_users_sessions(dispatcher: FakeDispatcher) -> None:
     sessions = registry_of(dispatcher)
-    opened = {name: await sessions.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("a", "alice", "bob")}
+    opened = {
+        name: await sessions.open(TokenUser(name, ALICE.expires_ns), None, "grpc") for name in ("a", "alice", "bob")
+    }
     for name in ("alice", "bob", "alice"):
         dispatcher.keep(name, "e")
     assert await received(opened["alice"], 2) == [1, 2]
@@ -240,7 +242,7 @@ async def test_a_session_that_does_not_read_is_ended_and_resumes(dispatcher: Fak
 
 async def test_a_batch_reaches_each_user_in_order_and_counts_event_by_event(dispatcher: FakeDispatcher) -> None:
     sessions = registry_of(dispatcher, session_queue=3)
-    alice, bob = [await sessions.open(User(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
+    alice, bob = [await sessions.open(TokenUser(name, ALICE.expires_ns), None, "grpc") for name in ("alice", "bob")]
     bodies = [user_events.UserEvent(event_id=f"e{number}").SerializeToString() for number in range(4)]
     sessions.show_transient(
         [TransientEvent(name, "c", body) for body in bodies[:3] for name in ("alice", "nobody", "bob")]
@@ -281,15 +283,15 @@ async def test_a_task_that_hangs_after_its_session_ended_is_cancelled(
 async def test_a_session_ends_with_its_token_unless_it_is_extended(dispatcher: FakeDispatcher) -> None:
     sessions = registry_of(dispatcher)
     now = ManualClock().wall_ns()
-    short = User("alice", now + 50_000_000)
+    short = TokenUser("alice", now + 50_000_000)
     one, two = await sessions.open(short, None, "grpc"), await sessions.open(short, None, "grpc")
     dispatcher.keep("alice", "e")
     assert await received(two, 1) == [1]
     with pytest.raises(NotAllowed, match="another user"):
-        two.extend(User("bob", now + LONG_NS))
+        two.extend(TokenUser("bob", now + LONG_NS))
     dispatcher.keep("alice", "e2")
     await asyncio.sleep(0)
-    two.extend(User("alice", now + LONG_NS))
+    two.extend(TokenUser("alice", now + LONG_NS))
     shown, opening = await two.next()
     assert (shown.sequence, getattr(opening, "place", None)) == (
         2,

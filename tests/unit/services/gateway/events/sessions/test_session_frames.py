@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.ingress.validation import Published, read_event, read_published
-from dexorder_gateway.events.model import Event, EventKey, Message
+from dexorder_gateway.events.model import Event, EventKey, EventMessage
 from dexorder_gateway.events.sessions.session_frames import (
     EventFrame,
     OpenedFrame,
@@ -46,8 +46,8 @@ def kept(event: events_pb.UserEvent, sequence: int = 1, *, settled: bool = False
     return SessionEvent(event.user_id, sequence, read, settled=settled)
 
 
-def render(one: Event) -> Message:
-    return Message("", "title", "body", one.priority, 0)
+def render(one: Event) -> EventMessage:
+    return EventMessage("", "title", "body", one.priority, 0)
 
 
 CHANNELS = st.lists(
@@ -81,7 +81,7 @@ def test_all_forms_are_equal_to_protobufs_own(
     delivery = events_pb.DeliverySpec(priority=priority, channels=channels)  # type: ignore[arg-type]
     event = sent(user_id=user, payload=payload, event_type=kind, timestamp=timestamp, delivery=delivery)
     read = Event(EventKey("box", "e1"), user, timestamp, kind, payload, Priority.NORMAL, (), b"")
-    message = Message("", text, text[::-1], Priority.NORMAL, 0)
+    message = EventMessage("", text, text[::-1], Priority.NORMAL, 0)
     shown = EventFrame(
         "box", event.SerializeToString(), lambda _: message, event=read, sequence=sequence, settled=settled
     )
@@ -98,9 +98,9 @@ def test_all_forms_are_equal_to_protobufs_own(
 def test_an_event_is_rendered_and_serialized_once_for_all_sessions() -> None:
     calls = []
 
-    def render(one: Event) -> Message:
+    def render(one: Event) -> EventMessage:
         calls.append(one)
-        return Message("", "title", "", one.priority, 0)
+        return EventMessage("", "title", "", one.priority, 0)
 
     shown = EventFrame.stored(kept(sent()), render)
     assert not calls

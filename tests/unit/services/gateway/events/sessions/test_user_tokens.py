@@ -20,7 +20,7 @@ from dexorder_common.clock import ManualClock
 from dexorder_common.config import BadSettings
 from dexorder_common.model.errors import Unauthenticated
 from dexorder_gateway.events.sessions import user_tokens
-from dexorder_gateway.events.sessions.user_tokens import TokenVerifier, User, make_keys
+from dexorder_gateway.events.sessions.user_tokens import TokenUser, TokenVerifier, make_keys
 
 NOW = 1_800_000_000
 
@@ -45,7 +45,7 @@ def signed(key: Any, *, alg: str = "EdDSA", kid: Any = "desk", drop: str = "", *
 
 
 def test_a_valid_token_authenticates_its_user_until_it_expires(folder: Path) -> None:
-    assert checked(folder).user(signed(private_key(folder))) == User("alice", (NOW + 600) * 1_000_000_000)
+    assert checked(folder).user(signed(private_key(folder))) == TokenUser("alice", (NOW + 600) * 1_000_000_000)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dexorder_common.model.user_events import Channel, Status
-from dexorder_gateway.events.delivery.changes import NEVER, AttemptRow, Changes, Final, QueuedRow, Seen
+from dexorder_gateway.events.delivery.changes import NEVER, AttemptRow, DeliveryChanges, Final, QueuedRow, Seen
 from dexorder_gateway.events.model import (
     NO_CONTACTS,
     Contacts,
@@ -23,8 +23,8 @@ from dexorder_gateway.events.model import (
     WebPushSubscription,
 )
 from dexorder_gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog
-from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, Outbox
-from dexorder_gateway.events.store.records import Query, ReplayBatch
+from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, EventOutbox
+from dexorder_gateway.events.store.records import EventQuery, ReplayBatch
 from tests.unit.services.gateway.events.samples import event
 
 NOW = 1_700_000_000_000_000_000
@@ -36,14 +36,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def outbox(path: Path) -> Iterator[Outbox]:
-    opened = Outbox(path)
+def outbox(path: Path) -> Iterator[EventOutbox]:
+    opened = EventOutbox(path)
     yield opened
     opened.close()
 
 
-def changes(**rows: list[Any]) -> Changes:
-    made = Changes()
+def changes(**rows: list[Any]) -> DeliveryChanges:
+    made = DeliveryChanges()
     for name, value in rows.items():
         setattr(made, name, value)
     return made
@@ -57,7 +57,7 @@ def final(given: Event, at_ns: int = NOW + 5) -> Final:
     return Final(given.key, Status.DELIVERED, Channel.WEB, "", at_ns)
 
 
-def test_queued_events_are_read_back_with_all_their_state(path: Path, outbox: Outbox) -> None:
+def test_queued_events_are_read_back_with_all_their_state(path: Path, outbox: EventOutbox) -> None:
     first = QueuedRow(
         event("e1"),
         NOW,
@@ -77,14 +77,14 @@ def test_queued_events_are_read_back_with_all_their_state(path: Path, outbox: Ou
     changed = second._replace(channel_index=1, attempts=1, sequence=9)
     outbox.write(changes(updated=[second._replace(channel_index=5), changed], finals=[final(ended.event)]))
     assert list(outbox.queued()) == [first, changed]
-    again = Outbox(path)
+    again = EventOutbox(path)
     assert list(again.queued()) == [first, changed]
     assert again.epoch == outbox.epoch and len(again.epoch) == 32
     assert again.sequences() == {"alice": 9}
     again.close()
 
 
-def test_earlier_event_is_known_by_its_key_only(outbox: Outbox) -> None:
+def test_earlier_event_is_known_by_its_key_only(outbox: EventOutbox) -> None:
     queued, ended = event("queued"), event('it\'s "ended" \\ ü')
     outbox.write(changes(accepted=[live(queued), live(ended)]))
     outbox.write(changes(finals=[final(ended)]))
@@ -95,7 +95,7 @@ def test_earlier_event_is_known_by_its_key_only(outbox: Outbox) -> None:
     assert known[ended.key].final == final(ended)
 
 
-def test_write_is_atomic(outbox: Outbox) -> None:
+def test_write_is_atomic(outbox: EventOutbox) -> None:
     outbox.write(changes(accepted=[live(event("e1"))]))
     with pytest.raises(sqlite3.IntegrityError):
         outbox.write(changes(accepted=[live(event("e2")), live(event("e1"))]), {"alice": NO_CONTACTS})
@@ -103,20 +103,20 @@ def test_write_is_atomic(outbox: Outbox) -> None:
     assert outbox.contacts() == {}
 
 
-def test_meanwhile_callback_ends_before_the_write(outbox: Outbox, path: Path) -> None:
+def test_meanwhile_callback_ends_before_the_write(outbox: EventOutbox, path: Path) -> None:
     told: list[int] = []
 
     def meanwhile(written: Committed) -> None:
         deadline_s = time.monotonic() + 30
         while not written() and time.monotonic() < deadline_s:
             time.sleep(0.001)
-        told.append(len(EventLog(path).page(Query()).records))
+        told.append(len(EventLog(path).page(EventQuery()).records))
 
     outbox.write(changes(accepted=[live(event("e1"))]), meanwhile=meanwhile)
     assert told == [1]
 
 
-def test_write_fails_when_its_commit_thread_fails(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_fails_when_its_commit_thread_fails(outbox: EventOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     def submit(*_: object) -> Future[None]:
         failed: Future[None] = Future()
         failed.set_exception(sqlite3.OperationalError("database or disk is full"))
@@ -130,7 +130,7 @@ def test_write_fails_when_its_commit_thread_fails(outbox: Outbox, monkeypatch: p
     assert [each.event.key.event_id for each in outbox.queued()] == ["e2"]
 
 
-def test_contacts_and_presence_are_read_back(outbox: Outbox) -> None:
+def test_contacts_and_presence_are_read_back(outbox: EventOutbox) -> None:
     contacts = Contacts(
         "7",
         "a@b",
@@ -147,17 +147,17 @@ def test_contacts_and_presence_are_read_back(outbox: Outbox) -> None:
     assert outbox.presence(NOW) == [("alice", Channel.TELEGRAM, NOW + 9)]
 
 
-def test_file_is_readable_by_its_owner_only_and_a_newer_schema_is_refused(path: Path, outbox: Outbox) -> None:
+def test_file_is_readable_by_its_owner_only_and_a_newer_schema_is_refused(path: Path, outbox: EventOutbox) -> None:
     outbox.write(changes(accepted=[live(event())]))
     assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(ValueError, match="schema version 99"):
-        Outbox(path)
+        EventOutbox(path)
 
 
-def test_old_events_are_deleted_in_portions_and_their_sequences_remembered(path: Path, outbox: Outbox) -> None:
+def test_old_events_are_deleted_in_portions_and_their_sequences_remembered(path: Path, outbox: EventOutbox) -> None:
     count = MAX_FORGOTTEN + 10
     events = [event(f"e{n}", "alice" if n % 2 else "bob") for n in range(count)]
     outbox.write(
@@ -183,7 +183,7 @@ def test_old_events_are_deleted_in_portions_and_their_sequences_remembered(path:
     db.close()
 
 
-def test_sequences_outlive_their_events(outbox: Outbox) -> None:
+def test_sequences_outlive_their_events(outbox: EventOutbox) -> None:
     given = event()
     outbox.write(changes(accepted=[live(given, 41)]))
     outbox.write(changes(finals=[final(given)]))
@@ -194,7 +194,7 @@ def test_sequences_outlive_their_events(outbox: Outbox) -> None:
 # ---- log
 
 
-def filled(outbox: Outbox) -> list[Event]:
+def filled(outbox: EventOutbox) -> list[Event]:
     """Return six events: e0-e3 of alice, of which e1 is delivered; e4, e5 of bob, of which e5 failed."""
     events = [event(f"e{n}", "alice" if n < 4 else "bob") for n in range(6)]
     outbox.write(changes(accepted=[live(each, n + 1 if n < 3 else None) for n, each in enumerate(events)]))
@@ -217,7 +217,7 @@ def filled(outbox: Outbox) -> list[Event]:
     return events
 
 
-def test_record_has_all_attempts_and_times(path: Path, outbox: Outbox) -> None:
+def test_record_has_all_attempts_and_times(path: Path, outbox: EventOutbox) -> None:
     events, log = filled(outbox), EventLog(path)
     record = log.record(events[1].key)
     assert record is not None
@@ -244,16 +244,18 @@ def test_record_has_all_attempts_and_times(path: Path, outbox: Outbox) -> None:
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        (Query(), [5, 4, 3, 2, 1, 0]),
-        (Query(user_id="alice"), [3, 2, 1, 0]),
-        (Query(user_id="alice", status=Status.QUEUED), [3, 2, 0]),
-        (Query(status=Status.DELIVERED), [1]),
-        (Query(container="c", status=Status.ERROR), [5]),
-        (Query(container="other"), []),
-        (Query(user_id="carol"), []),
+        (EventQuery(), [5, 4, 3, 2, 1, 0]),
+        (EventQuery(user_id="alice"), [3, 2, 1, 0]),
+        (EventQuery(user_id="alice", status=Status.QUEUED), [3, 2, 0]),
+        (EventQuery(status=Status.DELIVERED), [1]),
+        (EventQuery(container="c", status=Status.ERROR), [5]),
+        (EventQuery(container="other"), []),
+        (EventQuery(user_id="carol"), []),
     ],
 )
-def test_pages_are_newest_first_and_filtered(path: Path, outbox: Outbox, query: Query, found: list[int]) -> None:
+def test_pages_are_newest_first_and_filtered(
+    path: Path, outbox: EventOutbox, query: EventQuery, found: list[int]
+) -> None:
     filled(outbox)
     log = EventLog(path)
     page = log.page(query)
@@ -268,7 +270,7 @@ def test_pages_are_newest_first_and_filtered(path: Path, outbox: Outbox, query: 
     assert pages == [f"e{n}" for n in found]
 
 
-def test_sessions_get_queued_events_or_all_after_a_position(path: Path, outbox: Outbox) -> None:
+def test_sessions_get_queued_events_or_all_after_a_position(path: Path, outbox: EventOutbox) -> None:
     filled(outbox)
     log = EventLog(path)
     assert [(s.sequence, s.event.key.event_id, s.settled) for s in log.replay_batch("alice", 0, 3).events] == [
@@ -283,7 +285,7 @@ def test_sessions_get_queued_events_or_all_after_a_position(path: Path, outbox: 
 
 
 @pytest.mark.parametrize(("payload", "at_once"), [(b"{}", MAX_EVENTS), (bytes(MAX_BYTES // 8), 8)])
-def test_log_is_read_in_batches(path: Path, outbox: Outbox, payload: bytes, at_once: int) -> None:
+def test_log_is_read_in_batches(path: Path, outbox: EventOutbox, payload: bytes, at_once: int) -> None:
     """A session that does not read holds at most one batch, of many events or of large ones."""
     count = 2 * at_once + at_once // 2
     events = [event(f"e{n}", payload=payload) for n in range(count)]
