@@ -24,8 +24,8 @@ from dexorder_common.rpc.lifecycle import grpc_server
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.contacts import host_check
 from dexorder_gateway.events.ingress.containers import ContainersFile
-from dexorder_gateway.events.ingress.publisher_service import EventPublisherService
 from dexorder_gateway.events.model import Event, EventMessage
+from dexorder_gateway.events.publisher_service import EventPublisherService
 from dexorder_gateway.events.service import (
     NAMES,
     OPTIONS,

@@ -21,7 +21,7 @@ from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
 from dexorder_gateway.events.dispatcher.sender import ChannelSender
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
-from dexorder_gateway.events.ingress.publisher_service import EventPublisherService
+from dexorder_gateway.events.publisher_service import EventPublisherService
 from dexorder_gateway.events.service import ContactService, EventLogService, EventService
 from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from dexorder_gateway.events.sessions.user_tokens import TokenVerifier

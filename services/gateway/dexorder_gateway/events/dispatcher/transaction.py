@@ -20,8 +20,8 @@ from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, without
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder_gateway.events.dispatcher.receiver import EventReceiver
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit, UnitOfWork
-from dexorder_gateway.events.ingress.receiver import EventReceiver
 from dexorder_gateway.events.model import Contacts, EventKey, Result
 from dexorder_gateway.events.store.outbox import Committed, EventOutbox
 

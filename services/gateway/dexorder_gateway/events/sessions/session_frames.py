@@ -17,7 +17,7 @@ from google.protobuf import json_format
 
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.delivery.changes import SessionEvent
-from dexorder_gateway.events.ingress.validation import for_sessions
+from dexorder_gateway.events.event_codec import for_sessions
 from dexorder_gateway.events.model import Event, EventKey, EventMessage
 from dexorder_gateway.events.store.records import Replay
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb

@@ -9,7 +9,7 @@ import orjson
 
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import STATE_FIELDS, AttemptRow, Final, QueuedRow
-from dexorder_gateway.events.ingress.validation import EventRefusal, read_event
+from dexorder_gateway.events.event_codec import EventRefusal, read_event
 from dexorder_gateway.events.model import Contacts, Event, EventKey, QuietHours, WebPushSubscription
 
 STEPS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.ingress.validation import EventRefusal, read_event
+from dexorder_gateway.events.event_codec import EventRefusal, read_event
 from dexorder_gateway.events.model import Event, EventMessage
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 

@@ -18,12 +18,12 @@ from dexorder_gateway.events.delivery.contacts_cache import ContactsCache
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder_gateway.events.dispatcher.receiver import Copy, read_copies
 from dexorder_gateway.events.dispatcher.start import delivery_settings
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.acks import Ack
 from dexorder_gateway.events.ingress.containers import LOCAL, STRANGER, Container
-from dexorder_gateway.events.ingress.receiver import Copy, read_copies
 from dexorder_gateway.events.model import Contacts, EventKey, Later, SendRefused, Sent, WebPushSubscription
 from dexorder_gateway.events.store.outbox import EventOutbox
 from tests.unit.services.gateway.events.samples import body, render

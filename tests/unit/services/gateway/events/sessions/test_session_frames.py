@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.delivery.changes import SessionEvent
-from dexorder_gateway.events.ingress.validation import Published, read_event, read_published
+from dexorder_gateway.events.event_codec import Published, read_event, read_published
 from dexorder_gateway.events.model import Event, EventKey, EventMessage
 from dexorder_gateway.events.sessions.session_frames import (
     EventFrame,

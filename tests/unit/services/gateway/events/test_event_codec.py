@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.user_events import MAX_ID_CHARACTERS, Channel, Preference, Priority
-from dexorder_gateway.events.ingress.validation import EventRefusal, payload_problem, read_event
+from dexorder_gateway.events.event_codec import EventRefusal, payload_problem, read_event
 from dexorder_gateway.events.model import EventKey
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.samples import body, event, user_event

@@ -11,16 +11,16 @@ from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.unit_of_work import UnitOfWork
-from dexorder_gateway.events.ingress.acks import Ack, ReplyTo, final_ack
-from dexorder_gateway.events.ingress.containers import Container
-from dexorder_gateway.events.ingress.quotas import ContainerQuotas
-from dexorder_gateway.events.ingress.validation import (
+from dexorder_gateway.events.event_codec import (
     EventRefusal,
     for_sessions,
     payload_problem,
     read_event,
     read_published,
 )
+from dexorder_gateway.events.ingress.acks import Ack, ReplyTo, final_ack
+from dexorder_gateway.events.ingress.containers import Container
+from dexorder_gateway.events.ingress.quotas import ContainerQuotas
 from dexorder_gateway.events.model import Event, EventKey
 from dexorder_gateway.events.store.outbox import EventOutbox, Known
 from dexorder_gateway.events.store.records import TransientEvent
