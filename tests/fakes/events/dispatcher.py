@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.delivery.changes import SessionEvent
-from dexorder_gateway.events.dispatcher.port import Place
-from dexorder_gateway.events.ingress.acks import Ack, AckCallback
 from dexorder_gateway.events.ingress.containers import LOCAL, Container
-from dexorder_gateway.events.model import NO_CONTACTS, Contacts, Event, EventKey
+from dexorder_gateway.events.model import NO_CONTACTS, Ack, AckCallback, Contacts, Event, EventKey, Place
 from dexorder_gateway.events.sessions.registry import SessionRegistry
 from dexorder_gateway.events.store.records import (
     EventPage,

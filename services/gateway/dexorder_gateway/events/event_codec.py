@@ -1,4 +1,4 @@
-"""Validation of events as containers send them.
+"""Messages of the given protocol: events, validated as containers send them, and their acks.
 
 An omitted field parses as a zero that has a meaning (ORDER_PLACED, INFORMATIONAL), so the ids and `delivery` must be
 present. An unknown event_type is kept and delivered as generic text, an unknown priority becomes CRITICAL, unknown and
@@ -22,7 +22,7 @@ from dexorder_common.model.user_events import (
     Priority,
     id_problem,
 )
-from dexorder_gateway.events.model import Event, EventKey
+from dexorder_gateway.events.model import Ack, Event, EventKey
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 _PRIORITIES = {int(priority): priority for priority in Priority}
@@ -122,3 +122,13 @@ def payload_problem(event_id: str, payload: bytes, max_bytes: int) -> EventRefus
     if payload != _NO_PAYLOAD and user_events.payload_problem(payload):
         return EventRefusal(event_id, "invalid payload", "payload")
     return None
+
+
+def ack_message(ack: Ack) -> pb.EventAck:
+    """Return an ack. Most only say QUEUED, and each field that is set costs time."""
+    message = pb.EventAck(event_id=ack.event_id, status=ack.status)  # type: ignore[arg-type]  # the same numbers
+    if ack.error:
+        message.error_message = ack.error
+    if ack.via is not None:
+        message.delivered_via = ack.via  # type: ignore[assignment]
+    return message

@@ -1,11 +1,12 @@
-"""Values of user events that the gateway's parts exchange: events, messages, results of a channel, contacts. Pure."""
+"""Values of user events that the gateway's parts exchange: events, acks, messages, results, contacts. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dexorder_common.model.user_events import Channel, Preference, Priority
+from dexorder_common.model.user_events import Channel, Preference, Priority, Status
 
 
 class EventKey(NamedTuple):
@@ -35,6 +36,23 @@ class Event(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Event({self.key}, {self.user_id!r}, {self.event_type}, {self.priority!r}, {self.channels})"
+
+
+class Ack(NamedTuple):
+    """State of an event, as the given EventAck; ``via`` only where it was delivered."""
+
+    event_id: str
+    status: Status
+    error: str = ""
+    via: Channel | None = None
+
+
+AckCallback = Callable[[Ack], None]
+"""Callback of a gRPC publisher; called in the event loop."""
+ReplyTo = bytes | AckCallback
+"""Sender of a copy of an event: a connection's routing id, or a gRPC publisher."""
+Place = tuple[str, int]
+"""Epoch and sequence: a position in the log of a user's sessions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Status
 from dexorder_gateway.events.delivery.changes import AttemptRow
-from dexorder_gateway.events.dispatcher.port import Place
-from dexorder_gateway.events.model import EventKey
+from dexorder_gateway.events.model import EventKey, Place
 from dexorder_gateway.events.store.records import EventPage, EventQuery, EventRecord
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given

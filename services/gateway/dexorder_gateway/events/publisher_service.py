@@ -13,8 +13,9 @@ from dexorder_common.model.user_events import Status
 from dexorder_common.rpc.identity import current_caller
 from dexorder_common.rpc.streams import beside, until
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
-from dexorder_gateway.events.ingress.acks import Ack
+from dexorder_gateway.events.event_codec import ack_message
 from dexorder_gateway.events.ingress.containers import Container, Containers
+from dexorder_gateway.events.model import Ack
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
@@ -49,7 +50,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
                 answered.set_result(ack)
 
         self._dispatcher.publish(self._container(), body_of(request.event), answer)
-        return pb.PublishResponse(ack=(await answered).proto())
+        return pb.PublishResponse(ack=ack_message(await answered))
 
     async def PublishMany(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.PublishManyRequest], context: Context
@@ -60,7 +61,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
         try:
             async with beside(self._publish_all(request_iterator, stream)):
                 while acks := await stream.next():
-                    yield [pb.PublishManyResponse(ack=ack.proto()).SerializeToString() for ack in acks]
+                    yield [pb.PublishManyResponse(ack=ack_message(ack)).SerializeToString() for ack in acks]
         finally:
             stream.close()
 

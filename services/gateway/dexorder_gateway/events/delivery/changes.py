@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dexorder_common.model.user_events import Channel, Status
-from dexorder_gateway.events.model import Contacts, Event, EventKey, EventMessage
+from dexorder_gateway.events.model import Ack, Contacts, Event, EventKey, EventMessage
 
 NEVER = 2**63 - 1
 """Due time of an event that waits for something other than time; fits into SQLite's integers."""
@@ -58,6 +58,10 @@ class Final:
     via: Channel | None
     error: str
     completed_ns: int
+
+    def ack(self) -> Ack:
+        """Return the ack of the event."""
+        return Ack(self.key.event_id, self.status, self.error, self.via)
 
 
 class AttemptRow(NamedTuple):

@@ -20,15 +20,14 @@ from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.user_events import Channel
 from dexorder_common.rpc.streams import retrieved
-from dexorder_gateway.events.dispatcher.port import DispatcherOutputs, Place
+from dexorder_gateway.events.dispatcher.port import DispatcherOutputs
 from dexorder_gateway.events.dispatcher.receiver import read_copies
 from dexorder_gateway.events.dispatcher.thread import DispatcherThread
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
-from dexorder_gateway.events.ingress.acks import AckCallback
 from dexorder_gateway.events.ingress.containers import Container, ContainersFile
 from dexorder_gateway.events.ingress.sockets import EventSockets
-from dexorder_gateway.events.model import Contacts, EventKey, Result
+from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Place, Result
 from dexorder_gateway.events.store.event_log import EventLog
 from dexorder_gateway.events.store.records import EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 

@@ -7,9 +7,8 @@ from typing import Protocol
 
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
-from dexorder_gateway.events.ingress.acks import AckCallback
 from dexorder_gateway.events.ingress.containers import Container
-from dexorder_gateway.events.model import Contacts, EventKey
+from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Place
 from dexorder_gateway.events.store.records import (
     EventPage,
     EventQuery,
@@ -18,9 +17,6 @@ from dexorder_gateway.events.store.records import (
     ReplayBatch,
     TransientEvent,
 )
-
-Place = tuple[str, int]
-"""Epoch and sequence: a position in the log of a user's sessions."""
 
 
 class DispatcherPort(Protocol):

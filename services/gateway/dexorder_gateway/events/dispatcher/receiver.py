@@ -18,10 +18,9 @@ from dexorder_gateway.events.event_codec import (
     read_event,
     read_published,
 )
-from dexorder_gateway.events.ingress.acks import Ack, ReplyTo, final_ack
 from dexorder_gateway.events.ingress.containers import Container
 from dexorder_gateway.events.ingress.quotas import ContainerQuotas
-from dexorder_gateway.events.model import Event, EventKey
+from dexorder_gateway.events.model import Ack, Event, EventKey, ReplyTo
 from dexorder_gateway.events.store.outbox import EventOutbox, Known
 from dexorder_gateway.events.store.records import TransientEvent
 
@@ -142,7 +141,7 @@ class EventReceiver:
             self.quotas.queued[container.name] += 1
         final = known[key].final if key in known else None
         if final:
-            work.reply(reply_to, final_ack(final))
+            work.reply(reply_to, final.ack())
         else:
             if reply_to is not None:  # port 5570 has no acks
                 self.pending_acks[key] = reply_to

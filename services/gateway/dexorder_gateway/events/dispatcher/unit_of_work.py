@@ -9,8 +9,7 @@ from typing import Any
 
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import DeliveryChanges, SendRequest, SessionEvent
-from dexorder_gateway.events.ingress.acks import Ack, ReplyTo, final_ack
-from dexorder_gateway.events.model import Contacts, Event, EventKey
+from dexorder_gateway.events.model import Ack, Contacts, Event, EventKey, ReplyTo
 from dexorder_gateway.events.store.records import TransientEvent
 
 
@@ -74,13 +73,13 @@ class UnitOfWork:
                 ack = reply
             else:
                 final = finals.get(reply)
-                ack = final_ack(final) if final else Ack(reply.event_id, Status.QUEUED)
+                ack = final.ack() if final else Ack(reply.event_id, Status.QUEUED)
             effects.acks.append((reply_to, ack))
         answered = {reply for _, reply in self._replies} if finals else set()
         for key, final in finals.items():
             waiting = pending_acks.pop(key, None)
             if waiting is not None and key not in answered:
-                effects.acks.append((waiting, final_ack(final)))
+                effects.acks.append((waiting, final.ack()))
         effects.sends = changes.sends
         effects.session_events = changes.session_events
         return effects

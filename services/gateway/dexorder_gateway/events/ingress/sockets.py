@@ -16,9 +16,10 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 from dexorder_common.messaging.curve import curve_authentication, curve_socket
 from dexorder_common.messaging.frames import BadFrame, encode_ack, event_body, published_body
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.ingress.acks import Ack
+from dexorder_gateway.events.event_codec import ack_message
 from dexorder_gateway.events.ingress.containers import STRANGER, Container, ContainersFile
 from dexorder_gateway.events.ingress.socket_monitor import SocketMonitor, Waker
+from dexorder_gateway.events.model import Ack
 
 log = structlog.get_logger(__name__)
 Socket = zmq.Socket[bytes]
@@ -170,7 +171,7 @@ class EventSockets:
         """Send acks to routing ids; where the connection is closed or its queue full, drop and count them."""
         send = self._router.send
         for routing_id, ack in acks:
-            version, body = encode_ack(ack.proto())
+            version, body = encode_ack(ack_message(ack))
             try:
                 send(routing_id, _SEND_MORE)  # send_multipart takes four times as long
                 send(version, _SEND_MORE)

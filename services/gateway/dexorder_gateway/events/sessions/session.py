@@ -19,7 +19,7 @@ from typing import Literal
 
 from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Exhausted, NotAllowed, SuiteError, Unauthenticated
-from dexorder_gateway.events.dispatcher.port import Place
+from dexorder_gateway.events.model import Place
 from dexorder_gateway.events.sessions.session_frames import EventFrame, OpenedFrame, Render, SessionFrame
 from dexorder_gateway.events.sessions.user_tokens import TokenUser
 from dexorder_gateway.events.store.records import Replay, ReplayBatch

@@ -76,7 +76,7 @@ class EventFrame:
     """An event, rendered and serialized when the first session needs it.
 
     Attributes:
-        body: UserEvent for sessions, see ``validation.for_sessions``; they receive these bytes unchanged.
+        body: UserEvent for sessions, see ``event_codec.for_sessions``; they receive these bytes unchanged.
         event: The same event if it has been parsed.
         sequence: Place in the log; 0 for a transient event.
     """

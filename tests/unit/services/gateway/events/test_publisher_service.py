@@ -13,7 +13,7 @@ import yaml
 
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
-from dexorder_gateway.events.ingress import publisher_service
+from dexorder_gateway.events import publisher_service
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb

@@ -21,10 +21,9 @@ from dexorder_common.config import BadSettings
 from dexorder_common.messaging.frames import encode_event
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.user_events import Channel, Priority, Status
-from dexorder_gateway.events.ingress.acks import Ack
 from dexorder_gateway.events.ingress.containers import LOCAL
 from dexorder_gateway.events.ingress.sockets import MAX_UNREAD
-from dexorder_gateway.events.model import Contacts, EventKey, Sent
+from dexorder_gateway.events.model import Ack, Contacts, EventKey, Sent
 from dexorder_gateway.events.store.records import EventQuery
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import body, user_event

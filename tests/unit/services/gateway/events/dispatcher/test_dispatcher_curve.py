@@ -15,7 +15,7 @@ import zmq
 from dexorder_common.messaging.curve import curve_client, make_keys, read_public_key
 from dexorder_common.messaging.frames import encode_event, encode_published
 from dexorder_common.model.user_events import Priority, Status
-from dexorder_gateway.events.ingress.acks import Ack
+from dexorder_gateway.events.model import Ack
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import user_event

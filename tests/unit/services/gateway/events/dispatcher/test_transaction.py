@@ -22,9 +22,8 @@ from dexorder_gateway.events.dispatcher.receiver import Copy, read_copies
 from dexorder_gateway.events.dispatcher.start import delivery_settings
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
-from dexorder_gateway.events.ingress.acks import Ack
 from dexorder_gateway.events.ingress.containers import LOCAL, STRANGER, Container
-from dexorder_gateway.events.model import Contacts, EventKey, Later, SendRefused, Sent, WebPushSubscription
+from dexorder_gateway.events.model import Ack, Contacts, EventKey, Later, SendRefused, Sent, WebPushSubscription
 from dexorder_gateway.events.store.outbox import EventOutbox
 from tests.unit.services.gateway.events.samples import body, render
 
