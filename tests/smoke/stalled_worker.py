@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from dexorder_common.clock import SystemClock
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.requests import AnyDispatch
-from dexorder_ingestor.broker.slots import Completion
-from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.broker.slots import DispatchEnd
+from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.fakes import history_slots
@@ -21,7 +21,7 @@ from tests.unit.services.ingestor.fakes import history_slots
 async def main(broker: str, stalled_s: float) -> None:
     stop = asyncio.Event()
 
-    async def run_job(job: AnyDispatch, order: Stop) -> Completion | None:
+    async def run_job(job: AnyDispatch, order: StopSignal) -> DispatchEnd | None:
         if not stop.is_set():
             stop.set()
             print("stalled", flush=True)

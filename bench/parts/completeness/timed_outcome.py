@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dexorder_common.model.periods import open_times
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
 from dexorder_ingestor.history.job import Missing
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 
 Truth = Mapping[int, tuple[float, ...]]
 _PERIOD = 60
@@ -25,7 +25,7 @@ class Table:
     provisional: list[TimeRange] = field(default_factory=list)
     missing: list[TimeRange] = field(default_factory=list)
 
-    def add(self, pages: Sequence[Page], missing: Sequence[Missing]) -> None:
+    def add(self, pages: Sequence[CandlePage], missing: Sequence[Missing]) -> None:
         """Add what a dispatch brought; later rows and claims replace earlier ones, as in Iceberg."""
         seen = Counter(c.open_ns for page in pages for c in page.candles)
         self.doubled += seen.total() - len(seen)

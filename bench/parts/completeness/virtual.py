@@ -34,10 +34,10 @@ from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes
-from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 from dexorder_ingestor.metrics import IngestorMetrics
 
 CALL_NS = SECOND_NS // 10
@@ -70,7 +70,7 @@ class SimulatedTime:
 class Fetched:
     """Pages and missing parts of one dispatch, and the calls for candles that it made."""
 
-    pages: list[Page] = field(default_factory=list)
+    pages: list[CandlePage] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     calls: int = 0
 
@@ -95,7 +95,7 @@ class VirtualWorld:
         self._dispatches = 0
         options = {"fetchMarkets": {"types": ["spot"]}}
         self.exchange = Exchange(ccxt="binance", rest_url=url, options=options, rate_per_second=1e6)
-        self.venue = Venue(
+        self.venue = CcxtVenue(
             "SIM",
             self.exchange,
             IngestorSettings(rate_limit_dir=folder),
@@ -141,7 +141,7 @@ class VirtualWorld:
         request_id = request_id or f"r{self._dispatches}"
         dispatch = Dispatch(f"j{self._dispatches}", request_id, Instrument(symbol, "SIM"), span, period_seconds, 0)
 
-        async def put(page: Page) -> None:
+        async def put(page: CandlePage) -> None:
             found.pages.append(page)
 
         async with self.venue.session() as session:

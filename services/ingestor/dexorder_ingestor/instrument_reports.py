@@ -18,9 +18,9 @@ from dexorder_common.model.instrument import InstrumentList
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.instruments import list_instruments
-from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher, Refused
+from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
 
 log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS = 5.0
@@ -32,8 +32,8 @@ _LEARNT_SECONDS = 5.0
 class InstrumentReporter:
     """Reports periodically; logs the first failure in a row and retries after growing pauses."""
 
-    venues: Sequence[Venue]
-    publisher: Publisher
+    venues: Sequence[CcxtVenue]
+    publisher: IngestorPublisher
     settings: IngestorSettings
     metrics: IngestorMetrics
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -56,7 +56,7 @@ class InstrumentReporter:
                     with suppress(Unavailable):  # it is tried again
                         await self._send(last._replace(candles=venue.offer()))
 
-    async def _keep_reporting(self, venue: Venue) -> None:
+    async def _keep_reporting(self, venue: CcxtVenue) -> None:
         refresh_seconds, pause, failing = self.settings.instruments_refresh_seconds, _FIRST_PAUSE_SECONDS, False
         while True:
             outcome, reason = await self._report(venue)
@@ -72,13 +72,13 @@ class InstrumentReporter:
                 pause = _FIRST_PAUSE_SECONDS
                 await self.sleep(refresh_seconds)
 
-    async def _report(self, venue: Venue) -> tuple[str, str]:
+    async def _report(self, venue: CcxtVenue) -> tuple[str, str]:
         """Report once; return the outcome, and the reason unless it was accepted."""
         try:
             markets, fetched_ns = await venue.markets()
             instruments = tuple(list_instruments(venue.name, markets.values()))
             await self._send(InstrumentList(venue.name, instruments, fetched_ns, venue.offer()))
-        except Refused as error:  # the relay is older than this RPC or rejects the report, and would do so again
+        except CallRefused as error:  # the relay is older than this RPC or rejects the report, and would do so again
             return "refused", str(error)
         except (ExchangeFailure, Unavailable) as error:
             return "failed", str(error)

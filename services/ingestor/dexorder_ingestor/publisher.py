@@ -31,11 +31,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class Refused(Unavailable):
+class CallRefused(Unavailable):
     """The server refuses the call and would refuse it again."""
 
 
-class Publisher:
+class IngestorPublisher:
     """Writes records and reports. Its caller waits for each before the next, which keeps them in order."""
 
     def __init__(
@@ -157,7 +157,7 @@ class Publisher:
 
 def failure(name: str, error: grpc.aio.AioRpcError) -> Unavailable:
     """Return the error of a failed call."""
-    kind = Refused if _is_final(error) else Unavailable
+    kind = CallRefused if _is_final(error) else Unavailable
     return kind(f"{name} failed: {error_text(error)}")
 
 

@@ -21,16 +21,16 @@ from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.requests import AnyDispatch, RealtimeDispatch, TickersDispatch
-from dexorder_ingestor.broker.slots import Completion, JobKind, Slots, SlotType
-from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots, SlotType
+from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.control.watcher import ControlWatcher
 from dexorder_ingestor.exchange.live_queries import LiveQueries
-from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.history.dispatch_runner import DispatchRunner
 from dexorder_ingestor.instrument_reports import InstrumentReporter
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.runner import RealtimeRunner
 from dexorder_ingestor.tickers.runner import TickersRunner
 
@@ -61,14 +61,15 @@ async def work(
     metrics = IngestorMetrics(registry)
     try:
         venues = {
-            name: Venue(name, exchange, settings, metrics, clock, sleep=sleep) for name, exchange in exchanges.items()
+            name: CcxtVenue(name, exchange, settings, metrics, clock, sleep=sleep)
+            for name, exchange in exchanges.items()
         }
     except OSError as error:
         text = f"DEXORDER_INGESTOR_RATE_LIMIT_DIR: the rate limits can't be stored: {error}"
         raise SystemExit(text) from None
     capacity = {SlotType(name, JobKind.HISTORICAL): each.slots.historical for name, each in exchanges.items()}
     capacity |= {SlotType(name, JobKind.REALTIME): each.slots.realtime for name, each in exchanges.items()}
-    slots = Slots(
+    slots = JobSlots(
         capacity,
         repeat_ns=int(settings.complete_repeat_seconds * SECOND_NS),
     )
@@ -80,7 +81,7 @@ async def work(
         open_channel(settings.relay, options=options) as relay,
     ):
         health = _Health(server)
-        publisher = Publisher(gateway, relay, settings, metrics)
+        publisher = IngestorPublisher(gateway, relay, settings, metrics)
         queries = {name: LiveQueries(venue) for name, venue in venues.items()}
         history = DispatchRunner(venues, publisher, settings, metrics, clock)
         tickers = TickersRunner(queries, publisher, settings, metrics, clock)
@@ -88,7 +89,7 @@ async def work(
         served = [venues[name] for name in dict.fromkeys(slot.venue for slot in slots.types if slots.free(slot))]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
 
-        async def run(dispatch: AnyDispatch, stop: Stop) -> Completion | None:
+        async def run(dispatch: AnyDispatch, stop: StopSignal) -> DispatchEnd | None:
             if isinstance(dispatch, RealtimeDispatch):
                 return await realtime.run(dispatch, stop)
             return await (tickers.run(dispatch) if isinstance(dispatch, TickersDispatch) else history.run(dispatch))

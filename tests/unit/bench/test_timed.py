@@ -19,7 +19,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_exchange_sim.faults import FaultRule
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.history.job import Missing
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_706_745_630 * SECOND_NS
@@ -33,15 +33,15 @@ def span(first: int, end: int) -> TimeRange:
     return TimeRange(first * MINUTE_NS, end * MINUTE_NS)
 
 
-def page(part: TimeRange, *absent: int, last_ns: int = OLD, spread_ns: int = 600 * SECOND_NS) -> Page:
+def page(part: TimeRange, *absent: int, last_ns: int = OLD, spread_ns: int = 600 * SECOND_NS) -> CandlePage:
     opens = [t for t in TRUTH if part.start_ns <= t < part.end_ns]
     empty = tuple(span(minute, minute + 1) for minute in absent)
     proof = Proof(part, ProofKind.CHECKSUM, 2, last_ns - spread_ns, last_ns)
     candles = tuple(Candle(t, *TRUTH[t]) for t in opens if t // MINUTE_NS not in absent)
-    return Page(part, candles, empty, last_ns, (proof,))
+    return CandlePage(part, candles, empty, last_ns, (proof,))
 
 
-def outcome(pages: list[Page], *missing: TimeRange) -> TimedOutcome:
+def outcome(pages: list[CandlePage], *missing: TimeRange) -> TimedOutcome:
     table = Table()
     table.add(pages, [Missing(part, "a reason") for part in missing])
     return judge(TRUTH, SPAN, table)
@@ -60,7 +60,7 @@ def outcome(pages: list[Page], *missing: TimeRange) -> TimedOutcome:
         ([page(span(0, 5)), page(span(4, 10))], [], TimedOutcome(wrong=1)),
     ],
 )
-def test_judge(pages: list[Page], missing: list[TimeRange], expected: TimedOutcome) -> None:
+def test_judge(pages: list[CandlePage], missing: list[TimeRange], expected: TimedOutcome) -> None:
     assert outcome(pages, *missing) == expected
 
 

@@ -24,8 +24,8 @@ from dexorder_common.messaging.curve import curve_client
 from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_ingestor.broker.requests import AnyDispatch, RealtimeDispatch, read_dispatch, slot_of, used_slot
-from dexorder_ingestor.broker.slots import Completion, JobKind, Slots
-from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots
+from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -54,7 +54,7 @@ class _Running(NamedTuple):
 
     dispatch: AnyDispatch
     task: asyncio.Task[None]
-    stop: Stop
+    stop: StopSignal
 
 
 class BrokerConnection:
@@ -63,8 +63,8 @@ class BrokerConnection:
     def __init__(
         self,
         settings: IngestorSettings,
-        slots: Slots,
-        run_dispatch: Callable[[AnyDispatch, Stop], Awaitable[Completion | None]],
+        slots: JobSlots,
+        run_dispatch: Callable[[AnyDispatch, StopSignal], Awaitable[DispatchEnd | None]],
         metrics: IngestorMetrics,
         clock: Clock,
         *,
@@ -246,7 +246,7 @@ class BrokerConnection:
         except InvalidRequest as error:
             reason = str(error)
         if reason is None:
-            stop = Stop()
+            stop = StopSignal()
             self._tasks[dispatch.id] = _Running(dispatch, dispatches.create_task(self._work(dispatch, stop)), stop)
         else:
             self._metrics.rejected.inc()
@@ -261,14 +261,14 @@ class BrokerConnection:
         else:
             running.stop.set(success=True)
 
-    async def _work(self, dispatch: AnyDispatch, stop: Stop) -> None:
+    async def _work(self, dispatch: AnyDispatch, stop: StopSignal) -> None:
         try:
             completion = await self._run_dispatch(dispatch, stop)
         except asyncio.CancelledError as error:  # by `cancel`, by `_drain`, or by a failure that ends the process
-            completion = Completion(dispatch.id, success=False, message=str(error) or _SHUTTING_DOWN)
+            completion = DispatchEnd(dispatch.id, success=False, message=str(error) or _SHUTTING_DOWN)
         except Exception as error:  # a fault in one dispatch must not end the others
             log.exception("dispatch failed", dispatch_id=dispatch.id)
-            completion = Completion(dispatch.id, success=False, message=f"internal error: {type(error).__name__}")
+            completion = DispatchEnd(dispatch.id, success=False, message=f"internal error: {type(error).__name__}")
         del self._tasks[dispatch.id]
         self._slots.release(dispatch.id)
         if completion is not None:
@@ -277,7 +277,7 @@ class BrokerConnection:
         self._queue_offers()
 
 
-def work_complete(completion: Completion) -> pb.WorkComplete:
+def work_complete(completion: DispatchEnd) -> pb.WorkComplete:
     """Return the message that reports a completion to the relay."""
     return pb.WorkComplete(
         job_id=completion.dispatch_id, success=completion.success, error_message=completion.message or None

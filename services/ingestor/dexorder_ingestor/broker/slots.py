@@ -63,7 +63,7 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class DispatchEnd:
     """End of a dispatch. Without ``success`` the relay queues the rest of the job again."""
 
     dispatch_id: str
@@ -71,7 +71,7 @@ class Completion:
     message: str = ""
 
 
-class Slots:
+class JobSlots:
     """Owner of the map from running dispatches to slots, of offers, and of completions that may not have arrived."""
 
     def __init__(self, capacity: Mapping[SlotType, int], *, repeat_ns: int) -> None:
@@ -82,7 +82,7 @@ class Slots:
         self._capacity = dict(capacity)
         self._running: dict[str, SlotType] = {}
         self._offered: Counter[SlotType] = Counter()
-        self._completions: dict[str, tuple[Completion, int | None]] = {}
+        self._completions: dict[str, tuple[DispatchEnd, int | None]] = {}
         self._repeat_ns = repeat_ns
         self._stopped = False
 
@@ -149,7 +149,7 @@ class Slots:
         """Offer nothing and take nothing from now on."""
         self._stopped = True
 
-    def complete(self, completion: Completion) -> None:
+    def complete(self, completion: DispatchEnd) -> None:
         """Keep a completion until it is settled."""
         self._completions[completion.dispatch_id] = (completion, None)
 
@@ -159,7 +159,7 @@ class Slots:
         if kept is not None:
             self._completions[dispatch_id] = (kept[0], now_ns)
 
-    def unsettled(self, *, now_ns: int) -> list[Completion]:
+    def unsettled(self, *, now_ns: int) -> list[DispatchEnd]:
         """Return the completions to send on a new connection: unsent, or sent so recently that they may be lost."""
         self._completions = {
             dispatch_id: (completion, sent_ns)

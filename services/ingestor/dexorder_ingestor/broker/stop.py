@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from dexorder_ingestor.broker.slots import Completion
+from dexorder_ingestor.broker.slots import DispatchEnd
 
 
-class Stop:
+class StopSignal:
     """Order to end a realtime dispatch; the first one counts."""
 
     def __init__(self) -> None:
@@ -31,6 +31,6 @@ class Stop:
         """Wait until the dispatch has to end."""
         await self._event.wait()
 
-    def completion(self, dispatch_id: str) -> Completion:
+    def completion(self, dispatch_id: str) -> DispatchEnd:
         """Return the completion of a dispatch that has ended because of it."""
-        return Completion(dispatch_id, success=self._success, message=self._message)
+        return DispatchEnd(dispatch_id, success=self._success, message=self._message)

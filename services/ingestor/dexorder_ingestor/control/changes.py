@@ -10,14 +10,14 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingsChange:
     """New settings; None leaves one as it is."""
 
     max_concurrent: int | None
     timeout_seconds: int | None
 
 
-def read_change(config: pb.IngestorConfig, *, slots: int, topics: Sequence[str]) -> Change:
+def read_change(config: pb.IngestorConfig, *, slots: int, topics: Sequence[str]) -> SettingsChange:
     """Return the change in a CONFIG_UPDATE.
 
     Args:
@@ -35,7 +35,7 @@ def read_change(config: pb.IngestorConfig, *, slots: int, topics: Sequence[str])
         raise InvalidRequest("timeout_seconds 0 is not above 0")
     if config.HasField("kafka_topic") and config.kafka_topic != topics[0]:
         raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} is read by nobody; candles go to {topics[0]!r}")
-    return Change(
+    return SettingsChange(
         config.max_concurrent if config.HasField("max_concurrent") else None,
         config.timeout_seconds if config.HasField("timeout_seconds") else None,
     )

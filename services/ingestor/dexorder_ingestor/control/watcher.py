@@ -13,11 +13,11 @@ import structlog
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
 from dexorder_ingestor.broker.connection import BrokerConnection
-from dexorder_ingestor.broker.slots import JobKind, Slots
+from dexorder_ingestor.broker.slots import JobKind, JobSlots
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.control.changes import read_change
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import control_pb2
 
@@ -38,8 +38,8 @@ class ControlWatcher:
     def __init__(
         self,
         settings: IngestorSettings,
-        publisher: Publisher,
-        slots: Slots,
+        publisher: IngestorPublisher,
+        slots: JobSlots,
         broker: BrokerConnection,
         runners: list[Deadline],
         metrics: IngestorMetrics,

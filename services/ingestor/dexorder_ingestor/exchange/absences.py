@@ -20,32 +20,32 @@ _MAX_REQUESTS = 64
 """Requests that are remembered."""
 
 
-class Absence(NamedTuple):
+class ProvenAbsence(NamedTuple):
     """Range without candles, and what proves it."""
 
     span: TimeRange
     proofs: tuple[Proof, ...]
 
-    def part(self, span: TimeRange) -> Absence | None:
+    def part(self, span: TimeRange) -> ProvenAbsence | None:
         """Return the part inside a range; None if there is none."""
         inside = self.span.intersect(span)
         proofs = (p._replace(span=part) for p in self.proofs if inside and (part := p.span.intersect(inside)))
-        return Absence(inside, tuple(proofs)) if inside else None
+        return ProvenAbsence(inside, tuple(proofs)) if inside else None
 
 
 class RequestAbsences:
     """Absences that the dispatches of one request have proven."""
 
     def __init__(self) -> None:
-        self._found: list[Absence] = []
+        self._found: list[ProvenAbsence] = []
         self.turn = asyncio.Lock()
         """Held by the dispatch that looks for one, so that the others wait for what it finds."""
 
-    def note(self, absence: Absence) -> None:
+    def note(self, absence: ProvenAbsence) -> None:
         """Add an absence."""
         self._found.append(absence)
 
-    def at(self, time_ns: int, *, now_ns: int) -> Absence | None:
+    def at(self, time_ns: int, *, now_ns: int) -> ProvenAbsence | None:
         """Return the rest, from a time on, of the absence that contains it and was proven lately."""
         for absence in self._found:
             is_new = abs(now_ns - absence.proofs[-1].last_ns) < _MAX_AGE_NS

@@ -32,7 +32,7 @@ _LOCK_RETRY_SECONDS = 0.0005
 _MODE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Record(NamedTuple):
+class LearntRecord(NamedTuple):
     """Content of the file.
 
     Attributes:
@@ -51,7 +51,7 @@ class Record(NamedTuple):
         return json.dumps(self, separators=(",", ":")).encode()
 
 
-def decode(data: bytes, *, now_ns: int) -> Record:
+def decode(data: bytes, *, now_ns: int) -> LearntRecord:
     """Return the record of a file, aged to now; an empty one if it is damaged or from the future."""
     with suppress(ValueError, TypeError, RecursionError):
         at_ns, incomplete, foreign, shape, shape_ns = json.loads(data)
@@ -65,8 +65,8 @@ def decode(data: bytes, *, now_ns: int) -> Record:
         if whole and type(limit) is int and limit >= 0 and all(type(flag) is bool for flag in flags):
             known = Shape(limit, *flags) if now_ns - shape_ns < SHAPE_AGE_NS else Shape()
             old, other = (count.aged(now_ns - at_ns) for count in counts)
-            return Record(now_ns, old, other, known, shape_ns if known != Shape() else 0)
-    return Record(min(now_ns, MAX_TIME_NS))
+            return LearntRecord(now_ns, old, other, known, shape_ns if known != Shape() else 0)
+    return LearntRecord(min(now_ns, MAX_TIME_NS))
 
 
 class Learnt:
@@ -90,7 +90,7 @@ class Learnt:
         except OSError as error:
             log.warning("evidence is not shared", file=str(self._path), problem=str(error))
 
-    def _join(self, record: Record) -> Record:
+    def _join(self, record: LearntRecord) -> LearntRecord:
         """Take the record of other processes; return it with what was learnt here since the last call."""
         agreement = self.agreement
         agreement.advance(record.at_ns)
@@ -102,7 +102,7 @@ class Learnt:
         elif shape != self._shared_shape:
             self.shapes.adopt(shape)
         self._shared_shape = self.shapes.shape
-        return Record(record.at_ns, agreement.incomplete.counted, agreement.foreign.counted, shape, shape_ns)
+        return LearntRecord(record.at_ns, agreement.incomplete.counted, agreement.foreign.counted, shape, shape_ns)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import TradeAnswer, TradeQuery
 from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer, check_market, read_candles
-from dexorder_ingestor.exchange.venue import Session, Venue
+from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 
 T = TypeVar("T")
 _SESSIONS = 4
@@ -25,7 +25,7 @@ _CLOCK_AGE_NS = SECOND_NS
 class LiveQueries:
     """Queries to one venue."""
 
-    def __init__(self, venue: Venue) -> None:
+    def __init__(self, venue: CcxtVenue) -> None:
         self.venue = venue
         self._sessions = asyncio.Semaphore(_SESSIONS)
         self._clock_lock = asyncio.Lock()
@@ -115,7 +115,7 @@ class LiveQueries:
 
             return await session.query("its tickers", fetch)
 
-    async def _clock(self, session: Session) -> int:
+    async def _clock(self, session: CcxtSession) -> int:
         """Return a time that the exchange's clock has passed, not more than a second old."""
         async with self._clock_lock:
             now_ns = self.venue.clock.monotonic_ns()
@@ -125,7 +125,7 @@ class LiveQueries:
             return self._clock_ns
 
 
-def _check_answer(session: Session, symbol: str, rows: Any, *, strict: bool) -> None:
+def _check_answer(session: CcxtSession, symbol: str, rows: Any, *, strict: bool) -> None:
     """Raise BadAnswer unless an answer is a list of trades; ``strict`` if the place of its rows is known."""
     if strict:
         session.raw_rows(symbol, rows)

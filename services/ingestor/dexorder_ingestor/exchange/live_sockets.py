@@ -20,7 +20,7 @@ from ccxt.async_support.base.ws.cache import ArrayCache
 
 from dexorder_ingestor.exchange.rate_limiter import RateLimiter
 from dexorder_ingestor.exchange.socket_thread import Handover, Received, SocketThread
-from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.exchange.venue import CcxtVenue
 
 log = structlog.get_logger(__name__)
 _KEPT_TRADES = 20_000
@@ -31,7 +31,7 @@ _LEAVE_SECONDS = 10.0
 """Time for which a subscription outlives its job; another one of the same market often follows at once."""
 
 
-class Subscription:
+class SocketSubscription:
     """Messages of one market for one job."""
 
     def __init__(self, sockets: LiveSockets, symbol: str) -> None:
@@ -62,7 +62,7 @@ class LiveSockets:
     Methods that begin with an underscore run in the thread.
     """
 
-    def __init__(self, venue: Venue) -> None:
+    def __init__(self, venue: CcxtVenue) -> None:
         self._venue = venue
         self._client: Any = None
         self._thread: SocketThread | None = None
@@ -84,11 +84,11 @@ class LiveSockets:
         return self._client
 
     @contextmanager
-    def watching(self, symbol: str) -> Iterator[Subscription]:
-        """Subscribe to a market, whose instruments must be known (`Venue.know`), for the block and a while longer."""
+    def watching(self, symbol: str) -> Iterator[SocketSubscription]:
+        """Subscribe to a market whose instruments are known (`CcxtVenue.know`), for the block and a while longer."""
         self.client()
         self._thread = self._thread or SocketThread(f"sockets {self._venue.name}")
-        subscription = Subscription(self, symbol)
+        subscription = SocketSubscription(self, symbol)
         self._watchers.setdefault(symbol, []).append(subscription.handover)
         try:
             yield subscription

@@ -41,7 +41,7 @@ class TradeQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Trade:
+class TradeRow:
     """Trade as the exchange sent it; equal to the same trade in another answer."""
 
     time_ns: int
@@ -64,7 +64,7 @@ class Trade:
         return Decimal(price), Decimal(amount)
 
 
-def read_trades(rows: list[Any], last: Any, *, since_ns: int) -> list[Trade]:
+def read_trades(rows: list[Any], last: Any, *, since_ns: int) -> list[TradeRow]:
     """Return the trades of raw rows, ``[price, amount, seconds, side, type, misc, id]``; older answers have no id.
 
     Args:
@@ -90,7 +90,7 @@ def read_trades(rows: list[Any], last: Any, *, since_ns: int) -> list[Trade]:
     return trades
 
 
-def _read_trade(row: Any) -> Trade:
+def _read_trade(row: Any) -> TradeRow:
     if not isinstance(row, list) or len(row) < 6:
         raise BadAnswer(f"row {str(row)[:80]!r} is not a trade")
     time_s = row[2]
@@ -99,10 +99,10 @@ def _read_trade(row: Any) -> Trade:
     whole_s = int(time_s)
     # ccxt appends the cursor, a text, to the last row.
     trade_id = row[6] if len(row) > 6 and type(row[6]) is int else None
-    return Trade(whole_s * SECOND_NS + int((time_s - whole_s) * 1e9), trade_id, tuple(row[:6]))
+    return TradeRow(whole_s * SECOND_NS + int((time_s - whole_s) * 1e9), trade_id, tuple(row[:6]))
 
 
-class CandleBuilder:
+class OrderedCandleBuilder:
     """Builds candles from trades in time order and keeps none of the trades.
 
     A period without a trade has no candle. Volumes are added as decimals, so that the same trades give the same candle
@@ -190,16 +190,16 @@ class TradePager:
         self._needed = answers
         self._page = page
         self._skip = skip
-        self._builder = CandleBuilder(period_seconds)
+        self._builder = OrderedCandleBuilder(period_seconds)
         self._done = False
-        self._tail: list[Trade] = []  # the last known trades, all of one time
+        self._tail: list[TradeRow] = []  # the last known trades, all of one time
         self._lookback_ns = _FIRST_LOOKBACK_NS
         self._head = _NEVER
         self._heads = 0
         self._ends = 0  # answers that hold nothing after the tail
         self._later: bool | None = None  # whether there are trades at or after the window's end
         self._skipped: Counter[tuple[int, int]] = Counter()
-        self._unconfirmed: list[Trade] | None = None
+        self._unconfirmed: list[TradeRow] | None = None
         self._idle = 0
         self.is_numbered = True
         """Whether all trades so far have an id."""
@@ -232,7 +232,7 @@ class TradePager:
             since_ns = max(0, self._tail[-1].time_ns - _SLACK_NS)
         return TradeQuery(since_ns, spaced=self._idle > 0)
 
-    def add(self, trades: list[Trade]) -> None:
+    def add(self, trades: list[TradeRow]) -> None:
         """Add the answer to ``next_query()``.
 
         Raises:
@@ -259,7 +259,7 @@ class TradePager:
     def _is_beyond_due(self) -> bool:
         return self._ends > 0 and self._later is None
 
-    def _add_first(self, trades: list[Trade]) -> None:
+    def _add_first(self, trades: list[TradeRow]) -> None:
         if not trades or trades[0].time_ns >= self._window.start_ns:
             head = (trades[0].time_ns, trades[0].id or 0) if trades else _NEVER
             if self._heads and head > self._head:
@@ -273,7 +273,7 @@ class TradePager:
             self._doubt(self._window.start_ns, trades[0].time_ns if trades else self._window.end_ns)
         self._accept(trades)
 
-    def _add_next(self, trades: list[Trade]) -> None:
+    def _add_next(self, trades: list[TradeRow]) -> None:
         new, window_end_ns = self._after_tail(trades), self._window.end_ns
         time = iso(self._tail[-1].time_ns)
         if new:
@@ -288,7 +288,7 @@ class TradePager:
             if self._done:
                 self._doubt(self._tail[-1].time_ns, window_end_ns)
 
-    def _accept(self, trades: list[Trade]) -> None:
+    def _accept(self, trades: list[TradeRow]) -> None:
         """Add the trades known to follow the last one; all of them, or none if one is faulty."""
         window = self._window
         inside = [t for t in trades if window.start_ns <= t.time_ns < window.end_ns]
@@ -316,7 +316,7 @@ class TradePager:
         part = TimeRange(floor_to_grid(first_ns, self._period), end_ns).intersect(self._window)
         self.unproven += [part] if part else []
 
-    def _after_tail(self, trades: list[Trade]) -> list[Trade]:
+    def _after_tail(self, trades: list[TradeRow]) -> list[TradeRow]:
         """Return the trades after the last known ones, which the answer has to hold."""
         size = len(self._tail)
         for first in range(len(trades) - size + 1):
@@ -324,7 +324,7 @@ class TradePager:
                 return trades[first + size :]
         raise BadAnswer(f"the answer lacks the known trades of {iso(self._tail[-1].time_ns)}", kind="hole")
 
-    def _refuse_skips(self, trades: list[Trade]) -> None:
+    def _refuse_skips(self, trades: list[TradeRow]) -> None:
         ids = [trade.id for trade in trades if trade.id is not None]
         for low, high in [skip for skip in self._skipped if any(skip[0] < found < skip[1] for found in ids)]:
             del self._skipped[low, high]
@@ -333,7 +333,7 @@ class TradePager:
         if any(self._skipped[skip] < self._needed for skip in skips):
             raise BadAnswer(f"the answer lacks the trades between ids {skips[0][0]} and {skips[0][1]}", kind="hole")
 
-    def _is_confirmed(self, trades: list[Trade]) -> bool:
+    def _is_confirmed(self, trades: list[TradeRow]) -> bool:
         """Return whether the trades have ids, which tell them apart, or the previous answer was the same."""
         confirmed = not trades or trades[0].id is not None or trades == self._unconfirmed
         self._unconfirmed = None if confirmed else trades

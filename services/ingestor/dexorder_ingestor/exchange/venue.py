@@ -71,7 +71,7 @@ class KnownTime(NamedTuple):
     asked_ns: int
 
 
-class Venue:
+class CcxtVenue:
     """A venue and its ccxt clients. Several dispatches may query it at once, each through its own session."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Venue:
         self.sleep = sleep
         self._exchange = exchange
         self.other_hosts = exchange.other_hosts
-        self._idle: list[Session] = []
+        self._idle: list[CcxtSession] = []
         self._markets_of: Any = None
         self._markets_loaded_ns = 0
         self._accepted: set[str] = set()
@@ -115,9 +115,9 @@ class Venue:
         self.rate_limiter = RateLimiter(name, bucket, metrics, clock, settings.longest_ban_seconds, sleep)
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
+    async def session(self) -> AsyncIterator[CcxtSession]:
         """Lend a session to one dispatch."""
-        session = self._idle.pop() if self._idle else Session(self)
+        session = self._idle.pop() if self._idle else CcxtSession(self)
         session.keep_connection()
         session.calls = 0
         try:
@@ -143,7 +143,7 @@ class Venue:
         client.urls["api"] = override_urls(client.urls["api"], self._exchange)
         return client
 
-    async def timeframe(self, session: Session, symbol: str, period_seconds: int) -> str:
+    async def timeframe(self, session: CcxtSession, symbol: str, period_seconds: int) -> str:
         """Return ccxt's name of the period once the exchange is known to have the symbol and the period.
 
         Raises:
@@ -163,7 +163,7 @@ class Venue:
         await self.know(session, symbol)
         return timeframe
 
-    async def know(self, session: Session, symbol: str | None = None) -> None:
+    async def know(self, session: CcxtSession, symbol: str | None = None) -> None:
         """Give a session the markets, if it lacks them, and check that they have a symbol.
 
         Raises:
@@ -222,10 +222,10 @@ class Venue:
             return session.client.markets, self.clock.wall_ns()
 
 
-class Session:
+class CcxtSession:
     """A dispatch's access to a venue: a ccxt client that nothing else uses meanwhile."""
 
-    def __init__(self, venue: Venue) -> None:
+    def __init__(self, venue: CcxtVenue) -> None:
         self.venue = venue
         self._paused = False
         self._worst_status = 0

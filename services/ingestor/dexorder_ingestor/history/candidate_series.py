@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange.agreement import Agreement
-from dexorder_ingestor.history.paging import Windows
+from dexorder_ingestor.history.paging import QueryWindows
 
 _PROVEN_VOTES = 20
 """Answers that the candles of earlier pages count as."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CandidateAnswer:
     """One answer of an exchange.
 
     Attributes:
@@ -48,7 +48,7 @@ class CandidateSeries:
     """
 
     known: dict[int, Candle] = field(default_factory=dict)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[CandidateAnswer] = field(default_factory=list)
     votes: int = 0
     disputed: dict[int, Counter[Candle]] = field(default_factory=dict)
     published: bool = False
@@ -62,7 +62,7 @@ class CandidateSeries:
         """Return whether both have a candle of the same time."""
         return not self.known.keys().isdisjoint(other.known)
 
-    def add(self, answer: Answer, candles: Sequence[Candle], *, final: TimeRange) -> Candle | None:
+    def add(self, answer: CandidateAnswer, candles: Sequence[Candle], *, final: TimeRange) -> Candle | None:
         """Add an answer; return a candle in which it differs. Published candles, those in ``final``, do not change."""
         by_open = {c.open_ns: c for c in candles}
         odd = [c for t, c in by_open.items() if t in self.known and (self.known[t] != c or t in self.disputed)]
@@ -78,7 +78,7 @@ class CandidateSeries:
         self.votes += 1
         return next(iter(late + [c for c in odd if self.known[c.open_ns] != c]), None)
 
-    def is_denied(self, answer: Answer) -> bool:
+    def is_denied(self, answer: CandidateAnswer) -> bool:
         """Return whether an answer covers a time at which this series has a candle, and has none."""
         window = answer.window
         return any(window.start_ns <= t < window.end_ns and t not in answer.opens for t in self.known)
@@ -106,7 +106,7 @@ class CandidateSeries:
             if first - (rest[0][1] if rest else 0) >= lead:
                 del self.disputed[open_ns]
 
-    def forget(self, before_ns: int, *, keep_ns: int, keep_last: int) -> list[Answer]:
+    def forget(self, before_ns: int, *, keep_ns: int, keep_last: int) -> list[CandidateAnswer]:
         """Drop answers that end by ``before_ns`` and candles before ``keep_ns`` but the last; return the answers."""
         gone = [a for a in self.answers if a.window.end_ns <= before_ns]
         self.answers = [a for a in self.answers if a.window.end_ns > before_ns]
@@ -129,7 +129,7 @@ class Candidates:
     """All candidate series of one job, and the answers without any candle."""
 
     def __init__(
-        self, windows: Windows, agreement: Agreement, proven: Sequence[Candle] = (), *, are_cells: bool = False
+        self, windows: QueryWindows, agreement: Agreement, proven: Sequence[Candle] = (), *, are_cells: bool = False
     ) -> None:
         self._windows = windows
         self._agreement = agreement
@@ -138,10 +138,10 @@ class Candidates:
         if proven:
             known = {c.open_ns: c for c in proven}
             self._series.append(CandidateSeries(known, votes=_PROVEN_VOTES, published=True))
-        self._empty: list[Answer] = []
+        self._empty: list[CandidateAnswer] = []
 
     def add(
-        self, answer: Answer, candles: Sequence[Candle], *, final: TimeRange
+        self, answer: CandidateAnswer, candles: Sequence[Candle], *, final: TimeRange
     ) -> tuple[CandidateSeries | None, Candle | None]:
         """Add an answer; return the series it belongs to, None without candles, and a candle in which it differs."""
         series, odd = None, None
@@ -184,7 +184,7 @@ class Candidates:
         against = sum(s.votes for s in rivals)
         return self._agreement.is_lead(lead.votes, max(against, self._denials(lead)))
 
-    def answers(self, page: TimeRange) -> list[Answer]:
+    def answers(self, page: TimeRange) -> list[CandidateAnswer]:
         """Return the answers about the page: those of its lead and those without a candle."""
         lead = self.lead(page)
         return [a for a in (*(lead.answers if lead else ()), *self._empty) if a.window.intersect(page)]
@@ -251,7 +251,7 @@ def _is_apart(series: CandidateSeries, other: CandidateSeries) -> bool:
     return series is not other and not series.shares(other)
 
 
-def complete(answers: Iterable[Answer], known: Sequence[int]) -> list[Answer]:
+def complete(answers: Iterable[CandidateAnswer], known: Sequence[int]) -> list[CandidateAnswer]:
     """Return the answers that hold every known candle of their window; ``known`` ascends."""
     return [
         a

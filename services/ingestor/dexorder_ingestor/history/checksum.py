@@ -11,7 +11,7 @@ from dexorder_common.model.periods import count_periods, open_times, split_by_pe
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answer_shape import Answered, AnswerShapes
-from dexorder_ingestor.history.paging import Windows
+from dexorder_ingestor.history.paging import QueryWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CellStream:
         span: TimeRange,
         seconds: int,
         cells: Mapping[int, Candle],
-        windows: Windows,
+        windows: QueryWindows,
         shapes: AnswerShapes,
         volume_tolerance: float,
     ) -> None:

@@ -20,14 +20,14 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Delay
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.broker.slots import Completion, Dispatch
+from dexorder_ingestor.broker.slots import Dispatch, DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.venue import Session, Venue
+from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.traces import job_span, trace_id_of
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 
@@ -39,8 +39,8 @@ class DispatchRunner:
 
     def __init__(
         self,
-        venues: Mapping[str, Venue],
-        publisher: Publisher,
+        venues: Mapping[str, CcxtVenue],
+        publisher: IngestorPublisher,
         settings: IngestorSettings,
         metrics: IngestorMetrics,
         clock: Clock,
@@ -53,7 +53,7 @@ class DispatchRunner:
         self.deadline_seconds = settings.dispatch_deadline_seconds
         """Longest time of a dispatch that begins now."""
 
-    async def run(self, dispatch: Dispatch) -> Completion | None:
+    async def run(self, dispatch: Dispatch) -> DispatchEnd | None:
         """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
         deadline_seconds = self.deadline_seconds
         span = job_span(dispatch.id, dispatch.instrument.venue)
@@ -66,7 +66,7 @@ class DispatchRunner:
                 async with asyncio.timeout(deadline_seconds):
                     completion = await _Run(self, dispatch, trace).run()
             except TimeoutError:
-                completion = Completion(dispatch.id, success=False, message=f"took longer than {deadline_seconds:g} s")
+                completion = DispatchEnd(dispatch.id, success=False, message=f"took longer than {deadline_seconds:g} s")
             if completion is None or not completion.success:
                 outcome = "fenced" if completion is None else "handed_back"
                 self.metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
@@ -83,19 +83,19 @@ class _Run:
         self._dispatch = dispatch
         self._venue = dispatch.instrument.venue
         self._trace = trace
-        self._session: Session | None = None
+        self._session: CcxtSession | None = None
         self._pages = 0
         self._candles = 0
 
-    async def run(self) -> Completion | None:
-        queue: asyncio.Queue[Page | list[Missing]] = asyncio.Queue(self._runner.settings.prefetch_pages)
+    async def run(self) -> DispatchEnd | None:
+        queue: asyncio.Queue[CandlePage | list[Missing]] = asyncio.Queue(self._runner.settings.prefetch_pages)
         async with asyncio.TaskGroup() as group:
             fetching = group.create_task(self._fetch(queue))
             completion = await self._publish(queue)
             fetching.cancel()  # still runs if the dispatch is fenced or the gateway is unavailable
         return completion
 
-    async def _fetch(self, queue: asyncio.Queue[Page | list[Missing]]) -> None:
+    async def _fetch(self, queue: asyncio.Queue[CandlePage | list[Missing]]) -> None:
         venue = self._runner.venues[self._venue]
         venue.learnt.share(now_ns=venue.clock.wall_ns())
         async with venue.session() as session, asyncio.TaskGroup() as group:
@@ -108,7 +108,7 @@ class _Run:
             await queue.put(missing)
             reporting.cancel()
 
-    async def _report_delays(self, session: Session) -> None:
+    async def _report_delays(self, session: CcxtSession) -> None:
         """Report what the session waits for, and once that it waits no longer, with each heartbeat's interval."""
         last: Delay | None = None
         while True:
@@ -118,16 +118,16 @@ class _Run:
                 await self._runner.publisher.report_delay(self._dispatch.id, delay)
             last = delay
 
-    async def _publish(self, queue: asyncio.Queue[Page | list[Missing]]) -> Completion | None:
+    async def _publish(self, queue: asyncio.Queue[CandlePage | list[Missing]]) -> DispatchEnd | None:
         try:
-            while isinstance(item := await queue.get(), Page):
+            while isinstance(item := await queue.get(), CandlePage):
                 if not await self._publish_page(item):
                     return None
             return await self._publish_final(item)
         except Unavailable as error:
-            return Completion(self._dispatch.id, success=False, message=str(error))
+            return DispatchEnd(self._dispatch.id, success=False, message=str(error))
 
-    async def _publish_page(self, page: Page) -> bool:
+    async def _publish_page(self, page: CandlePage) -> bool:
         publisher, metrics = self._runner.publisher, self._runner.metrics
         headers = replace(
             self._headers(Kind.PAGE, page.span, page.fetched_ns),
@@ -141,7 +141,7 @@ class _Run:
         metrics.candles.labels(self._venue).inc(len(page.candles))
         return await publisher.report_page(headers, len(page.candles), self._session.calls if self._session else 0)
 
-    async def _publish_final(self, missing: list[Missing]) -> Completion:
+    async def _publish_final(self, missing: list[Missing]) -> DispatchEnd:
         status, text = pb.DataResponse.OK, None
         if missing:
             status, text = pb.DataResponse.ERROR, "; ".join(map(str, missing))
@@ -156,7 +156,7 @@ class _Run:
         )
         self._runner.metrics.dispatches.labels(self._venue, outcome).inc()
         log.info("dispatch ended", outcome=outcome, pages=self._pages, candles=self._candles, message=text)
-        return Completion(self._dispatch.id, success=True)
+        return DispatchEnd(self._dispatch.id, success=True)
 
     def _headers(self, kind: Kind, span: TimeRange, fetched_ns: int) -> PageHeaders:
         return PageHeaders(

@@ -28,8 +28,8 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.dialect import CallLimits
-from dexorder_ingestor.history.candidate_series import Answer, Candidates, CandidateSeries, complete
-from dexorder_ingestor.history.paging import Page, Windows
+from dexorder_ingestor.history.candidate_series import CandidateAnswer, Candidates, CandidateSeries, complete
+from dexorder_ingestor.history.paging import CandlePage, QueryWindows
 
 ANCHORS = 8
 """Known candles before the hole in the first shifted window, of a call of 512 candles or more; further windows have a
@@ -41,7 +41,7 @@ _MAX_CHUNKS_AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class CandleQuery:
     """Query for candles.
 
     Attributes:
@@ -90,7 +90,7 @@ class Evidence:
         self._period = period_seconds
         self._limits = limits
         self._agreement = agreement
-        self._windows = Windows(period_seconds, limits, closed_end_ns=closed_end_ns)
+        self._windows = QueryWindows(period_seconds, limits, closed_end_ns=closed_end_ns)
         self._candidates = Candidates(self._windows, agreement, known, are_cells=are_cells)
         self._hole_answers = hole_answers
         self._empty_job_answers = max(hole_answers, empty_job_answers if limits.wide else 0)
@@ -115,7 +115,7 @@ class Evidence:
             window, candles = TimeRange(window.start_ns, chunk.end_ns), [c for c in candles if c.open_ns < chunk.end_ns]
         inner = TimeRange(candles[0].open_ns, self._windows.after(candles[-1].open_ns)) if candles else None
         opens = frozenset(c.open_ns for c in candles)
-        answer = Answer(self._windows.covered(window, candles), opens, inner, fetched_ns)
+        answer = CandidateAnswer(self._windows.covered(window, candles), opens, inner, fetched_ns)
         series, odd = self._candidates.add(answer, candles, final=self._final)
         lead = self._candidates.lead(chunk or window)
         if chunk and series in (None, lead):
@@ -143,7 +143,7 @@ class Evidence:
         """Count the remaining answers in the agreement."""
         self._forget(MAX_TIME_NS, keep_ns=MAX_TIME_NS)
 
-    def next_query(self, page: TimeRange) -> Query | None:
+    def next_query(self, page: TimeRange) -> CandleQuery | None:
         """Return the query that brings ``page`` nearer to its end, or None when it is settled."""
         if page != self._page:
             self._page = page
@@ -169,9 +169,9 @@ class Evidence:
         # exchange had time to recover.
         repeated = sum(a.window.contains(unproven[0]) for a in self._candidates.answers(page)) >= 2
         bare = len(self._holes(page)) == count_periods(page, self._period)
-        return Query(self._shifted_window(unproven[0], page), spaced=repeated or bare, shifted=True)
+        return CandleQuery(self._shifted_window(unproven[0], page), spaced=repeated or bare, shifted=True)
 
-    def next_own_query(self, page: TimeRange) -> Query | None:
+    def next_own_query(self, page: TimeRange) -> CandleQuery | None:
         """Return the own query of the page's first chunk that has none yet; None if all have."""
         for chunk in self._windows.chunks(page):
             if not self._is_queried(chunk):
@@ -198,7 +198,7 @@ class Evidence:
         unproven = (t for t in holes if not self._is_empty(t, counting, anchored, alone))
         return self._windows.ranges(sorted([*disputed, *unproven]))
 
-    def settle(self, span: TimeRange) -> Page:
+    def settle(self, span: TimeRange) -> CandlePage:
         """Return the page, once ``next_query`` has no query left; forget everything that no later page can need."""
         assert not self.unproven(span), "a page is settled before it is proven"
         lead = self._candidates.lead(span)
@@ -211,9 +211,9 @@ class Evidence:
         if lead and candles:
             lead.published = True
         self._forget(span.end_ns, keep_ns=self._windows.before(span.end_ns, self._limits.candles))
-        return Page(span, candles, empty, proof.last_ns, (proof,))
+        return CandlePage(span, candles, empty, proof.last_ns, (proof,))
 
-    def _is_empty(self, open_ns: int, counting: Iterable[Answer], anchored: int, alone: int) -> bool:
+    def _is_empty(self, open_ns: int, counting: Iterable[CandidateAnswer], anchored: int, alone: int) -> bool:
         """Return whether a hole is proven: by ``anchored`` answers with candles around it, or by ``alone`` others."""
         covering = [a for a in counting if a.window.start_ns <= open_ns < a.window.end_ns]
         if len(covering) >= alone and self._has_both_ends(open_ns, covering):
@@ -221,7 +221,7 @@ class Evidence:
         around = [a for a in covering if a.inner and a.inner.start_ns < open_ns < a.inner.end_ns]
         return len(around) >= anchored and len({a.window for a in around}) >= 2
 
-    def _has_both_ends(self, open_ns: int, covering: Iterable[Answer]) -> bool:
+    def _has_both_ends(self, open_ns: int, covering: Iterable[CandidateAnswer]) -> bool:
         """Return whether one answer has no candle after a time and one has none before it.
 
         An exchange that returns fewer candles than expected leaves out the oldest or the newest of a window; it can't
@@ -253,7 +253,7 @@ class Evidence:
         self.queries_without_progress = self.queries_without_progress + 1 if goal == self._goal else 1
         self._goal = goal
 
-    def _query_chunk(self, chunk: TimeRange) -> Query:
+    def _query_chunk(self, chunk: TimeRange) -> CandleQuery:
         """Return the chunk's own query; it reaches back to known candles, and beyond the chunk if the call has room.
 
         Beyond, as the last candle of an answer is the one that may be half-finished; see `add`.
@@ -267,9 +267,9 @@ class Evidence:
         end_ns = chunk.end_ns
         if count_periods(chunk, self._period) < size:
             end_ns = max(end_ns, min(windows.after(end_ns, windows.link), windows.closed_end_ns))
-        return Query(TimeRange(start_ns, end_ns), chunk=chunk)
+        return CandleQuery(TimeRange(start_ns, end_ns), chunk=chunk)
 
-    def _query_next_page(self, page: TimeRange) -> Query | None:
+    def _query_next_page(self, page: TimeRange) -> CandleQuery | None:
         """Return the following page's own query, if it has not been made."""
         chunk = next(iter(self._chunks_after(page)), None)
         if chunk is None or self._is_queried(chunk):
@@ -280,7 +280,7 @@ class Evidence:
         """Return the chunks after a page that may be queried early."""
         return self._windows.chunks(TimeRange(page.end_ns, max(page.end_ns, self._early_end_ns)))
 
-    def _confirm(self, page: TimeRange, lead: CandidateSeries) -> Query:
+    def _confirm(self, page: TimeRange, lead: CandidateSeries) -> CandleQuery:
         """Return a query that shows again whose candles these are; one that is needed anyway, if there is one."""
         windows = self._windows
         for chunk in self._chunks_after(page)[:_MAX_CHUNKS_AHEAD]:
@@ -295,7 +295,7 @@ class Evidence:
         if near_ns < page.end_ns < window.end_ns:  # candles far beyond the page may be disordered
             # the page's last candle must not be the last one of this answer too
             window = TimeRange(window.start_ns, min(window.end_ns, windows.after(page.end_ns, windows.link)))
-        return Query(window, spaced=self._tries > 2, shifted=True)
+        return CandleQuery(window, spaced=self._tries > 2, shifted=True)
 
     def _continuing_window(self, hole: TimeRange, page: TimeRange) -> TimeRange | None:
         """Return a window that ends, or starts, with the known candle next to a long hole at a chunk's start or end.

@@ -20,14 +20,14 @@ from dexorder_common.model.periods import (
 from dexorder_common.model.proof import Proof, ProofKind, join_proofs
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_ingestor.broker.slots import Dispatch
-from dexorder_ingestor.exchange.absences import Absence
+from dexorder_ingestor.exchange.absences import ProvenAbsence
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.exchange.venue import Session, Venue
+from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.history.checksum import CellStream, CheckedCell
-from dexorder_ingestor.history.evidence import Evidence, Query
-from dexorder_ingestor.history.job import Job, Missing, Put, Unproven
-from dexorder_ingestor.history.paging import Page, Windows, page_periods
+from dexorder_ingestor.history.evidence import CandleQuery, Evidence
+from dexorder_ingestor.history.job import FetchJob, Missing, Put, Unproven
+from dexorder_ingestor.history.paging import CandlePage, QueryWindows, page_periods
 from dexorder_ingestor.history.scan import Scan, settled_end_ns
 from dexorder_ingestor.history.trade_walk import settle_by_trades
 
@@ -42,7 +42,7 @@ _MIN_FAILED = 4
 class Fetcher:
     """Fetches one dispatch through one session."""
 
-    def __init__(self, dispatch: Dispatch, venue: Venue, session: Session, agreement: Agreement) -> None:
+    def __init__(self, dispatch: Dispatch, venue: CcxtVenue, session: CcxtSession, agreement: Agreement) -> None:
         self._dispatch = dispatch
         self._venue = venue
         self._session = session
@@ -50,7 +50,7 @@ class Fetcher:
 
     async def run(self, put: Put) -> list[Missing]:
         """Hand every verified page to ``put`` in time order; return the missing parts in time order."""
-        job = Job(self._dispatch, self._venue, self._session, self._agreement, put)
+        job = FetchJob(self._dispatch, self._venue, self._session, self._agreement, put)
         span = self._dispatch.span
         try:
             await job.start()
@@ -74,11 +74,11 @@ class Fetcher:
 class _CheckedFetch:
     """State of a dispatch that all its cells share."""
 
-    def __init__(self, job: Job, agreement: Agreement) -> None:
+    def __init__(self, job: FetchJob, agreement: Agreement) -> None:
         self.job = job
         self.agreement = agreement
         self.period = job.dispatch.period_seconds
-        self.windows = Windows(self.period, job.limits, closed_end_ns=job.closed_end_ns)
+        self.windows = QueryWindows(self.period, job.limits, closed_end_ns=job.closed_end_ns)
         self.scan = Scan(job)
         self.tolerance = job.venue.dialect.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
@@ -153,7 +153,7 @@ class _Cells:
                 self._fetch.agreement.foreign.note(true=self._agreeing - self._counted, untrue=self._foreign - noted)
         return self._done_ns
 
-    async def _cut(self, page: TimeRange, evidence: Evidence) -> tuple[TimeRange, Absence | None]:
+    async def _cut(self, page: TimeRange, evidence: Evidence) -> tuple[TimeRange, ProvenAbsence | None]:
         """Return a page up to where a long absence begins, and this; the first call without a cell looks for one."""
         scan, periods = self._fetch.scan, scan_periods(self._seconds, self._job.venue.offered)
         if known := scan.known_at(page.start_ns):
@@ -165,13 +165,13 @@ class _Cells:
                 return TimeRange(page.start_ns, chunk.start_ns) if found else page, found
         return page, None
 
-    async def _take_absent(self, absence: Absence) -> None:
+    async def _take_absent(self, absence: ProvenAbsence) -> None:
         """Settle a range without cells and without finer candles."""
         self._pending += [CheckedCell(cell, ()) for cell in split_by_periods(absence.span, self._seconds, 1)]
         self._proofs += absence.proofs
         await self._hand_on(all_pages=True)
 
-    async def _check(self, coarse: Page) -> None:
+    async def _check(self, coarse: CandlePage) -> None:
         """Settle the range of a page of cells."""
         self._cells = coarse.candles
         self._agreeing += 1
@@ -183,12 +183,12 @@ class _Cells:
             if part not in absent:
                 await self._stream(part, coarse)
             elif await self._fetch.scan.has_empty_ends(part):
-                await self._take_absent(Absence(part, tuple(p._replace(span=part) for p in coarse.proofs)))
+                await self._take_absent(ProvenAbsence(part, tuple(p._replace(span=part) for p in coarse.proofs)))
             else:
                 await self._settle_otherwise(part)
             await self._hand_on(all_pages=True)
 
-    async def _stream(self, span: TimeRange, coarse: Page) -> None:
+    async def _stream(self, span: TimeRange, coarse: CandlePage) -> None:
         """Settle a range cell by cell; adjacent cells that do not tally are settled together by smaller ones."""
         job, windows = self._job, self._fetch.windows
         cells = {c.open_ns: c for c in coarse.candles}
@@ -208,7 +208,9 @@ class _Cells:
                 self._fetch.failed[self._seconds] += 1
             else:
                 try:
-                    candles, fetched_ns = await job.query(Query(window, shifted=stream.retries > 0), windows.period)
+                    candles, fetched_ns = await job.query(
+                        CandleQuery(window, shifted=stream.retries > 0), windows.period
+                    )
                     self._note_foreign(stream.add(window, candles))
                 except ExchangeFailure as error:
                     if isinstance(error, ImpossibleCandle) and job.leave_out(error):
@@ -218,7 +220,7 @@ class _Cells:
             await self._take(stream.take(), coarse, fetched_ns)
         await self._settle_left()
 
-    async def _take(self, checked: list[CheckedCell], coarse: Page, fetched_ns: int) -> None:
+    async def _take(self, checked: list[CheckedCell], coarse: CandlePage, fetched_ns: int) -> None:
         """Take cells that tally, after all before them."""
         if not checked:
             return
@@ -277,7 +279,7 @@ class _Cells:
         """Query the first cells again until enough answers agree; otherwise settle all that tallies without them."""
         job = self._job
         first = self._cells[: job.limits.candles]
-        windows = Windows(self._seconds, job.limits, closed_end_ns=job.closed_end_ns)
+        windows = QueryWindows(self._seconds, job.limits, closed_end_ns=job.closed_end_ns)
         window = TimeRange(first[0].open_ns, windows.after(first[-1].open_ns))
         if not job.limits.wide:
             window = TimeRange(window.start_ns, min(window.end_ns, windows.after(window.start_ns, job.limits.candles)))
@@ -288,7 +290,7 @@ class _Cells:
             if query > 1:
                 await job.venue.sleep(job.waits.take_or_first(1))
             try:
-                found, _ = await job.query(Query(window, shifted=True), self._seconds)
+                found, _ = await job.query(CandleQuery(window, shifted=True), self._seconds)
             except ExchangeFailure:
                 break
             same = sum(known.get(c.open_ns) == c for c in found)
@@ -300,14 +302,14 @@ class _Cells:
         await job.settle(part)
         self._done_ns = part.end_ns
 
-    def _page(self, span: TimeRange) -> Page:
+    def _page(self, span: TimeRange) -> CandlePage:
         inside = (c for cell in self._pending for c in cell.candles)
         candles = tuple(c for c in inside if span.start_ns <= c.open_ns < span.end_ns)
         present = {c.open_ns for c in candles}
         windows = self._fetch.windows
         empty = tuple(windows.ranges(t for t in open_times(span, windows.period) if t not in present))
         proofs = [p._replace(span=part) for p in self._proofs if (part := p.span.intersect(span))]
-        return Page(span, candles, empty, max(p.last_ns for p in proofs), tuple(join_proofs(proofs)))
+        return CandlePage(span, candles, empty, max(p.last_ns for p in proofs), tuple(join_proofs(proofs)))
 
     def _leave(self, part: TimeRange, cells: Mapping[int, Candle]) -> None:
         """Leave a part, adjacent to the last one, to `_settle_left`."""

@@ -15,10 +15,10 @@ from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.exchange.trade_pager import TradePager, TradeQuery
-from dexorder_ingestor.exchange.venue import Session, Venue
-from dexorder_ingestor.history.evidence import Evidence, Query
+from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
+from dexorder_ingestor.history.evidence import CandleQuery, Evidence
 from dexorder_ingestor.history.newest import REASON, Newest
-from dexorder_ingestor.history.paging import Page, Windows, page_periods
+from dexorder_ingestor.history.paging import CandlePage, QueryWindows, page_periods
 from dexorder_ingestor.history.waits import Waits
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ class Missing:
         return f"missing {self.span}: {self.reason}"
 
 
-Put = Callable[[Page], Awaitable[None]]
+Put = Callable[[CandlePage], Awaitable[None]]
 
 
 class Unproven(Exception):
@@ -54,10 +54,12 @@ class Unproven(Exception):
         self.parts = parts
 
 
-class Job:
+class FetchJob:
     """Progress of one dispatch through one session. Pages are handed on in time order."""
 
-    def __init__(self, dispatch: Dispatch, venue: Venue, session: Session, agreement: Agreement, put: Put) -> None:
+    def __init__(
+        self, dispatch: Dispatch, venue: CcxtVenue, session: CcxtSession, agreement: Agreement, put: Put
+    ) -> None:
         self.dispatch = dispatch
         self.venue = venue
         self.limits = venue.limits
@@ -73,7 +75,7 @@ class Job:
         self._last: tuple[Candle, ...] = ()
         dialect = venue.dialect
         self.newest = Newest(dispatch.period_seconds, dialect.publish_seconds, dialect.running is not None)
-        self._held: list[Page] = []
+        self._held: list[CandlePage] = []
         self.traded: list[TimeRange] = []
         """Ranges of coarser candles with a volume, whose finer candles do not tally."""
 
@@ -239,7 +241,7 @@ class Job:
             if contradiction:
                 reason = f"{name}'s answers contradict each other: {contradiction}"
 
-    async def ask(self, evidence: Evidence, query: Query, period_seconds: int) -> tuple[list[Candle], str | None]:
+    async def ask(self, evidence: Evidence, query: CandleQuery, period_seconds: int) -> tuple[list[Candle], str | None]:
         """Make a query and add the answer to the evidence; return it, and how it contradicts earlier answers.
 
         Raises:
@@ -263,7 +265,7 @@ class Job:
             self.venue.metrics.evidence_calls.labels(self.venue.name).inc()
         return await self._session.trades(self.dispatch.instrument.symbol, query, pager)
 
-    async def query(self, query: Query, period_seconds: int) -> tuple[list[Candle], int]:
+    async def query(self, query: CandleQuery, period_seconds: int) -> tuple[list[Candle], int]:
         """Return the answer to a query for candles of a period, and its time.
 
         Raises:
@@ -282,7 +284,7 @@ class Job:
             self.newest.note(found)
         return found, fetched_ns
 
-    async def _hand_on_traded(self, page: Page) -> None:
+    async def _hand_on_traded(self, page: CandlePage) -> None:
         """Hand a page on, except for ranges without a candle in which a coarser candle has trades."""
         bare = merge(cell for cell in self.traded if any(empty.contains(cell) for empty in page.empty))
         for part in sorted([*bare, *subtract([page.span], bare)]):
@@ -291,7 +293,7 @@ class Job:
             elif not self.is_limit_reached():
                 await self.hand_on(page.part(part))
 
-    async def hand_on(self, page: Page) -> None:
+    async def hand_on(self, page: CandlePage) -> None:
         """Hand a verified page on, up to the limit's last candle; hold back what is not settled, and all after it."""
         self._failed = 0
         self._held.append(page)
@@ -313,7 +315,7 @@ class Job:
         for page in held:
             await self._put_known(page)
 
-    async def _put_known(self, page: Page) -> None:
+    async def _put_known(self, page: CandlePage) -> None:
         """Hand a page on except for its holes that are not settled."""
         while page.span:
             end_ns = self.newest.settled_end_ns(page)
@@ -324,14 +326,14 @@ class Job:
 
     async def _probe(self) -> None:
         """Query what is held back once, up to the candle that is still open; settle it again if it has changed."""
-        windows = Windows(self.dispatch.period_seconds, self.limits, closed_end_ns=0)
+        windows = QueryWindows(self.dispatch.period_seconds, self.limits, closed_end_ns=0)
         start_ns = self.newest.settled_end_ns(self._held[0])
         held = TimeRange(start_ns, self._held[-1].span.end_ns)
         known = {c for page in self._held for c in page.candles}
         try:
             closed_end_ns = await self._closed_end_ns()
             windows.closed_end_ns = closed_end_ns if self.newest.is_marked else windows.after(closed_end_ns)
-            found, _ = await self.query(Query(windows.longest(held.start_ns), shifted=True), windows.period)
+            found, _ = await self.query(CandleQuery(windows.longest(held.start_ns), shifted=True), windows.period)
         except ExchangeFailure:
             return
         if any(c.open_ns < held.end_ns and c not in known for c in found):
@@ -346,7 +348,7 @@ class Job:
             page, *self._held = self._held
             await self._put_page(page)
 
-    async def _put_page(self, page: Page) -> None:
+    async def _put_page(self, page: CandlePage) -> None:
         if self.is_limit_reached() or not page.span:
             return
         if self.dispatch.limit and self._found + len(page.candles) >= self.dispatch.limit:

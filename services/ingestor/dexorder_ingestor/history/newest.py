@@ -15,7 +15,7 @@ from dexorder_common.model.periods import next_open, open_times
 from dexorder_common.model.proof import ProofKind
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 
 QUIET_AFTER_SECONDS = 600
 """Age from which on a candle may be absent although no later one exists: the market may be quiet, or no longer traded.
@@ -50,7 +50,7 @@ class Newest:
                 break
             self._followed[candle.open_ns] = candle
 
-    def settled_end_ns(self, page: Page) -> int:
+    def settled_end_ns(self, page: CandlePage) -> int:
         """Return the time up to which the candles of a page are closed, and its absent ones absent."""
         by_ids = [proof.span for proof in page.proofs if proof.kind is ProofKind.TRADE_IDS]
         absent = (self._first_unsettled(part) for part in subtract(page.empty, by_ids))

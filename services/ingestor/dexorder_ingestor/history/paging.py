@@ -17,7 +17,7 @@ from dexorder_ingestor.exchange.dialect import CallLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class CandlePage:
     """A verified page; its candles and empty ranges fill its span."""
 
     span: TimeRange
@@ -26,11 +26,11 @@ class Page:
     fetched_ns: int
     proofs: tuple[Proof, ...] = ()
 
-    def part(self, span: TimeRange) -> Page:
+    def part(self, span: TimeRange) -> CandlePage:
         """Return the part of the page inside a range."""
         candles = tuple(c for c in self.candles if span.start_ns <= c.open_ns < span.end_ns)
         proofs = tuple(p._replace(span=inside) for p in self.proofs if (inside := p.span.intersect(span)))
-        return Page(span, candles, tuple(intersect(self.empty, span)), self.fetched_ns, proofs)
+        return CandlePage(span, candles, tuple(intersect(self.empty, span)), self.fetched_ns, proofs)
 
 
 def link_periods(candles: int) -> int:
@@ -49,7 +49,7 @@ def page_periods(max_periods: int, limits: CallLimits) -> int:
     return max_periods // chunk * chunk or max_periods
 
 
-class Windows:
+class QueryWindows:
     """Windows of one job's queries, within the limits of a call."""
 
     def __init__(self, period_seconds: int, limits: CallLimits, *, closed_end_ns: int) -> None:

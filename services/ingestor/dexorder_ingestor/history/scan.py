@@ -16,18 +16,18 @@ from dexorder_common.model.periods import count_periods, floor_to_grid, next_ope
 from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.absences import Absence
+from dexorder_ingestor.exchange.absences import ProvenAbsence
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.history.checksum import CellStream
-from dexorder_ingestor.history.evidence import Query
-from dexorder_ingestor.history.job import Job, Unproven
-from dexorder_ingestor.history.paging import Windows, chunk_periods
+from dexorder_ingestor.history.evidence import CandleQuery
+from dexorder_ingestor.history.job import FetchJob, Unproven
+from dexorder_ingestor.history.paging import QueryWindows, chunk_periods
 
 _LONG_CALLS = 2
 """Calls that a range without coarser candles is worth; of longer ones only the ends are queried."""
 
 
-def settled_end_ns(job: Job, period_seconds: int) -> int:
+def settled_end_ns(job: FetchJob, period_seconds: int) -> int:
     """Return the end of the last coarser candle that counts, as it closed long enough ago."""
     return floor_to_grid(max(0, job.closed_end_ns - SETTLED_AFTER_SECONDS * SECOND_NS), period_seconds)
 
@@ -35,10 +35,10 @@ def settled_end_ns(job: Job, period_seconds: int) -> int:
 class Scan:
     """Absences for one dispatch: those that its request knows, and those that it finds."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: FetchJob) -> None:
         self._job = job
         self._known = job.venue.absences.of(job.dispatch.request_id)
-        self._windows = Windows(job.dispatch.period_seconds, job.limits, closed_end_ns=job.closed_end_ns)
+        self._windows = QueryWindows(job.dispatch.period_seconds, job.limits, closed_end_ns=job.closed_end_ns)
         self._is_over = False
 
     def is_long(self, span: TimeRange) -> bool:
@@ -51,15 +51,17 @@ class Scan:
         first = TimeRange(part.start_ns, windows.after(part.start_ns, size))
         last = TimeRange(windows.before(part.end_ns, size), part.end_ns)
         try:
-            return not any([(await self._job.query(Query(window), windows.period))[0] for window in (last, first)])
+            return not any(
+                [(await self._job.query(CandleQuery(window), windows.period))[0] for window in (last, first)]
+            )
         except ExchangeFailure:
             return False
 
-    def known_at(self, time_ns: int) -> Absence | None:
+    def known_at(self, time_ns: int) -> ProvenAbsence | None:
         """Return the known absence that contains a time, from then on."""
         return self._known.at(time_ns, now_ns=self._job.newest.now_ns)
 
-    async def find(self, time_ns: int, periods: Sequence[int]) -> Absence | None:
+    async def find(self, time_ns: int, periods: Sequence[int]) -> ProvenAbsence | None:
         """Return the absence that contains a time, from then on, as far as cells show it; None if there is none.
 
         Args:
@@ -76,7 +78,7 @@ class Scan:
                     self._known.note(found)
         return found and found.part(TimeRange(time_ns, found.span.end_ns))
 
-    async def _search(self, time_ns: int, periods: Sequence[int]) -> Absence | None:
+    async def _search(self, time_ns: int, periods: Sequence[int]) -> ProvenAbsence | None:
         for number, seconds in enumerate(periods[:-1]):
             found, later = await self._absent(time_ns, seconds)
             if found:
@@ -84,10 +86,10 @@ class Scan:
                 return found if await self.has_empty_ends(found.span) else None
         return None
 
-    async def _absent(self, time_ns: int, seconds: int) -> tuple[Absence | None, Candle | None]:
+    async def _absent(self, time_ns: int, seconds: int) -> tuple[ProvenAbsence | None, Candle | None]:
         """Return the long absence around a time that agreeing answers of one call's reach prove; the next candle."""
         job, settled_ns = self._job, settled_end_ns(self._job, seconds)
-        windows = Windows(seconds, job.limits, closed_end_ns=settled_ns)
+        windows = QueryWindows(seconds, job.limits, closed_end_ns=settled_ns)
         open_ns, size = floor_to_grid(time_ns, seconds), chunk_periods(job.limits.candles)
         if not 0 <= open_ns < settled_ns:
             return None, None
@@ -96,7 +98,7 @@ class Scan:
         reach = TimeRange(start_ns, min(windows.after(start_ns, size), settled_ns))
         evidence = job.evidence(reach, seconds, settled_ns)
         try:
-            candles, _ = await job.ask(evidence, Query(reach), seconds)
+            candles, _ = await job.ask(evidence, CandleQuery(reach), seconds)
             absent = _without(candles, reach, open_ns, seconds)
             if not absent or not self.is_long(absent):
                 return None, None
@@ -108,9 +110,9 @@ class Scan:
         if span is None or not self.is_long(span):
             return None, None
         later = next((c for c in sorted({*candles, *page.candles}) if c.open_ns == span.end_ns), None)
-        return Absence(span, tuple(proof._replace(span=span) for proof in page.proofs)), later
+        return ProvenAbsence(span, tuple(proof._replace(span=span) for proof in page.proofs)), later
 
-    async def _continue(self, found: Absence, later: Candle | None, periods: Sequence[int]) -> Absence:
+    async def _continue(self, found: ProvenAbsence, later: Candle | None, periods: Sequence[int]) -> ProvenAbsence:
         """Return an absence with the part of the next candle before its first finer one, and so on to the cells."""
         span, proofs = found
         for seconds, finer in pairwise(periods):
@@ -120,20 +122,20 @@ class Scan:
             if later and proof and later.open_ns > span.end_ns:
                 part = TimeRange(span.end_ns, later.open_ns)
                 span, proofs = TimeRange(span.start_ns, part.end_ns), (*proofs, proof._replace(span=part))
-        return Absence(span, proofs)
+        return ProvenAbsence(span, proofs)
 
     async def _first_inside(self, cell: Candle, seconds: int, finer: int) -> tuple[Candle | None, Proof | None]:
         """Return the first finer candle of a candle whose finer candles tally, and the proof; None if they do not."""
         job = self._job
         span = TimeRange(cell.open_ns, next_open(cell.open_ns, seconds))
-        windows = Windows(finer, job.limits, closed_end_ns=settled_end_ns(job, finer))
+        windows = QueryWindows(finer, job.limits, closed_end_ns=settled_end_ns(job, finer))
         tolerance = job.venue.dialect.volume_tolerance or 0.0
         stream, times_ns = CellStream(span, seconds, {cell.open_ns: cell}, windows, job.venue.shapes, tolerance), []
         while stream.cell:
             window = stream.next_window()
             if stream.retries:
                 return None, None
-            candles, fetched_ns = await job.query(Query(window), finer)
+            candles, fetched_ns = await job.query(CandleQuery(window), finer)
             stream.add(window, candles)
             times_ns.append(fetched_ns)
         (checked,) = stream.take()

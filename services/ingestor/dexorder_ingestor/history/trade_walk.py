@@ -9,14 +9,14 @@ from dexorder_common.model.time_range import TimeRange, intersect, merge, subtra
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.exchange.trade_pager import TradePager
-from dexorder_ingestor.history.job import Job
+from dexorder_ingestor.history.job import FetchJob
 from dexorder_ingestor.history.newest import QUIET_AFTER_SECONDS
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 
 _ANY_NUMBER = 2**63
 
 
-async def settle_by_trades(job: Job, span: TimeRange) -> None:
+async def settle_by_trades(job: FetchJob, span: TimeRange) -> None:
     """Settle a range; where trades have no ids, by answers that agree. After a page that fails, go on with the next."""
     todo = split_by_periods(span, job.dispatch.period_seconds, job.venue.settings.page_candles)
     while todo and not job.is_over:
@@ -28,7 +28,7 @@ async def settle_by_trades(job: Job, span: TimeRange) -> None:
 class _TradeFetch:
     """One walk over pages, from before the first to behind the last."""
 
-    def __init__(self, job: Job, todo: list[TimeRange]) -> None:
+    def __init__(self, job: FetchJob, todo: list[TimeRange]) -> None:
         self._job = job
         self._todo = todo
         self._period = job.dispatch.period_seconds
@@ -85,7 +85,7 @@ class _TradeFetch:
             candles = tuple(c for c in inside if part.start_ns <= c.open_ns < part.end_ns)
             holes = set(open_times(part, self._period)) - {c.open_ns for c in candles}
             empty = merge(TimeRange(t, next_open(t, self._period)) for t in holes)
-            await self._job.hand_on(Page(part, candles, tuple(empty), self._times_ns[-1], self._proofs(part)))
+            await self._job.hand_on(CandlePage(part, candles, tuple(empty), self._times_ns[-1], self._proofs(part)))
         self._times_ns = self._times_ns[-1:]
 
     def _is_young(self, candle: Candle) -> bool:

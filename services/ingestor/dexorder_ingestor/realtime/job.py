@@ -25,17 +25,17 @@ from dexorder_common.model.periods import ceil_to_grid
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.requests import RealtimeDispatch
-from dexorder_ingestor.broker.slots import Completion
-from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.broker.slots import DispatchEnd
+from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
-from dexorder_ingestor.exchange.live_sockets import LiveSockets, Subscription
+from dexorder_ingestor.exchange.live_sockets import LiveSockets, SocketSubscription
 from dexorder_ingestor.exchange.socket_thread import Received
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeSeries
 from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
 from dexorder_ingestor.realtime.batches import Batch, Batches, lower, lowest_after
 from dexorder_ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
@@ -62,7 +62,7 @@ class Services:
 
     queries: LiveQueries
     sockets: LiveSockets
-    publisher: Publisher
+    publisher: IngestorPublisher
     reports: Reports
     live: LivePush
     settings: IngestorSettings
@@ -72,7 +72,9 @@ class Services:
 class RealtimeJob:
     """One realtime dispatch; `run` once."""
 
-    def __init__(self, dispatch: RealtimeDispatch, resume: Resume, services: Services, stop: Stop, trace: str) -> None:
+    def __init__(
+        self, dispatch: RealtimeDispatch, resume: Resume, services: Services, stop: StopSignal, trace: str
+    ) -> None:
         self.job_id = dispatch.id
         self._dispatch = dispatch
         self._services = services
@@ -109,7 +111,7 @@ class RealtimeJob:
         self._asked_ns = 0
         self._before_lost: tuple[list[Batch], list[ClosedCandles]] = [], []
 
-    async def run(self) -> Completion | None:
+    async def run(self) -> DispatchEnd | None:
         """Work until the stop; return how the job ended, or None if the relay no longer wants it."""
         async with asyncio.TaskGroup() as group:
             publishing = group.create_task(self._publish())
@@ -148,7 +150,7 @@ class RealtimeJob:
         with sockets.watching(self._symbol) as subscription:
             await self._watch(subscription, series)
 
-    async def _watch(self, subscription: Subscription, series: TradeSeries) -> None:
+    async def _watch(self, subscription: SocketSubscription, series: TradeSeries) -> None:
         pause = _RECONNECT_SECONDS
         while True:
             try:
@@ -277,7 +279,7 @@ class RealtimeJob:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    async def _publish(self) -> Completion | None:
+    async def _publish(self) -> DispatchEnd | None:
         """Publish until the stop or the fence; return a completion only if that fails."""
         try:
             while not self._fenced and not self._stop.is_set:
@@ -288,7 +290,7 @@ class RealtimeJob:
                 await self._publish_due(flush=True)
                 await self._services.reports.flush()
         except Unavailable as error:
-            return Completion(self.job_id, success=False, message=str(error))
+            return DispatchEnd(self.job_id, success=False, message=str(error))
         return None
 
     async def _until_wanted(self) -> None:

@@ -15,7 +15,7 @@ from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.exchange.validation import MS_NS
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 from dexorder_ingestor.realtime.candle_builder import ClosedCandles
 from dexorder_ingestor.realtime.live_buffer import LiveNews
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
@@ -77,13 +77,13 @@ def live_candle(
     )
 
 
-def candle_pages(closed: ClosedCandles, fetched_ns: int) -> Iterator[Page]:
+def candle_pages(closed: ClosedCandles, fetched_ns: int) -> Iterator[CandlePage]:
     """Yield the pages of closed candles; periods without a candle are empty."""
     period = closed.period_seconds
     for span in split_by_periods(closed.span, period, MAX_PAGE_CANDLES):
         candles = tuple(c for c in closed.candles if span.start_ns <= c.open_ns < span.end_ns)
         taken = [TimeRange(c.open_ns, next_open(c.open_ns, period)) for c in candles]
-        yield Page(span, candles, tuple(subtract([span], taken)), fetched_ns)
+        yield CandlePage(span, candles, tuple(subtract([span], taken)), fetched_ns)
 
 
 def encode_ticker(venue: str, ticker: Mapping[str, Any], received_ns: int) -> market_pb2.TickerSnapshot | None:

@@ -14,7 +14,7 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher, Refused
+from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -83,7 +83,7 @@ class Reported(Protocol):
 class Reports:
     """Reports of all realtime jobs, several in one call, those of one series in the order of its records."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: IngestorPublisher) -> None:
         self._publisher = publisher
         self._jobs: dict[str, Reported] = {}
         self._waiting: dict[tuple[str, int], list[Progress]] = {}
@@ -140,7 +140,7 @@ class LiveSource(Protocol):
 class LivePush:
     """The stream of live data of this process. Each job keeps a bounded amount, and drops what a slow stream misses."""
 
-    def __init__(self, publisher: Publisher, metrics: IngestorMetrics) -> None:
+    def __init__(self, publisher: IngestorPublisher, metrics: IngestorMetrics) -> None:
         self._publisher = publisher
         self._metrics = metrics
         self._changed: dict[LiveSource, None] = {}
@@ -183,7 +183,7 @@ class LivePush:
 
 
 async def resume(
-    publisher: Publisher, settings: IngestorSettings, job_id: str, *, fallback_ns: int, periods: Iterable[int]
+    publisher: IngestorPublisher, settings: IngestorSettings, job_id: str, *, fallback_ns: int, periods: Iterable[int]
 ) -> Resume | None:
     """Ask where a dispatch begins; None if it is no longer current. With an older relay it begins now.
 
@@ -196,7 +196,7 @@ async def resume(
     relay, timeout = publisher.relay, settings.rpc_timeout_seconds
     try:
         answer = await publisher.call("ResumeRealtime", lambda: relay.ResumeRealtime(request, timeout=timeout))
-    except Refused as error:
+    except CallRefused as error:
         log.warning("the relay does not say where to begin; beginning now", reason=str(error))
         return Resume(fallback_ns, "", dict.fromkeys(periods, fallback_ns))
     if not answer.current:

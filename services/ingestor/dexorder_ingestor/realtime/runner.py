@@ -9,15 +9,15 @@ import structlog
 
 from dexorder_common.model.errors import Unavailable
 from dexorder_ingestor.broker.requests import RealtimeDispatch
-from dexorder_ingestor.broker.slots import Completion
-from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.broker.slots import DispatchEnd
+from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
-from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.job import RealtimeJob, Services
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
 
@@ -29,9 +29,9 @@ class RealtimeRunner:
 
     def __init__(
         self,
-        venues: Mapping[str, Venue],
+        venues: Mapping[str, CcxtVenue],
         queries: Mapping[str, LiveQueries],
-        publisher: Publisher,
+        publisher: IngestorPublisher,
         settings: IngestorSettings,
         metrics: IngestorMetrics,
     ) -> None:
@@ -44,7 +44,7 @@ class RealtimeRunner:
             for name, venue in venues.items()
         }
 
-    async def run(self, dispatch: RealtimeDispatch, stop: Stop) -> Completion | None:
+    async def run(self, dispatch: RealtimeDispatch, stop: StopSignal) -> DispatchEnd | None:
         """Run one dispatch until its stop; return how it ended, or None if the relay no longer wants it."""
         trace = uuid.uuid4().hex
         with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace):
@@ -58,7 +58,7 @@ class RealtimeRunner:
             log.info("realtime dispatch ended", outcome=outcome, message=completion.message if completion else None)
             return completion
 
-    async def _run(self, dispatch: RealtimeDispatch, stop: Stop, trace: str) -> Completion | None:
+    async def _run(self, dispatch: RealtimeDispatch, stop: StopSignal, trace: str) -> DispatchEnd | None:
         services = self._services[dispatch.instrument.venue]
         try:
             now_ns = await services.queries.know(dispatch.instrument.symbol)
@@ -66,7 +66,7 @@ class RealtimeRunner:
                 services.publisher, self._settings, dispatch.id, fallback_ns=now_ns, periods=dispatch.periods
             )
         except (ExchangeFailure, Unavailable) as error:
-            return Completion(dispatch.id, success=False, message=str(error))
+            return DispatchEnd(dispatch.id, success=False, message=str(error))
         if begin is None:
             return None
         return await RealtimeJob(dispatch, begin, services, stop, trace).run()

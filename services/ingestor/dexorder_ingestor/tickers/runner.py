@@ -15,12 +15,12 @@ from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.page import TICKERS_TOPIC, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.requests import ALL, TickersDispatch
-from dexorder_ingestor.broker.slots import Completion
+from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.records import encode_ticker
 from dexorder_ingestor.traces import job_span, trace_id_of
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -37,7 +37,7 @@ class TickersRunner:
     def __init__(
         self,
         queries: Mapping[str, LiveQueries],
-        publisher: Publisher,
+        publisher: IngestorPublisher,
         settings: IngestorSettings,
         metrics: IngestorMetrics,
         clock: Clock,
@@ -49,18 +49,18 @@ class TickersRunner:
         self.deadline_seconds = settings.dispatch_deadline_seconds
         """Longest time of a dispatch that begins now."""
 
-    async def run(self, dispatch: TickersDispatch) -> Completion:
+    async def run(self, dispatch: TickersDispatch) -> DispatchEnd:
         """Take and publish the snapshots; return how the dispatch ended."""
         trace, span = trace_id_of(dispatch.id), job_span(dispatch.id, dispatch.venue)
         with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), span:
             try:
                 async with asyncio.timeout(self.deadline_seconds):
                     outcome = await self._run(dispatch, trace)
-                completion = Completion(dispatch.id, success=True)
+                completion = DispatchEnd(dispatch.id, success=True)
             except (Unavailable, TimeoutError) as error:
                 message = str(error) or f"took longer than {self.deadline_seconds:g} s"
                 span.fail("handed_back")
-                outcome, completion = "handed_back", Completion(dispatch.id, success=False, message=message)
+                outcome, completion = "handed_back", DispatchEnd(dispatch.id, success=False, message=message)
             self._metrics.dispatches.labels(dispatch.venue, outcome).inc()
             log.info("snapshot of tickers ended", exchange=dispatch.venue, outcome=outcome)
             return completion

@@ -20,7 +20,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.hosts import Hosts
-from dexorder_ingestor.exchange.venue import Venue
+from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
@@ -39,7 +39,7 @@ async def two_hosts(folder: Path, *, known: bool = True) -> AsyncIterator[tuple[
         hosts = [urlsplit(str(world.exchange.rest_url)).netloc for world in (own, other)]
         other_hosts = {hosts[0]: (hosts[1],)} if known else {}
         venue, settings = own.venue, IngestorSettings(rate_limit_dir=folder)
-        own.venue = Venue(
+        own.venue = CcxtVenue(
             "SIM",
             own.exchange.model_copy(update={"other_hosts": other_hosts}),
             settings,

@@ -15,7 +15,7 @@ import zmq.asyncio
 from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
 from dexorder_common.model.page import OHLC_TOPIC, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.broker.slots import JobKind, Slots, SlotType
+from dexorder_ingestor.broker.slots import JobKind, JobSlots, SlotType
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import control_pb2
@@ -252,8 +252,8 @@ class FakeBroker:
         self._socket.close()
 
 
-def history_slots(count: int, *, repeat_ns: int = 0) -> Slots:
-    return Slots({SlotType("SIM", JobKind.HISTORICAL): count}, repeat_ns=repeat_ns)
+def history_slots(count: int, *, repeat_ns: int = 0) -> JobSlots:
+    return JobSlots({SlotType("SIM", JobKind.HISTORICAL): count}, repeat_ns=repeat_ns)
 
 
 def dispatch(

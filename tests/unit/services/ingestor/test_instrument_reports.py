@@ -17,7 +17,7 @@ from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.instruments import list_instruments
 from dexorder_ingestor.instrument_reports import InstrumentReporter
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Refused
+from dexorder_ingestor.publisher import CallRefused
 from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, StartWorld, minutes
 from tests.unit.services.ingestor.fakes import dispatch
 from tests.unit.services.ingestor.test_ingestor import run_job
@@ -116,7 +116,7 @@ async def test_failures_are_retried_after_growing_pauses_and_refusals_with_the_n
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     away, bad = Unavailable("the relay is away"), ExchangeFailure("SIM is away")
-    script: Any = Script(away, bad, ValueError("a bug"), None, away, Refused("unknown call"))
+    script: Any = Script(away, bad, ValueError("a bug"), None, away, CallRefused("unknown call"))
     registry = CollectorRegistry()
     settings = IngestorSettings(**{**FAST, "rate_limit_dir": tmp_path})
     reporter = InstrumentReporter([script], script, settings, IngestorMetrics(registry), sleep=script.sleep)

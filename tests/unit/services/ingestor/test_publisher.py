@@ -12,7 +12,7 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.unit.services.ingestor.conftest import FAST, minutes
@@ -25,7 +25,7 @@ PAGE = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, "j1", 0, minutes(0, 10), 7, em
 class Stage:
     gateway: FakeGateway
     relay: FakeRelay
-    publisher: Publisher
+    publisher: IngestorPublisher
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def stage() -> AsyncIterator[Stage]:
         yield Stage(
             gateway,
             relay,
-            Publisher(one, two, IngestorSettings(**FAST), IngestorMetrics(CollectorRegistry())),
+            IngestorPublisher(one, two, IngestorSettings(**FAST), IngestorMetrics(CollectorRegistry())),
         )
 
 

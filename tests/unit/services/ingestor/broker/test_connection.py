@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from dexorder_common.clock import SystemClock
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.requests import AnyDispatch
-from dexorder_ingestor.broker.slots import Completion
-from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.broker.slots import DispatchEnd
+from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -33,13 +33,13 @@ class Stage:
     context: zmq.asyncio.Context
     broker: FakeBroker
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    ends: dict[str, asyncio.Future[Completion | None]] = field(default_factory=dict)
+    ends: dict[str, asyncio.Future[DispatchEnd | None]] = field(default_factory=dict)
     started: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
     connected: list[bool] = field(default_factory=list)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
-    async def run_job(self, job: AnyDispatch, stop: Stop) -> Completion | None:
+    async def run_job(self, job: AnyDispatch, stop: StopSignal) -> DispatchEnd | None:
         self.ends[job.id] = asyncio.get_running_loop().create_future()
         self.started.put_nowait(job.id)
         return await self.ends[job.id]
@@ -50,7 +50,7 @@ class Stage:
             self.lost.set()
 
     def end(self, job_id: str, *, success: bool = True, message: str = "") -> None:
-        self.ends[job_id].set_result(Completion(job_id, success=success, message=message))
+        self.ends[job_id].set_result(DispatchEnd(job_id, success=success, message=message))
 
     async def restart_broker(self) -> None:
         self.broker.close()

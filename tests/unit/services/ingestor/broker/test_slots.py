@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dexorder_ingestor.broker.slots import Completion, JobKind, Slots, SlotType
+from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots, SlotType
 
 SIM, OTHER, LIVE = (
     SlotType("SIM", JobKind.HISTORICAL),
@@ -14,8 +14,8 @@ SIM, OTHER, LIVE = (
 )
 
 
-def slots(capacity: dict[SlotType, int] | None = None) -> Slots:
-    return Slots(capacity or {SIM: 2}, repeat_ns=10)
+def slots(capacity: dict[SlotType, int] | None = None) -> JobSlots:
+    return JobSlots(capacity or {SIM: 2}, repeat_ns=10)
 
 
 def test_every_free_slot_is_offered_once() -> None:
@@ -79,7 +79,7 @@ def test_stopped_offers_and_takes_nothing() -> None:
 
 def test_completion_is_repeated_until_it_is_old_enough_to_have_arrived() -> None:
     s = slots()
-    one, two = Completion("j1", success=True), Completion("j2", success=False, message="no")
+    one, two = DispatchEnd("j1", success=True), DispatchEnd("j2", success=False, message="no")
     s.complete(one)
     s.complete(two)
     assert s.unsettled(now_ns=1000) == [one, two]
@@ -109,7 +109,7 @@ class SlotsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.slots = Slots({SIM: 2, LIVE: 1}, repeat_ns=10)
+        self.slots = JobSlots({SIM: 2, LIVE: 1}, repeat_ns=10)
         self.at_broker = {SIM: 0, LIVE: 0}
         self.jobs = 0
         self._send()

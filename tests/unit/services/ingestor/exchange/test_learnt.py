@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.agreement import HALF_LIFE_NS, Agreement, Counted
 from dexorder_ingestor.exchange.answer_shape import Shape
-from dexorder_ingestor.exchange.learnt import SHAPE_AGE_NS, Learnt, Record, decode
+from dexorder_ingestor.exchange.learnt import SHAPE_AGE_NS, Learnt, LearntRecord, decode
 
 NOW_NS = 1_700_000_000 * SECOND_NS
 SHAPE = Shape(100, newest_first=True)
@@ -115,15 +115,15 @@ def test_damaged_file_is_as_good_as_none(tmp_path: Path, damage: bytes) -> None:
 
 @given(st.integers(0, 300), st.binary(max_size=4))
 def test_no_damage_raises(at: int, put: bytes) -> None:
-    data = Record(NOW_NS, Counted(500.0, 1.5), Counted(7, 0), SHAPE, NOW_NS).encode()
+    data = LearntRecord(NOW_NS, Counted(500.0, 1.5), Counted(7, 0), SHAPE, NOW_NS).encode()
     for damaged in (data[:at], data[:at] + put + data[at + len(put) :]):
         found = decode(damaged, now_ns=NOW_NS)
         assert found.at_ns == NOW_NS and 0 <= found.incomplete.untrue <= found.incomplete.answers
 
 
 def test_file_from_the_future_counts_for_nothing() -> None:
-    data = Record(NOW_NS + 1, Counted(500, 0), Counted(500, 0), SHAPE, NOW_NS).encode()
-    assert decode(data, now_ns=NOW_NS) == Record(NOW_NS)
+    data = LearntRecord(NOW_NS + 1, Counted(500, 0), Counted(500, 0), SHAPE, NOW_NS).encode()
+    assert decode(data, now_ns=NOW_NS) == LearntRecord(NOW_NS)
 
 
 def test_locked_or_unwritable_file_only_costs_the_sharing(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dexorder_common.model.periods import (
 )
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
-from dexorder_ingestor.exchange.trade_pager import CandleBuilder, TradePager, read_trades
+from dexorder_ingestor.exchange.trade_pager import OrderedCandleBuilder, TradePager, read_trades
 from dexorder_ingestor.exchange.validation import BadAnswer
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
@@ -66,7 +66,7 @@ class Tape:
 
 
 def oracle(rows: Rows, window: TimeRange = WINDOW) -> list[Candle]:
-    builder = CandleBuilder(60)
+    builder = OrderedCandleBuilder(60)
     for r in rows:
         if window.start_ns <= time_ns(r) < window.end_ns:
             builder.add(time_ns(r), Decimal(r[0]), Decimal(r[1]))
@@ -267,7 +267,7 @@ Made = list[tuple[int, str, str]]
 
 
 def built(trades: Made, period_seconds: int = 60) -> list[Candle]:
-    builder = CandleBuilder(period_seconds)
+    builder = OrderedCandleBuilder(period_seconds)
     for time_ns, price, amount in trades:
         builder.add(time_ns, Decimal(price), Decimal(amount))
     found = builder.candles()

@@ -21,7 +21,7 @@ from dexorder_common.exchanges import Exchange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle, announced_pause, status_of
-from dexorder_ingestor.exchange.venue import Session, Venue
+from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, NOW_NS, Sim, minutes
 
@@ -47,7 +47,7 @@ class Bench:
         exchange = Exchange(
             ccxt=self.ccxt_id, rest_url=self.url, options={"fetchMarkets": {"types": ["spot"]}}, rate_per_second=1e15
         )
-        self.venue = Venue("SIM", exchange, settings, IngestorMetrics(self.registry), self.clock, sleep=self.sleep)
+        self.venue = CcxtVenue("SIM", exchange, settings, IngestorMetrics(self.registry), self.clock, sleep=self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         if seconds:
@@ -57,7 +57,7 @@ class Bench:
     def count(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"dexorder_ingestor_{name}_total", {"venue": "SIM", **labels}) or 0
 
-    async def candles(self, session: Session) -> int:
+    async def candles(self, session: CcxtSession) -> int:
         timeframe = await self.venue.timeframe(session, "BTC/USDT", 60)
         found, fetched_ns = await session.candles("BTC/USDT", timeframe, 60, SPAN)
         assert fetched_ns == self.clock.wall_ns()
@@ -65,7 +65,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(url: str, **settings: Any) -> AsyncIterator[tuple[Bench, Session]]:
+async def bench(url: str, **settings: Any) -> AsyncIterator[tuple[Bench, CcxtSession]]:
     made = Bench(url, settings)
     try:
         async with made.venue.session() as session:

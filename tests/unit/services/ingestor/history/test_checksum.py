@@ -13,7 +13,7 @@ from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes, Shape
 from dexorder_ingestor.exchange.dialect import TABLE, CallLimits
 from dexorder_ingestor.history.checksum import CellStream
-from dexorder_ingestor.history.paging import Windows
+from dexorder_ingestor.history.paging import QueryWindows
 from tests.unit.services.common.model.test_checksum import coarse
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.simulated.jobs import (
@@ -65,7 +65,7 @@ def test_delays_of_exchanges() -> None:
 @pytest.mark.parametrize("wide", [True, False])
 def test_shape_of_answers_is_learnt(shape: Shape, size: int, most_calls: int, wide: bool) -> None:
     """Each answer has at most ``size`` candles."""
-    windows, shapes = Windows(60, CallLimits(100, wide=wide), closed_end_ns=opens(660)[0]), AnswerShapes()
+    windows, shapes = QueryWindows(60, CallLimits(100, wide=wide), closed_end_ns=opens(660)[0]), AnswerShapes()
     cells = [coarse([MARKET[t] for t in open_times(minutes(n, 60), 60)]) for n in range(0, 600, 60)]
     stream = CellStream(minutes(0, 600), 3600, {c.open_ns: c for c in cells}, windows, shapes, 1e-9)
     found: list[Candle] = []

@@ -13,8 +13,8 @@ from dexorder_common.model.periods import open_times, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.dialect import CallLimits
-from dexorder_ingestor.history.evidence import Evidence, Query
-from dexorder_ingestor.history.paging import Page, page_periods
+from dexorder_ingestor.history.evidence import CandleQuery, Evidence
+from dexorder_ingestor.history.paging import CandlePage, page_periods
 from tests.unit.services.ingestor.conftest import minutes
 
 Fault = Callable[[list[Candle]], list[Candle]]
@@ -43,9 +43,9 @@ class Model:
         self.present = sorted(opens(*present))
         self.limits = limits
         self.faults = list(faults)
-        self.asks: list[Query] = []
+        self.asks: list[CandleQuery] = []
 
-    def answer(self, ask: Query) -> list[Candle]:
+    def answer(self, ask: CandleQuery) -> list[Candle]:
         if not self.limits.wide:
             assert ask.window.end_ns - ask.window.start_ns <= minutes(0, self.limits.candles).end_ns - opens(0)[0]
         self.asks.append(ask)
@@ -64,7 +64,7 @@ class Model:
         rates: Agreement | None = None,
         contradicts: bool = False,
         empty_job_answers: int = 0,
-    ) -> list[Page]:
+    ) -> list[CandlePage]:
         evidence = Evidence(
             span,
             60,
@@ -103,7 +103,7 @@ def test_last_candle_of_an_answer_needs_a_second_answer(limits: CallLimits, coun
     assert [c for page in settled for c in page.candles] == [candle(t) for t in opens(*range(count))]
 
 
-def found(settled: list[Page]) -> list[int]:
+def found(settled: list[CandlePage]) -> list[int]:
     return [c.open_ns for page in settled for c in page.candles]
 
 

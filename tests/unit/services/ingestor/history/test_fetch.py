@@ -20,7 +20,7 @@ from dexorder_ingestor.exchange.dialect import CallLimits, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens, warm
@@ -69,12 +69,12 @@ class Exchange:
 
 async def fetch(
     answer: Answer, *, now_ns: int = NEXT_DAY_NS, limit: int = 0, **settings: Any
-) -> tuple[list[Page], list[Missing]]:
+) -> tuple[list[CandlePage], list[Missing]]:
     exchange = Exchange(answer, now_ns=now_ns, settings={"page_candles": 98, **settings})
     job = Dispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
-    pages: list[Page] = []
+    pages: list[CandlePage] = []
 
-    async def put(page: Page) -> None:
+    async def put(page: CandlePage) -> None:
         pages.append(page)
 
     missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
@@ -163,7 +163,7 @@ async def test_page_with_unproven_holes_is_settled_up_to_the_first() -> None:
     assert missing == [Missing(minutes(60, 36), "SIM's answers do not agree on which candles exist")]
 
 
-def opens_in(pages: list[Page]) -> int:
+def opens_in(pages: list[CandlePage]) -> int:
     return sum(len(p.candles) for p in pages)
 
 

@@ -15,7 +15,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.newest import Newest
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.test_evidence import candle, opens
 from tests.unit.services.ingestor.history.test_fetch import Exchange
@@ -23,9 +23,9 @@ from tests.unit.services.ingestor.history.test_fetch import Exchange
 END_NS = minutes(30, 0).start_ns
 
 
-def page(*absent: int) -> Page:
+def page(*absent: int) -> CandlePage:
     candles = tuple(candle(t) for t in opens(*range(30)) if t not in opens(*absent))
-    return Page(minutes(0, 30), candles, tuple(merge(minutes(n, 1) for n in absent)), 0)
+    return CandlePage(minutes(0, 30), candles, tuple(merge(minutes(n, 1) for n in absent)), 0)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ class Late(Exchange):
 
 async def fetch(exchange: Late) -> tuple[list[int], list[TimeRange], list[TimeRange]]:
     """Return the numbers of the candles, the empty ranges and the missing ones of a job up to now."""
-    pages: list[Page] = []
+    pages: list[CandlePage] = []
 
-    async def put(page: Page) -> None:
+    async def put(page: CandlePage) -> None:
         pages.append(page)
 
     job = Dispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 30), 60)

@@ -11,7 +11,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.absences import Absence, KnownAbsences, RequestAbsences
+from dexorder_ingestor.exchange.absences import KnownAbsences, ProvenAbsence, RequestAbsences
 from dexorder_ingestor.exchange.dialect import CallLimits
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.history.simulated.exchange import Exchange
@@ -29,7 +29,7 @@ CELLS = (300, 900, 3600, 14_400, 86_400)
 NOW_NS = minutes(1_000, 0).start_ns
 PROOF = Proof(minutes(0, 60), ProofKind.ODDS, 8, NOW_NS - SECOND_NS, NOW_NS)
 LATER = Proof(minutes(60, 40), ProofKind.CHECKSUM, 2, NOW_NS, NOW_NS + SECOND_NS)
-ABSENCE = Absence(minutes(0, 100), (PROOF, LATER))
+ABSENCE = ProvenAbsence(minutes(0, 100), (PROOF, LATER))
 
 
 def known() -> RequestAbsences:
@@ -42,13 +42,13 @@ def known() -> RequestAbsences:
     ("at", "expected"),
     [
         (0, ABSENCE),
-        (50, Absence(minutes(50, 50), (PROOF._replace(span=minutes(50, 10)), LATER))),
-        (99, Absence(minutes(99, 1), (LATER._replace(span=minutes(99, 1)),))),
+        (50, ProvenAbsence(minutes(50, 50), (PROOF._replace(span=minutes(50, 10)), LATER))),
+        (99, ProvenAbsence(minutes(99, 1), (LATER._replace(span=minutes(99, 1)),))),
         (100, None),
         (-1, None),
     ],
 )
-def test_rest_of_an_absence_keeps_its_proofs(at: int, expected: Absence | None) -> None:
+def test_rest_of_an_absence_keeps_its_proofs(at: int, expected: ProvenAbsence | None) -> None:
     assert known().at(minutes(at, 0).start_ns, now_ns=NOW_NS) == expected
 
 

@@ -24,11 +24,11 @@ from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.dialect import TABLE
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.exchange.trade_pager import Trade, TradePager, TradeQuery, read_trades
+from dexorder_ingestor.exchange.trade_pager import TradePager, TradeQuery, TradeRow, read_trades
 from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
-from dexorder_ingestor.history.paging import Page
+from dexorder_ingestor.history.paging import CandlePage
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST, minutes
 
@@ -78,7 +78,7 @@ class Kraken:
     async def now_ns(self, about_ns: int = 0) -> int:
         return self.clock_ns
 
-    def answer(self, query: TradeQuery) -> list[Trade]:
+    def answer(self, query: TradeQuery) -> list[TradeRow]:
         self.calls += 1
         self.clock_ns += SECOND_NS // 10
         first_s, last_s, until_ns = self.absent
@@ -115,10 +115,10 @@ class Kraken:
         return pager.candles(), self.clock_ns
 
 
-async def fetch(exchange: Kraken, periods: int, limit: int = 0) -> tuple[list[Page], list[Missing]]:
-    pages: list[Page] = []
+async def fetch(exchange: Kraken, periods: int, limit: int = 0) -> tuple[list[CandlePage], list[Missing]]:
+    pages: list[CandlePage] = []
 
-    async def put(page: Page) -> None:
+    async def put(page: CandlePage) -> None:
         pages.append(page)
 
     job = Dispatch("j1", "r1", Instrument("BTC/USD", "SIM"), minutes(0, periods), 60, limit)
@@ -133,7 +133,7 @@ async def fetch(exchange: Kraken, periods: int, limit: int = 0) -> tuple[list[Pa
     return pages, missing
 
 
-def found(pages: list[Page]) -> dict[int, int | None]:
+def found(pages: list[CandlePage]) -> dict[int, int | None]:
     """Return the number of trades of each candle."""
     return {c.open_ns: c.trade_count for page in pages for c in page.candles}
 
@@ -154,7 +154,7 @@ def spread(count: int, minutes_: int, *, seed: int = 1) -> list[float]:
     return [-30.0, *(dice.randrange(minutes_ * 6_000) / 100 for _ in range(count)), minutes_ * 60 + 1.0]
 
 
-def kinds(pages: list[Page]) -> set[ProofKind]:
+def kinds(pages: list[CandlePage]) -> set[ProofKind]:
     return {proof.kind for page in pages for proof in page.proofs}
 
 

@@ -11,7 +11,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.publisher import Publisher
+from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.candle_builder import ClosedCandles
 from dexorder_ingestor.realtime.live_buffer import LiveBuffer
 from dexorder_ingestor.realtime.records import encode_live
@@ -89,7 +89,7 @@ class Source:
 @pytest.mark.parametrize(("trades", "messages"), [(1, [600]), (1_000, [2, 2, 2])])
 async def test_a_message_has_the_data_of_many_jobs_and_is_bounded(trades: int, messages: list[int]) -> None:
     """A message each would let 600 markets wait for one another: each costs a turn of a busy event loop."""
-    push = LivePush(cast(Publisher, None), IngestorMetrics(CollectorRegistry()))
+    push = LivePush(cast(IngestorPublisher, None), IngestorMetrics(CollectorRegistry()))
     names = [f"j{number}" for number in range(sum(messages))]
     for name in names:
         push.changed(Source(name, trades))

@@ -14,8 +14,8 @@ from dexorder_common.clock import ManualClock, SystemClock
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.requests import AnyDispatch
-from dexorder_ingestor.broker.slots import Completion, Dispatch
-from dexorder_ingestor.broker.stop import Stop
+from dexorder_ingestor.broker.slots import Dispatch, DispatchEnd
+from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -30,11 +30,11 @@ class Running:
 
     def __init__(self) -> None:
         self.taken: asyncio.Queue[Dispatch] = asyncio.Queue()
-        self.ends: dict[str, asyncio.Future[Completion]] = {}
+        self.ends: dict[str, asyncio.Future[DispatchEnd]] = {}
         self.connected = asyncio.Event()
         self.stop = asyncio.Event()
 
-    async def run_job(self, job: AnyDispatch, stop: Stop) -> Completion:
+    async def run_job(self, job: AnyDispatch, stop: StopSignal) -> DispatchEnd:
         assert isinstance(job, Dispatch)
         self.ends[job.id] = asyncio.get_running_loop().create_future()
         self.taken.put_nowait(job)
@@ -70,7 +70,7 @@ async def carry_through(s: Suite, at: Running, job: Dispatch) -> None:
     """Report a page, complete the dispatch, commit the page."""
     start, end = minute(job.span.start_ns), minute(job.span.end_ns)
     assert await s.ingestor().page(job.id, start, end)
-    at.ends[job.id].set_result(Completion(job.id, success=True))
+    at.ends[job.id].set_result(DispatchEnd(job.id, success=True))
     await s.pipeline.report(
         snapshot_id=s.pipeline.write(range(start, end)),
         pages=[page(job.id, start, end)],

@@ -13,7 +13,7 @@ from dexorder_common.model.periods import MONTH_SECONDS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.exchange.venue import Session
+from dexorder_ingestor.exchange.venue import CcxtSession
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 from tests.unit.services.ingestor.exchange.dialects import shapes
 from tests.unit.services.ingestor.exchange.dialects.shapes import (
@@ -32,7 +32,7 @@ ROWS = [[START_MS + n * 60_000, 2.0 + n, 4.0 + n, 1.0 + n, 3.0 + n, 5.0] for n i
 
 
 @asynccontextmanager
-async def opened(url: str, ccxt_id: str, **settings: Any) -> AsyncIterator[tuple[Bench, Session]]:
+async def opened(url: str, ccxt_id: str, **settings: Any) -> AsyncIterator[tuple[Bench, CcxtSession]]:
     bench = Bench(url, settings, ccxt_id=ccxt_id)
     try:
         async with bench.venue.session() as session:
@@ -43,7 +43,7 @@ async def opened(url: str, ccxt_id: str, **settings: Any) -> AsyncIterator[tuple
 
 
 @asynccontextmanager
-async def exchange(shape: Shape, **settings: Any) -> AsyncIterator[tuple[Desk, Bench, Session]]:
+async def exchange(shape: Shape, **settings: Any) -> AsyncIterator[tuple[Desk, Bench, CcxtSession]]:
     async with (
         desk(shape.path, {**shape.fixed, shape.path: shape.body(ROWS)}) as at,
         opened(at.url, shape.ccxt, **settings) as (bench, session),
@@ -51,7 +51,7 @@ async def exchange(shape: Shape, **settings: Any) -> AsyncIterator[tuple[Desk, B
         yield at, bench, session
 
 
-async def candles(bench: Bench, session: Session, symbol: str = "BTC/USDT") -> list[Candle]:
+async def candles(bench: Bench, session: CcxtSession, symbol: str = "BTC/USDT") -> list[Candle]:
     timeframe = await bench.venue.timeframe(session, symbol, 60)
     found, fetched_ns = await session.candles(symbol, timeframe, 60, SPAN)
     assert fetched_ns == bench.clock.wall_ns()
@@ -187,7 +187,7 @@ SPREAD = [[*r[:2], r[2] + (n - 3) * 1e-5 if 3 <= n < 1503 else r[2], *r[3:]] for
 
 
 @asynccontextmanager
-async def kraken(rows: list[list[Any]], **settings: Any) -> AsyncIterator[tuple[Desk, Bench, Session]]:
+async def kraken(rows: list[list[Any]], **settings: Any) -> AsyncIterator[tuple[Desk, Bench, CcxtSession]]:
     def answer(query: Query) -> Any:
         assert query["pair"] == MARKET, "the dark pool is another market"
         return kraken_trades(rows, query)

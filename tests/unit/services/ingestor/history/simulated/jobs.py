@@ -19,7 +19,7 @@ from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
-from dexorder_ingestor.history.paging import Page, page_periods
+from dexorder_ingestor.history.paging import CandlePage, page_periods
 from dexorder_relay.history.provisional import MANY_RANGES
 from dexorder_relay.history.second_look import judge
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
@@ -32,7 +32,7 @@ class Outcome:
 
     world: World
     exchange: Exchange
-    pages: list[Page] = field(default_factory=list)
+    pages: list[CandlePage] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
 
     @property
@@ -82,7 +82,7 @@ def fetch(world: World, agreement: Agreement | None = None) -> Outcome:
     outcome = Outcome(world, Exchange(world))
     outcome.exchange.agreement = agreement or outcome.exchange.agreement
 
-    async def put(page: Page) -> None:
+    async def put(page: CandlePage) -> None:
         outcome.pages.append(page)
 
     outcome.missing = asyncio.run(_run(world.job, outcome.exchange, put))
@@ -93,7 +93,7 @@ def fetch_parts(world: World, parts: Iterable[TimeRange]) -> Outcome:
     """Run a dispatch of the same request for each part, one after the other."""
     outcome = Outcome(world, Exchange(world))
 
-    async def put(page: Page) -> None:
+    async def put(page: CandlePage) -> None:
         outcome.pages.append(page)
 
     for part in parts:
@@ -180,7 +180,7 @@ def check_found_later(outcome: Outcome) -> None:
     assert not lost, f"periods {list(map(outcome.exchange.number, lost))} are lost for good{outcome.explain()}"
 
 
-def _judge(world: World, page: Page, provisional: list[TimeRange], now_ns: int) -> list[TimeRange]:
+def _judge(world: World, page: CandlePage, provisional: list[TimeRange], now_ns: int) -> list[TimeRange]:
     """Return what a second look fetches again, or leaves provisional, of a page of a thin market."""
     seconds = max(world.cells)
     market, rows = list(world.market.values()), {c.open_ns: c for c in page.candles}
@@ -231,7 +231,7 @@ class Table:
     settled: list[TimeRange] = field(default_factory=list)
     deaths: int = 0
 
-    def take(self, page: Page) -> None:
+    def take(self, page: CandlePage) -> None:
         """Add a page of Kafka; of two copies of a candle the larger fetched_ns wins."""
         self.outcome.pages.append(page)
         for candle in page.candles:
@@ -258,7 +258,7 @@ async def _live_and_die(world: World, lives: Iterator[int]) -> Table:
         if left[0] == 0:
             raise Killed
 
-    async def put(page: Page) -> None:
+    async def put(page: CandlePage) -> None:
         step()
         table.take(page)
         step()  # in Kafka, and the relay has not heard of it: the same page is fetched again
