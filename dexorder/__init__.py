@@ -48,23 +48,15 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from dexorder_common.packages import version
+
+        return version()
     # Loaded at first use: the set-up imports this package before gRPC is installed.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def _version() -> str:
-    """Return the version of the installed package; "unknown" in a checkout that is not installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("dexorder")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def __dir__() -> list[str]:

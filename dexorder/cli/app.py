@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dexorder.cli import (
+from dexorder.cli.events.app import events_app
+from dexorder.cli.live.realtime_app import realtime_app
+from dexorder.cli.live.trigger_app import trigger_app
+from dexorder.cli.terminal.options import (
     Chart,
     Dir,
     Format,
@@ -26,15 +29,13 @@ from dexorder.cli import (
     Until,
     choices,
     example,
+    split_periods,
 )
-from dexorder.cli.events.app import events_app
-from dexorder.cli.live.realtime_app import realtime_app, split_periods
-from dexorder.cli.live.trigger_app import trigger_app
-from dexorder.cli.reporting import Reporting
+from dexorder.cli.terminal.reporting import Reporting
 from dexorder.cli.udf.app import udf_app
 
 if TYPE_CHECKING:
-    from dexorder.cli.history.runs import OutputOptions
+    from dexorder.cli.rows.options import OutputOptions
 
 app = typer.Typer(
     name="dexorder",
@@ -153,7 +154,8 @@ def history(
 ) -> None:
     """Fetch candles into Iceberg, wait for the notification and read them back."""
     from dexorder.cli.history import command as command
-    from dexorder.cli.history.runs import OutputOptions, RunStore
+    from dexorder.cli.history.runs import RunStore
+    from dexorder.cli.rows.options import OutputOptions
 
     store = RunStore(state.absolute() if state is not None else None)
     given = words or []
@@ -206,14 +208,14 @@ def read(
     import asyncio
 
     from dexorder.cli.history.read import read as command
-    from dexorder.cli.history.runs import OutputOptions
+    from dexorder.cli.rows.options import OutputOptions
 
     options = _checked(OutputOptions(as_json, out, plot, chart, rows, format=out_format))
     asyncio.run(command(ticker, period, since, until, options, quiet=quiet, relay=relay))
 
 
 def _checked(options: OutputOptions) -> OutputOptions:
-    from dexorder.cli.rows.printing import check_options
+    from dexorder.cli.rows.options import check_options
 
     try:
         check_options(options)
@@ -256,8 +258,8 @@ def tickers(
     relay: Relay = None,
 ) -> None:
     """Take a snapshot of all tickers of an exchange, store it, and show it."""
-    from dexorder.cli.history.runs import OutputOptions
     from dexorder.cli.live import tickers as command
+    from dexorder.cli.rows.options import OutputOptions
 
     options = _checked(OutputOptions(as_json, out, format=out_format))
     command.tickers(venue, text, top, options, timeout, relay)

@@ -21,7 +21,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from dexorder.cli.history import command as history
-from dexorder.cli.history.runs import OutputOptions, RunStore
+from dexorder.cli.history.runs import RunStore
+from dexorder.cli.rows.options import OutputOptions
 from dexorder.cli.terminal import output
 from dexorder.client.async_client import new_request_id
 from dexorder.client.blocking import Client

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dexorder.cli import Count, Json, JsonLines, Limit, choices, example
+from dexorder.cli.terminal.options import Count, Json, JsonLines, Limit, choices, example
 
 events_app = typer.Typer(no_args_is_help=True, help="User events: follow, send and look up.")
 

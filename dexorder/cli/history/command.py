@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dexorder.cli.history.queries import provisional_text
-from dexorder.cli.history.runs import STDOUT, OutputOptions, Run, RunStore, parse_tickers
-from dexorder.cli.rows.printing import check_options, print_rows
+from dexorder.cli.history.runs import Run, RunStore, parse_tickers
+from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options
+from dexorder.cli.rows.printing import print_rows
 from dexorder.cli.terminal import output, progress
 from dexorder.client.async_client import AsyncClient, new_request_id, without_repeats
 from dexorder.client.connection import relay_address

@@ -12,7 +12,8 @@ from typing import Any
 
 from dexorder import errors
 from dexorder.cli.history.command import result_json
-from dexorder.cli.history.runs import STDOUT, Run
+from dexorder.cli.history.runs import Run
+from dexorder.cli.rows.options import STDOUT
 from dexorder.cli.rows.sinks import FileRows, file_rows
 from dexorder.cli.terminal import output, progress
 from dexorder.client.async_client import AsyncClient, without_repeats

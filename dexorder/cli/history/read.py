@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dexorder.cli.history.queries import shares
-from dexorder.cli.history.runs import OutputOptions
+from dexorder.cli.rows.options import OutputOptions
 from dexorder.cli.rows.printing import print_rows
 from dexorder.cli.terminal import output, progress
 from dexorder.cli.terminal.unknown import refuse_unknown

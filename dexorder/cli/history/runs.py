@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from dexorder.cli.rows.options import STDOUT, OutputOptions, file_format
 from dexorder.client.request import check_ticker
 from dexorder.errors import RunUnknown
 from dexorder_common.config import state_folder
@@ -22,37 +23,9 @@ from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.time_range import TimeRange
 
-FORMATS = ("parquet", "csv", "jsonl", "arrow")
-"""Formats of ``--out``, which are also the extensions of its files."""
-STDOUT = Path("-")
-"""``--out`` that means stdout."""
 KEPT_DAYS = 30
 """Recorded runs that nobody has continued for this long are deleted when another run is recorded."""
 _FORMAT = 1
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    """Output of a run; paths are absolute, so that the run can be continued in any folder."""
-
-    as_json: bool = False
-    out: Path | None = None
-    plot: Path | None = None
-    chart: bool = False
-    rows: int = 20
-    partial: bool = False
-    """Also write the rows of a request that did not end OK."""
-    format: str | None = None
-    """Format of the rows of ``out``; None for that of its extension."""
-
-    @property
-    def row_format(self) -> str:
-        """The format of the rows of ``out``: the given one, that of the extension, CSV on stdout, else Parquet."""
-        if self.format is not None:
-            return self.format
-        if self.out == STDOUT:
-            return "csv"
-        return file_format(self.out) or FORMATS[0]
 
 
 @dataclass(frozen=True)
@@ -125,12 +98,6 @@ def run_from(values: dict[str, Any]) -> Run:
         return Run(**values, span=span, tickers=tickers, output=output)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is damaged: {error!r}") from None
-
-
-def file_format(file: Path | None) -> str | None:
-    """Return the format of rows that the extension of a file names; None for another extension."""
-    ending = file.suffix.lower().removeprefix(".") if file is not None else ""
-    return ending if ending in FORMATS else None
 
 
 def parse_tickers(text: str) -> tuple[str, ...]:

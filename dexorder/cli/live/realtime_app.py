@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dexorder.cli import Json, Relay, Ticker, example
+from dexorder.cli.terminal.options import Json, Relay, Ticker, example, split_periods
 
 realtime_app = typer.Typer(no_args_is_help=True, help="Realtime subscriptions: list, start and stop.")
 
@@ -68,8 +68,3 @@ def stop(
     from dexorder.cli.live import realtime as command
 
     command.stop(subscription_ids, relay)
-
-
-def split_periods(text: str) -> list[str]:
-    """Return the names in a list that is separated by commas."""
-    return [each.strip() for each in text.split(",") if each.strip()]

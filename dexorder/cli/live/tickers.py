@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dexorder.cli.history.runs import STDOUT, OutputOptions
 from dexorder.cli.live.watch_view import price_text
+from dexorder.cli.rows.options import STDOUT, OutputOptions
 from dexorder.cli.rows.sinks import file_rows
 from dexorder.cli.terminal import output
 from dexorder.client.blocking import Client

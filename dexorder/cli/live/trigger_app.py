@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dexorder.cli import Count, Json, JsonLines, Relay, example
+from dexorder.cli.terminal.options import Count, Json, JsonLines, Relay, example
 
 trigger_app = typer.Typer(no_args_is_help=True, help="Triggers: conditions and patterns on live data, in Flink's SQL.")
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
+from datetime import UTC
 from typing import Any
 
-from dexorder.cli.history.runs import STDOUT, OutputOptions
-from dexorder.cli.rows.sinks import Ends, FileRows, JsonRows, check_out, file_rows
+from rich import box
+from rich.table import Table
+
+from dexorder.cli.rows.options import STDOUT, OutputOptions
+from dexorder.cli.rows.sinks import Ends, FileRows, JsonRows, file_rows
 from dexorder.cli.terminal import output
 from dexorder.rows.table import Rows
 
-
-def check_options(options: OutputOptions, *, many: bool = False) -> None:
-    """Raise ValueError if a file can't be written or two options contradict each other."""
-    check_out(options, many=many)
-    if options.plot is not None and options.plot.suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"--plot {options.plot}: unknown extension; use .html")
-    if options.as_json and options.chart:
-        raise ValueError("--chart can't be combined with --json; use --plot FILE.html")
+_SHOWN = ("open_time", "open", "high", "low", "close", "volume")
 
 
 async def print_rows(options: OutputOptions, batches: AsyncIterator[Rows], head: dict[str, Any], summary: str) -> None:
@@ -47,7 +44,7 @@ async def print_rows(options: OutputOptions, batches: AsyncIterator[Rows], head:
     whole = None if kept is None else Rows.concat(kept)
     if not options.as_json:
         if options.rows and not is_piped:
-            out.print(output.rows_table(ends))
+            out.print(_rows_table(ends))
         if options.chart and whole is not None:
             from dexorder.charts.text import candle_chart
 
@@ -60,3 +57,25 @@ async def print_rows(options: OutputOptions, batches: AsyncIterator[Rows], head:
 
         write_html(whole, options.plot)
         err.print(f"chart: {options.plot}")
+
+
+def _rows_table(ends: Ends) -> Table:
+    """Return a table of the kept rows, with the number of rows between them."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in _SHOWN:
+        table.add_column(name, justify="left" if name == "open_time" else "right", no_wrap=True)
+    head, tail = ends.head, ends.tail
+    assert head is not None and tail is not None  # every result has at least one batch
+    for row in head.select(_SHOWN).to_pylist():
+        table.add_row(*map(_text, row.values()))
+    if between := ends.count - head.num_rows - tail.num_rows:
+        table.add_row(f"... {between:,} more")
+    for row in tail.select(_SHOWN).to_pylist():
+        table.add_row(*map(_text, row.values()))
+    return table
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "astimezone"):
+        return str(value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
+    return f"{value:,.8g}" if isinstance(value, float) else str(value)

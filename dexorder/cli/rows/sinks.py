@@ -10,8 +10,8 @@ from typing import IO, Any
 
 import orjson
 
-from dexorder.cli.history.runs import FORMATS, STDOUT, OutputOptions, file_format
 from dexorder.cli.rows.file_writers import JSON_OPTIONS, Writer, open_writer, row_chunks
+from dexorder.cli.rows.options import STDOUT, OutputOptions
 from dexorder.rows.table import Rows
 
 
@@ -120,38 +120,6 @@ class Ends:
 
 def _joined(before: Rows | None, rows: Rows) -> Rows:
     return rows if before is None else Rows.concat([before, rows])
-
-
-def check_out(options: OutputOptions, *, many: bool = False) -> None:
-    """Raise ValueError if ``--out`` can't be written or ``--format`` is unknown.
-
-    With ``many`` tickers a name without a known extension is a folder, which may not exist yet.
-    """
-    out, known = options.out, ", ".join(FORMATS)
-    if options.format is not None and options.format not in FORMATS:
-        raise ValueError(f"--format {options.format}: unknown format; use one of {known}")
-    if out is None:
-        if options.format is not None:
-            raise ValueError("--format is that of --out; add --out FILE, or --out - for stdout")
-        return
-    if out == STDOUT:
-        _check_stdout(options)
-        return
-    if file_format(out) is None:
-        endings = " or ".join(f".{each}" for each in FORMATS)
-        if not many and options.format is None:
-            raise ValueError(f"--out {out}: unknown extension; use {endings}, or add --format")
-        if many and out.exists() and not out.is_dir():
-            raise ValueError(f"--out {out} is not a folder and has an unknown extension; use a folder or {endings}")
-    if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out {out}: folder {out.absolute().parent} does not exist; create it first")
-
-
-def _check_stdout(options: OutputOptions) -> None:
-    if options.as_json:
-        raise ValueError("--out - and --json both write to stdout; use --format jsonl for rows as JSON")
-    if options.row_format in ("arrow", "parquet") and sys.stdout.isatty():
-        raise ValueError(f"--out -: {options.row_format} is binary; redirect stdout, or use --format csv")
 
 
 def _fresh(file: Path) -> Path:

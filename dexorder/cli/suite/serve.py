@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from dexorder.cli.extras import missing_package
+from dexorder.cli.terminal.reporting import missing_package
 from dexorder.errors import DexorderError
 
 PARTS = {

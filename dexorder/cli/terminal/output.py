@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import UTC
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -17,11 +16,6 @@ from rich.text import Text
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
-
-if TYPE_CHECKING:
-    from dexorder.cli.rows.sinks import Ends
-
-_SHOWN = ("open_time", "open", "high", "low", "close", "volume")
 
 
 class SafeConsole(Console):
@@ -76,22 +70,6 @@ def print_json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
-def rows_table(ends: Ends) -> Table:
-    """Return a table of the kept rows, with the number of rows between them."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in _SHOWN:
-        table.add_column(name, justify="left" if name == "open_time" else "right", no_wrap=True)
-    head, tail = ends.head, ends.tail
-    assert head is not None and tail is not None  # every result has at least one batch
-    for row in head.select(_SHOWN).to_pylist():
-        table.add_row(*map(_text, row.values()))
-    if between := ends.count - head.num_rows - tail.num_rows:
-        table.add_row(f"... {between:,} more")
-    for row in tail.select(_SHOWN).to_pylist():
-        table.add_row(*map(_text, row.values()))
-    return table
-
-
 def safe(cell: str | Text) -> Text:
     """Return text of a cell, whose width Rich measures before the console escapes it."""
     return cell if isinstance(cell, Text) else Text(escaped(cell))
@@ -125,9 +103,3 @@ def range_cells(span: TimeRange, period_seconds: int) -> tuple[str, str, str]:
 def _width(stream: IO[str]) -> int | None:
     """Return the width for a file or a pipe, so that tables are not folded; None for a terminal."""
     return None if stream.isatty() else 200
-
-
-def _text(value: Any) -> str:
-    if hasattr(value, "astimezone"):
-        return str(value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
-    return f"{value:,.8g}" if isinstance(value, float) else str(value)

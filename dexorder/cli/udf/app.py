@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dexorder.cli import Json, JsonLines, Relay, example
+from dexorder.cli.terminal.options import Json, JsonLines, Relay, example
 
 udf_app = typer.Typer(
     no_args_is_help=True, help="Users' functions (UDFs): on the stream, over a file, and the shipped ones."
@@ -106,7 +106,7 @@ def start(
     relay: Relay = None,
 ) -> None:
     """Start a UDF on the stream, which runs until it is stopped. With only its name: the one that is known under it."""
-    from dexorder.cli.live.realtime_app import split_periods
+    from dexorder.cli.terminal.options import split_periods
     from dexorder.cli.udf import registry as command
 
     options: dict[str, list[str]] = {}

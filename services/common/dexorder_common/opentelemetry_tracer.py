@@ -25,9 +25,9 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-import dexorder
 from dexorder_common import tracing
 from dexorder_common.model.trace import TraceContext
+from dexorder_common.packages import version
 from dexorder_common.tracing import NO_SPAN, TRACEPARENT, Attributes, Kind, Metadata, Span
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def sdk_tracer(part: str, exporter: SpanExporter, processor: Any) -> OpenTelemet
             return _random.getrandbits(128) or 1
 
     own = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": f"dexorder-{part}"}
-    resource = Resource.create({**own, "service.version": dexorder.__version__})
+    resource = Resource.create({**own, "service.version": version()})
     provider = TracerProvider(resource=resource, id_generator=Ids(), shutdown_on_exit=False)
     provider.add_span_processor(processor(exporter))
     return OpenTelemetryTracer(provider)
@@ -107,7 +107,7 @@ class OpenTelemetryTracer:
     def __init__(self, provider: TracerProvider | None = None) -> None:
         """Take the SDK to use and to shut down; None uses that of the application, which shuts it down itself."""
         self._provider = provider
-        self._tracer = (provider or trace).get_tracer("dexorder", dexorder.__version__)
+        self._tracer = (provider or trace).get_tracer("dexorder", version())
 
     def span(
         self, name: str, kind: Kind, attributes: Attributes, parent: TraceContext | None, root: bool, limit: int | None

@@ -1,7 +1,8 @@
-"""Folders of the suite's packages, for processes that do not find them by themselves: Spark's workers, a zip file."""
+"""The packages of the suite: their version, and their folders for Spark's workers and zip files."""
 
 from __future__ import annotations
 
+import importlib.metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,3 +30,11 @@ def package_folders() -> list[Path]:
 def import_roots() -> list[str]:
     """Return the folders for PYTHONPATH that hold the packages: several in a checkout, one if a wheel is installed."""
     return list(dict.fromkeys(str(folder.parent) for folder in package_folders()))
+
+
+def version() -> str:
+    """Return the version of the installed distribution; "unknown" in a checkout that is not installed."""
+    try:
+        return importlib.metadata.version("dexorder")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 
 from dexorder.cli.history import command as history
-from dexorder.cli.history.runs import OutputOptions, RunStore, file_name
+from dexorder.cli.history.runs import RunStore, file_name
+from dexorder.cli.rows.options import OutputOptions
 from dexorder.errors import VenueUnknown
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import InstrumentList

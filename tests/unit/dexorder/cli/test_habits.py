@@ -18,8 +18,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dexorder.cli.app import app
-from dexorder.cli.reporting import wants_json
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.reporting import wants_json
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from tests.fakes.candle_table import TICKER
 from tests.fakes.relay_server import FakeRelay

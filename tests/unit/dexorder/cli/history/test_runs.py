@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.cli.history.runs import KEPT_DAYS, OutputOptions, Run, RunStore, file_name, parse_tickers, run_from
+from dexorder.cli.history.runs import KEPT_DAYS, Run, RunStore, file_name, parse_tickers, run_from
+from dexorder.cli.rows.options import OutputOptions
 from dexorder.errors import RequestRefused, RunUnknown
 from tests.fakes.candle_table import SPAN
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dexorder.cli.history.runs import OutputOptions
 from dexorder.cli.rows import file_writers
+from dexorder.cli.rows.options import OutputOptions
 from dexorder.cli.rows.sinks import file_rows
 from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC, TICKERS, TICKS

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder.cli.history.runs import STDOUT, OutputOptions
 from dexorder.cli.rows import file_writers
-from dexorder.cli.rows.sinks import Ends, JsonRows, check_out, file_rows
+from dexorder.cli.rows.options import STDOUT, OutputOptions, check_out
+from dexorder.cli.rows.sinks import Ends, JsonRows, file_rows
 from dexorder.rows.table import Rows
 
 _FIELDS: list[Any] = [

@@ -11,12 +11,40 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from dexorder.cli.extras import missing_package
 from dexorder.errors import DexorderError, QuotaReached, Refused
 from dexorder.setup.config import SetupError
 
 FAILED, REFUSED = 1, 2
 """Exit codes of a command that could not do its work, and of one whose arguments were refused, here or by the relay."""
+
+EXTRAS = {
+    "pg8000": "lake",
+    "pyarrow": "lake",
+    "pyiceberg": "lake",
+    "sqlalchemy": "lake",
+    "plotly": "chart",
+    "zmq": "events",
+}
+"""Extra that brings a module; ``suite`` brings all that are not listed."""
+_OTHERS = frozenset(
+    {
+        "aiohttp",
+        "aiosmtplib",
+        "ccxt",
+        "confluent_kafka",
+        "firebase_admin",
+        "grpc_channelz",
+        "grpc_health",
+        "grpc_reflection",
+        "jwt",
+        "numpy",
+        "prometheus_client",
+        "ptars",
+        "pyspark",
+        "pywebpush",
+        "uvloop",
+    }
+)
 
 
 class Reporting(TyperGroup):
@@ -78,3 +106,11 @@ def _print_json(kind: str, message: str, code: int) -> None:
     from dexorder.cli.terminal import output
 
     output.print_json_line({"error": {"kind": kind, "message": message, "exit_code": code}})
+
+
+def missing_package(error: ModuleNotFoundError, extra: str | None = None) -> str | None:
+    """Return what to install, by default the extra of the module; None if the module comes with no extra."""
+    module = (error.name or "").partition(".")[0]
+    if module not in _OTHERS and module not in EXTRAS:
+        return None
+    return f"the module {module} is not installed: pip install 'dexorder[{extra or EXTRAS.get(module, 'suite')}]'"
