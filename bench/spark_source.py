@@ -31,7 +31,7 @@ from dexorder.testing import report
 from dexorder.testing.kafka import RunningKafka
 from dexorder_common import logs
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.model.page import OHLC_TOPIC
+from dexorder_common.model.datasets import CANDLES
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.runtime.session import build_session
 
@@ -75,10 +75,10 @@ def measure(wanted: list[str], plan: Plan, folder: Path) -> Iterator[str]:
     with ExitStack() as stack:
         broker = RunningKafka(folder / "kafka")
         stack.callback(broker.stop)
-        pixy_raw.make_topic(broker.bootstrap, OHLC_TOPIC, plan.partitions)
+        pixy_raw.make_topic(broker.bootstrap, CANDLES.topic, plan.partitions)
         if {"append", "running"} & {*wanted}:
             sink.preload(broker.bootstrap, plan.pages)
-        server = stack.enter_context(source_processes.udsource(broker.bootstrap, OHLC_TOPIC, folder / "source.sock"))
+        server = stack.enter_context(source_processes.udsource(broker.bootstrap, CANDLES.topic, folder / "source.sock"))
         catalog = CatalogSettings.local(folder, CATALOG)
         catalog.load()
         sets = [*catalog.jar_sets, *(["spark-kafka"] if BESIDE_KAFKAS.intersection(wanted) else [])]
@@ -86,7 +86,7 @@ def measure(wanted: list[str], plan: Plan, folder: Path) -> Iterator[str]:
         settings = SparkSettings(listen="127.0.0.1:0", metrics_listen="", master=f"local[{plan.tasks}]")
         session = build_session(settings, catalog, extra={"spark.jars": ",".join(jars)})
         stack.callback(session.stop)
-        stage = Stage(session, CATALOG, folder, broker.bootstrap, OHLC_TOPIC, server.address)
+        stage = Stage(session, CATALOG, folder, broker.bootstrap, CANDLES.topic, server.address)
         if "append" in wanted:
             yield spark_append.throughput(stage, plan.pages, plan.rounds)
         if "running" in wanted:

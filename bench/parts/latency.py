@@ -18,8 +18,9 @@ from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, spread, table
 from dexorder.testing.suite import Suite
 from dexorder_common.kafka.page_record import page_value
+from dexorder_common.model import datasets
 from dexorder_common.model.dispatch_id import number_of
-from dexorder_common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
+from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeaders
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -140,7 +141,7 @@ def one_page(suite: Suite, pixies: Any, span: TimeRange) -> float:
         Kind.PAGE, "LIMIT/USDT.SIM", 60, issue(suite, "LIMIT/USDT.SIM", span), 0, span, time.time_ns()
     )
     request = pixy.ProdRq(
-        topic=OHLC_TOPIC,
+        topic=datasets.CANDLES.topic,
         key_value=control.dispatch_id.encode(),
         message=page_value("limit", candles(span)),
         headers=[pixy.RecordHeader(key=k, value=v.encode()) for k, v in control.encode().items()],

@@ -17,8 +17,9 @@ from dexorder.testing.report import Row, table
 from dexorder.testing.suite import Suite
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model import datasets
 from dexorder_common.model.history import IssuedDispatch, PageResult
-from dexorder_common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Kind, PageHeaders
+from dexorder_common.model.page import MAX_PAGE_CANDLES, Kind, PageHeaders
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.decode import DECODED_DDL, decode_batches
@@ -84,7 +85,7 @@ def preload(bootstrap: str, pages: int) -> None:
         control = PageHeaders(Kind.PAGE, "BTC/USDT.SIM", 60, dispatch_id(number + 1, "BTC/USDT.SIM"), 0, span, 1)
         headers: list[Any] = [(name, value.encode()) for name, value in control.encode().items()]
         producer.produce(
-            OHLC_TOPIC, page_value("preload", candles(span)), control.dispatch_id.encode(), headers=headers
+            datasets.CANDLES.topic, page_value("preload", candles(span)), control.dispatch_id.encode(), headers=headers
         )
         producer.poll(0)
     if left := producer.flush(60):

@@ -16,10 +16,10 @@ from dexorder.client.connection import translated
 from dexorder.rows.answers import OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.rows.columns import int64_values
 from dexorder.rows.table import Rows
+from dexorder_common.model.datasets import TICKERS, TRADES
 from dexorder_common.model.errors import Code
 from dexorder_common.model.history import RequestRecord
-from dexorder_common.model.instrument import ALL_SYMBOLS, Series
-from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc.channel import open_sync_channel
@@ -57,14 +57,14 @@ class RelaySource:
 
     def trades(self, ticker: str, span: TimeRange) -> Rows:
         """Return the stored trades of a market in a range, by time and id; CatalogError without a table of them."""
-        return self._market(Series(ticker, TRADES_PERIOD), span)
+        return self._market(Series(ticker, dataset=TRADES), span)
 
     def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker.
 
         CatalogError without a table of them.
         """
-        return self._market(Series(f"{ALL_SYMBOLS}.{venue}", TRADES_PERIOD), span)
+        return self._market(Series.whole_exchange(venue, TICKERS), span)
 
     def _market(self, series: Series, span: TimeRange) -> Rows:
         try:
@@ -84,8 +84,7 @@ class RelaySource:
 
     def _open(self, series: Series, span: TimeRange, snapshot_id: int | None) -> _Answer:
         request = ReadRowsRequest(
-            ticker=series.ticker,
-            period_seconds=series.period_seconds,
+            **series.encode(),
             start_time=span.start_ns or None,  # the ends of time are on no grid
             end_time=None if span.end_ns == MAX_TIME_NS else span.end_ns,
             snapshot_id=snapshot_id,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dexorder.errors import HistoryMismatch
+from dexorder_common.model.datasets import CANDLES
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -14,7 +15,7 @@ from dexorder_common.model.time_range import TimeRange
 if TYPE_CHECKING:
     from dexorder.rows.table import Rows
 
-TABLE = "trading.ohlc"
+TABLE = CANDLES.table
 SQLITE = "sqlite:///"
 OnNote = Callable[[str], None]
 _BOOKKEEPING = ("dispatch", "page")

@@ -8,12 +8,10 @@ from dexorder_common.model.dispatch_id import new_dispatch_id
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Instrument, Series
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 
 PERIOD_SECONDS = 60
-ALL_MARKETS = "*"
 _REALTIME = "~"
 
 
@@ -38,10 +36,10 @@ def issued(dispatch_ids: Iterable[str]) -> dict[str, IssuedDispatch]:
         try:
             text = bytes.fromhex(each.partition("-")[2]).rstrip(b"\0").decode()
             ticker = text.removeprefix(_REALTIME)
-            symbol = Instrument.parse(ticker).symbol
+            is_whole_exchange = Instrument.parse(ticker).is_whole_exchange
         except (ValueError, InvalidRequest):
             continue
         is_realtime = text != ticker
-        series = Series(ticker, TRADES_PERIOD if is_realtime or symbol == ALL_MARKETS else PERIOD_SECONDS)
+        series = Series.decode(ticker, 0 if is_realtime or is_whole_exchange else PERIOD_SECONDS)
         found[each] = IssuedDispatch(each, series, TimeRange(0, MAX_TIME_NS), is_realtime)
     return found

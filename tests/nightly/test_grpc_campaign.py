@@ -21,7 +21,7 @@ import pytest
 
 from dexorder.testing.oracle import minutes
 from dexorder.testing.suite import Suite, running_suite
-from dexorder_common.model.page import OHLC_TOPIC
+from dexorder_common.model.datasets import CANDLES
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
@@ -87,20 +87,20 @@ METHODS: dict[str, tuple[str, Any]] = {
     "/KafkaPixy/Produce": (
         "gateway",
         pixy.ProdRq(
-            topic=OHLC_TOPIC,
+            topic=CANDLES.topic,
             key_value=b"k",
             message=b"m",
             async_mode=True,
             headers=[pixy.RecordHeader(key="h", value=b"v")],
         ),
     ),
-    "/KafkaPixy/Ack": ("gateway", pixy.AckRq(topic=OHLC_TOPIC, group="g", partition=1, offset=2)),
+    "/KafkaPixy/Ack": ("gateway", pixy.AckRq(topic=CANDLES.topic, group="g", partition=1, offset=2)),
     "/source.v1.Source/NackFn": (
         "udsource",
         source.NackRequest(request=source.NackRequest.Request(offsets=[source.Offset(offset=b"1", partition_id=1)])),
     ),
 }
-_GROUP: dict[str, Any] = {"topic": OHLC_TOPIC, "group": "g"}
+_GROUP: dict[str, Any] = {"topic": CANDLES.topic, "group": "g"}
 QUESTIONS: dict[str, tuple[str, Any]] = {
     "/KafkaPixy/GetOffsets": ("gateway", pixy.GetOffsetsRq(**_GROUP)),
     "/KafkaPixy/SetOffsets": (
@@ -111,7 +111,10 @@ QUESTIONS: dict[str, tuple[str, Any]] = {
     ),
     "/KafkaPixy/ListTopics": ("gateway", pixy.ListTopicRq(with_partitions=True)),
     "/KafkaPixy/ListConsumers": ("gateway", pixy.ListConsumersRq(**_GROUP)),
-    "/KafkaPixy/GetTopicMetadata": ("gateway", pixy.GetTopicMetadataRq(topic=OHLC_TOPIC, with_partitions=True)),
+    "/KafkaPixy/GetTopicMetadata": (
+        "gateway",
+        pixy.GetTopicMetadataRq(topic=CANDLES.topic, with_partitions=True),
+    ),
 }
 STREAMS: dict[str, tuple[str, Any]] = {
     RELAY + "RelayService/WatchProgress": ("relay", relay_service_pb2.WatchProgressRequest(request_id="r")),

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.kafka.page_record import encode_candle, encode_candles, final_value, page_value
+from dexorder_common.model import datasets
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.page import OHLC_TOPIC, Candle, Kind, PageHeaders
+from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.proof import Proof, ProofKind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -65,7 +66,7 @@ PAGE_HEADERS = PageHeaders(
 
 
 def test_topic() -> None:
-    assert OHLC_TOPIC == "dexorder.ohlc"
+    assert datasets.CANDLES.topic == "dexorder.ohlc"
 
 
 def test_page_value() -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 from pydantic_settings import SettingsConfigDict
 
 from dexorder_common.config import ServiceSettings
+from dexorder_common.model.datasets import DATASETS
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
 from dexorder_gateway.kafkapixy.yaml_config import PixyConfig
 from dexorder_gateway.kafkapixy.yaml_settings import pixy_clusters, read_pixy_file, with_pixy_file
@@ -43,7 +44,7 @@ class GatewaySettings(ServiceSettings):
     """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     cluster: str = Field(default="default", min_length=1)
     """Name of that cluster in requests; an empty name in a request means it as well."""
-    topics: str = "dexorder.ohlc:4,dexorder.ticks:4,dexorder.tickers:1"
+    topics: str = ",".join(f"{each.topic}:{each.partitions}" for each in DATASETS)
     """Topics to create at start if they do not exist, as ``name:partitions``, separated by commas."""
     topic_replication: int = Field(default=-1, ge=-1)
     """Replication factor of a topic created at start; -1 takes the broker's default."""

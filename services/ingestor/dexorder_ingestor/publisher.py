@@ -12,10 +12,11 @@ import structlog
 import tenacity
 
 from dexorder_common import tracing
+from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Delay
 from dexorder_common.model.instrument import InstrumentList
-from dexorder_common.model.page import OHLC_TOPIC, PageHeaders
+from dexorder_common.model.page import PageHeaders
 from dexorder_common.rpc.client_retry import Failure, code_of, error_text, is_failure
 from dexorder_common.rpc.history_messages import encode_candle_offer, encode_delay, encode_ranges
 from dexorder_ingestor.config import IngestorSettings
@@ -52,7 +53,7 @@ class IngestorPublisher:
         self._metrics = metrics
 
     async def produce(
-        self, headers: PageHeaders, value: bytes, *, topic: str = OHLC_TOPIC, key: str | None = None
+        self, headers: PageHeaders, value: bytes, *, dataset: Dataset = CANDLES, key: str | None = None
     ) -> None:
         """Produce a record; return when Kafka has acknowledged it. The topic may then hold it more than once.
 
@@ -63,13 +64,13 @@ class IngestorPublisher:
         """
         request = pixy_pb.ProdRq(
             cluster=self._settings.cluster,
-            topic=topic,
+            topic=dataset.topic,
             key_value=(key or headers.dispatch_id).encode(),
             message=value,
             headers=[pixy_pb.RecordHeader(key=k, value=v.encode()) for k, v in headers.encode().items()],
         )
         timeout_seconds = self._settings.rpc_timeout_seconds
-        with send_span(topic, request.cluster):
+        with send_span(dataset.topic, request.cluster):
             metadata = tracing.headers()
             for name, context in metadata:
                 request.headers.add(key=name, value=context.encode())

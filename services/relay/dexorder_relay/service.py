@@ -15,6 +15,7 @@ import structlog
 
 from dexorder_common import tracing
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, RequestState
 from dexorder_common.model.instrument import Series
@@ -85,8 +86,8 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
 
     async def SnapshotTickers(self, request: SnapshotTickersRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
         """Accept a request for a snapshot of all tickers of an exchange."""
-        wanted = HistoryRequest.snapshot(request.request_id, request.exchange, request.client_id)
-        return await self._submit(wanted, self.engine.submitter.submit_snapshot)
+        wanted = HistoryRequest.of_exchange(request.request_id, request.exchange, TICKERS, request.client_id)
+        return await self._submit(wanted, self.engine.submitter.submit_for_exchange)
 
     async def _submit(self, request: HistoryRequest, submit: Submit) -> ingest.SubmitResponse:
         caller = current_caller()
@@ -184,7 +185,7 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
         self, request: pb.GetCoverageRequest, context: Context
     ) -> AsyncIterator[pb.GetCoverageResponse]:
         """Stream the coverage of a series, which is the same for every caller."""
-        series, span = self._part(request, trades=True)
+        series, span = self._part(request, request.dataset, without_periods=True)
         with self.engine.quotas.stream(current_caller()):
             found = list(map(messages.encode_coverage_range, self.coverage.known(series, span)))
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
@@ -197,7 +198,7 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
 
     async def ReadRows(self, request: ReadRowsRequest, context: Context) -> AsyncIterator[ReadRowsResponse]:  # noqa: N802
         """Stream the rows of a series, which are the same for every caller."""
-        series = Series(request.ticker, request.period_seconds)
+        series = Series.decode(request.ticker, request.period_seconds, request.dataset)
         span = check_rows(series, *_ends(request), self.engine.venues)
         snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
         with self.engine.quotas.stream(current_caller()):
@@ -219,10 +220,14 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
         yield messages.encode_verification(current.result())
 
     def _part(
-        self, request: pb.GetCoverageRequest | pb.VerifyCoverageRequest, *, trades: bool = False
+        self,
+        request: pb.GetCoverageRequest | pb.VerifyCoverageRequest,
+        dataset: str = "",
+        *,
+        without_periods: bool = False,
     ) -> tuple[Series, TimeRange]:
-        series = Series(request.ticker, request.period_seconds)
-        return series, check_part(series, *_ends(request), self.engine.venues, trades=trades)
+        series = Series.decode(request.ticker, request.period_seconds, dataset)
+        return series, check_part(series, *_ends(request), self.engine.venues, without_periods=without_periods)
 
 
 def _ends(

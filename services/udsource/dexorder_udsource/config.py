@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from dexorder_common.config import ServiceSettings
+from dexorder_common.model.datasets import CANDLES, DATASETS
 
 NUMAFLOW_FOLDER = Path("/var/run/numaflow")
 """Volume that a Numaflow pod mounts into its source container."""
@@ -41,9 +42,9 @@ class UdsourceSettings(ServiceSettings):
     """bootstrap.servers of the Kafka cluster."""
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
     """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
-    topic: str = Field(default="dexorder.ohlc", min_length=1)
+    topic: str = Field(default=CANDLES.topic, min_length=1)
     """Topic of plain reads, and of replays that name none."""
-    replay_topics: str = "dexorder.ticks,dexorder.tickers"
+    replay_topics: str = ",".join(each.topic for each in DATASETS if each is not CANDLES)
     """Further topics that replays may read (metadata ``x-topic``), separated by commas."""
     group: str = Field(default="dexorder-spark", min_length=1)
     """Consumer group of plain reads; replays commit to ``<group>-replay``."""

@@ -16,8 +16,8 @@ from dexorder_cep import (
     compile_trigger,
     periods_read,
 )
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.triggers import EventKind
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
@@ -99,7 +99,7 @@ class Evaluation:
 
     def _feed(self, each: Feed) -> list[Outcome]:
         engine, found = self._engine, list[Outcome]()
-        if each.period_seconds == TRADES_PERIOD:
+        if each.series.dataset is TRADES:
             if each.rows or each.since_ns is not None:
                 found += engine.feed_ticks(each.ticker, each.rows, since_ns=each.since_ns)
         elif each.rows:
@@ -121,7 +121,7 @@ class Evaluation:
 def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str]) -> Watcher:
     """Return what a trigger watches."""
     periods = periods_read(compiled.period_seconds, compiled.given)
-    series = tuple(Series(ticker, period) for ticker in tickers for period in periods)
+    series = tuple(Series.decode(ticker, period) for ticker in tickers for period in periods)
     return Watcher(trigger_id, series, compiled.parameters.expires_ns)
 
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 import structlog
 
 from dexorder_common.lake.trigger_rows import Row
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_spark.cep import shards
 from dexorder_spark.cep.evaluation import Watcher, watcher
 from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
 from dexorder_spark.cep.journal import Batch, Snapshot, TopicPosition
-from dexorder_spark.cep.records import topic_of, without_repeated
+from dexorder_spark.cep.records import without_repeated
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +79,7 @@ class Evaluator:
     @property
     def topics(self) -> set[str]:
         """The topics that have them."""
-        return {topic_of(series.period_seconds) for series in self.watched}
+        return {series.dataset.topic for series in self.watched}
 
     @property
     def is_empty(self) -> bool:
@@ -126,7 +126,7 @@ class Evaluator:
                 after an outage.
         """
         ticker = series.ticker
-        if series.period_seconds == TRADES_PERIOD:
+        if series.dataset is TRADES:
             rows = without_repeated(rows, self._recent.setdefault(ticker, {}))
         self._inputs.append(Feed(ticker, series.period_seconds, rows, span.start_ns, span.end_ns))
 
@@ -141,7 +141,7 @@ class Evaluator:
                 self._watchers[each.registration] = watcher(each)
             case Remove():
                 self._watchers.pop(each.registration, None)
-            case Feed() if each.period_seconds == TRADES_PERIOD and each.since_ns is not None:
+            case Feed() if each.series.dataset is TRADES and each.since_ns is not None:
                 without_repeated(each.rows, self._recent.setdefault(each.ticker, {}))
             case _:
                 pass
@@ -156,7 +156,7 @@ class Evaluator:
                 self._watchers.pop(each.registration, None)
         self.batch += 1
         self.positions = dict(positions)
-        watched = {series.ticker for series in self.watched if series.period_seconds == TRADES_PERIOD}
+        watched = {series.ticker for series in self.watched if series.dataset is TRADES}
         self._recent = {ticker: each for ticker, each in self._recent.items() if ticker in watched}
         return Batch(self.batch, self.change, self.positions, inputs, tuple(each.event for each in outputs))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from dexorder_common.lake.trigger_rows import Row
+from dexorder_common.model.instrument import Series
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Feed:
     rows: Sequence[Row]
     since_ns: int | None = None
     settled_ns: int | None = None
+
+    @property
+    def series(self) -> Series:
+        """Their series."""
+        return Series.decode(self.ticker, self.period_seconds)
 
 
 @dataclass(frozen=True, slots=True)

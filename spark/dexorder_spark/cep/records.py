@@ -10,12 +10,11 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dexorder_common.lake.trigger_rows import CANDLE_COLUMNS, TRADE_COLUMNS, Row, as_rows
+from dexorder_common.lake.trigger_rows import ROW_COLUMNS, Row, as_rows
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.page import OHLC_TOPIC, TICKS_TOPIC, Kind, PageHeaders
-from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.records.admission import refusal
 from dexorder_spark.source.records import Result
@@ -23,7 +22,7 @@ from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable
 from dexorder_spark.tables.ticks import TRADES
 
-TABLES: Mapping[str, PageTable] = {OHLC_TOPIC: CANDLES, TICKS_TOPIC: TRADES}
+TABLES: Mapping[str, PageTable] = {each.topic: each for each in (CANDLES, TRADES)}
 REPEATED_NS = SECOND_NS
 """Trades that are younger than the newest one minus this are told from their repetitions by their ids. Older ones are
 late for every trigger that waits no longer for late rows."""
@@ -33,18 +32,14 @@ late for every trigger that waits no longer for late rows."""
 class Record:
     """Realtime record of a series that triggers watch."""
 
+    table: PageTable
     headers: PageHeaders
     payload: bytes
 
     @property
     def series(self) -> Series:
         """The series of its rows."""
-        return Series(self.headers.ticker, self.headers.period_seconds)
-
-
-def topic_of(period_seconds: int) -> str:
-    """Return the topic that has the rows of a period; 0 stands for trades."""
-    return TICKS_TOPIC if period_seconds == TRADES_PERIOD else OHLC_TOPIC
+        return self.table.series_of(self.headers)
 
 
 def select(results: Iterable[Result], topic: str, watched: Collection[Series]) -> list[Record]:
@@ -56,8 +51,8 @@ def select(results: Iterable[Result], topic: str, watched: Collection[Series]) -
             table.check(headers)
         except InvalidRequest:
             continue
-        if headers.kind is table.kind and Series(headers.ticker, headers.period_seconds) in watched:
-            found.append(Record(headers, each.payload))
+        if headers.kind is table.kind and table.series_of(headers) in watched:
+            found.append(Record(table, headers, each.payload))
     return found
 
 
@@ -74,12 +69,11 @@ def rows_of(record: Record, issued: Mapping[str, IssuedDispatch], *, now_ns: int
         return None
     if refusal(headers.dispatch_id, record.series, headers.span, issued, is_page=True, now_ns=now_ns) is not None:
         return None
-    is_trades = headers.kind is Kind.TRADES
     try:
-        decoded = (TRADES if is_trades else CANDLES).decode(headers, record.payload)
+        decoded = record.table.decode(headers, record.payload)
     except InvalidRequest:
         return None  # the table's query keeps it as a dead letter
-    return as_rows(decoded, TRADE_COLUMNS if is_trades else CANDLE_COLUMNS)
+    return as_rows(decoded, ROW_COLUMNS[record.series.dataset])
 
 
 def without_repeated(rows: Sequence[Row], recent: dict[str, int]) -> list[Row]:

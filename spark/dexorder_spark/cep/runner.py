@@ -25,10 +25,9 @@ import structlog
 from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.trigger_rows import Row, stored_rows
+from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.page import OHLC_TOPIC
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.cep.evaluator import Changes, Evaluator, watched_by
@@ -223,7 +222,7 @@ class Runner:
 
 def address_of(source: str, topic: str) -> str:
     """Return the source's address of a topic; the candles' is that of plain reads, as for the tables."""
-    return source if topic == OHLC_TOPIC else f"{source}#{topic}"
+    return source if topic == CANDLES.topic else f"{source}#{topic}"
 
 
 def start_of(before: TopicPosition | None, state: SourceState, topic: str) -> dict[int, int]:
@@ -242,11 +241,10 @@ def stored(catalog: CatalogSettings, clock: Clock | None = None) -> RecentRows:
 
     def read(series: Series) -> Sequence[Row]:
         now_ns = clock.wall_ns()
-        is_trades = series.period_seconds == TRADES_PERIOD
-        age_ns = WARM_TRADES_NS if is_trades else WARM_ROWS * series.period_seconds * SECOND_NS
+        age_ns = WARM_TRADES_NS if series.dataset is TRADES else WARM_ROWS * series.period_seconds * SECOND_NS
         span = TimeRange(max(0, now_ns - age_ns), now_ns)
         try:
-            return stored_rows(catalog.load(), series.ticker, series.period_seconds, span)
+            return stored_rows(catalog.load(), series, span)
         except Exception as error:  # catalog, object store and file system raise errors of their own
             log.warning(
                 "recent rows can't be read; a trigger begins without them", series=str(series), error=str(error)

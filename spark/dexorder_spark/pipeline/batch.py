@@ -137,11 +137,12 @@ class Pipeline:
         started = time.perf_counter()
         session, now_ns = frame.sparkSession, self._clock.wall_ns()
         epochs = self._leader_epochs() if "kind" in frame.columns else {}
-        decoded = Decoded((frame if "kind" in frame.columns else self._stage(frame, Rules(now_ns))).collect())
+        staged = frame if "kind" in frame.columns else self._stage(frame, Rules(now_ns))
+        decoded = Decoded(self._table, staged.collect())
         if refused := self._refusals(decoded, now_ns):  # its rows are in files with those of others
             self.discard(decoded)
             raw = read_ranges(session, self._source, decoded.ranges()) if "kind" in frame.columns else frame
-            decoded = Decoded(self._stage(raw, Rules(now_ns, refused)).collect())
+            decoded = Decoded(self._table, self._stage(raw, Rules(now_ns, refused)).collect())
         if epochs and (changed := decoded.ends().keys() & _changes(epochs, self._leader_epochs())):
             self.discard(decoded)
             raise LeadersChanged(f"partitions {sorted(changed)} have other leaders than when the batch began")
@@ -216,7 +217,8 @@ class Pipeline:
 
         def check() -> None:
             SourceClient(self._source).state()
-            decoded = Decoded(self._stage(session.createDataFrame(self._sample(), RAW_DDL), Rules()).collect())
+            staged = self._stage(session.createDataFrame(self._sample(), RAW_DDL), Rules())
+            decoded = Decoded(self._table, staged.collect())
             self.discard(decoded)
 
         return isolate(ranges, attempt, check, partial(self._skip, session))
@@ -266,7 +268,7 @@ class Pipeline:
             target = self._catalog.load_table(self._table.name)
             state = state_of(target.metadata).without(self._source, self._begun_anew)
             new = [page for place, page in good.items() if not state.has(self._source, place)]
-            if self._table.is_covered and new != claimed:
+            if self._table.dataset.is_covered and new != claimed:
                 claimed, claims = new, self._claim(target, new)
             if self._fault:
                 self._fault.commit_begins(target.location())

@@ -18,6 +18,7 @@ from dexorder_spark.pipeline.files import unpack
 from dexorder_spark.records.admission import Place
 from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.source.offsets import OffsetRange
+from dexorder_spark.tables.table import PageTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -36,8 +37,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Decoded rows of a batch."""
+    """Decoded rows of a batch of a table."""
 
+    table: PageTable
     rows: Sequence[Row]
 
     def files(self) -> list[DataFile]:
@@ -56,7 +58,7 @@ class Decoded:
         """Return the well-formed pages and finals."""
         return [
             Candidate(
-                (row.partition, row.offset), row.control.dispatch_id, *_subject(row.control), row.kind == PAGE_KIND
+                (row.partition, row.offset), row.control.dispatch_id, *self._subject(row.control), row.kind == PAGE_KIND
             )
             for row in self._of(PAGE_KIND, FINAL_KIND)
         ]
@@ -66,7 +68,7 @@ class Decoded:
         return {
             (row.partition, row.offset): PageResult(
                 c.dispatch_id,
-                *_subject(c),
+                *self._subject(c),
                 _ranges(c.empty or ()),
                 c.reason,
                 c.fetched_ns or 0,
@@ -110,12 +112,12 @@ class Decoded:
         """Return the next offset to read of each partition with records."""
         return {each.partition: each.end for each in self.ranges()}
 
+    def _subject(self, control: Row) -> tuple[Series, TimeRange]:
+        series = Series(control.ticker, control.period_seconds, self.table.dataset)
+        return series, TimeRange(control.start_ns, control.end_ns)
+
     def _of(self, *kinds: str) -> Iterable[Row]:
         return (row for row in self.rows if row.kind in kinds)
-
-
-def _subject(control: Row) -> tuple[Series, TimeRange]:
-    return Series(control.ticker, control.period_seconds), TimeRange(control.start_ns, control.end_ns)
 
 
 def _ranges(times_ns: Any) -> tuple[TimeRange, ...]:

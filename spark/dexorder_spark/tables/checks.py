@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from dexorder_common.lake.tables import MICROSECONDS
 from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.page import PageHeaders
 
 Column: TypeAlias = "pa.Array[Any]"
 Bad: TypeAlias = npt.NDArray[np.bool_]
@@ -31,6 +32,12 @@ def check_texts(what: str, texts: Sequence[str], name: str, max_length: int) -> 
 def check_times(what: str, times_ns: npt.NDArray[np.uint64], name: str, first_ns: int, last_ns: int) -> None:
     """Check that times are in ``[first_ns, last_ns]``."""
     refuse_first(what, (times_ns < first_ns) | (times_ns > last_ns), f"has a {name} outside [{first_ns}, {last_ns}]")
+
+
+def check_without_period(headers: PageHeaders, what: str) -> None:
+    """Raise InvalidRequest for a record that names a period and whose rows have none."""
+    if headers.period_seconds:
+        raise InvalidRequest(f"period_seconds {headers.period_seconds} of {what} is not 0")
 
 
 def microseconds(times_ns: npt.NDArray[np.uint64]) -> Column:

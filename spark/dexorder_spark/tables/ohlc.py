@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 
 from dexorder_common.kafka.page_record import page_value, parse_response
 from dexorder_common.lake.tables import MICROSECONDS, OHLC
+from dexorder_common.model import datasets
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.instrument import Series
-from dexorder_common.model.page import MAX_PAGE_CANDLES, OHLC_TOPIC, Candle, Kind, PageHeaders
+from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeaders
 from dexorder_common.model.periods import MONTH_SECONDS, check_period, count_periods, is_on_grid, total_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
@@ -143,16 +143,14 @@ def _refuse_first(opens_ns: npt.NDArray[Any], bad: npt.NDArray[np.bool_], fault:
 def sample_page() -> tuple[PageHeaders, bytes]:
     """Return a good page of a series that nobody asks for."""
     span = TimeRange(0, MAX_PAGE_CANDLES * _MINUTE_NS)
-    headers = PageHeaders(Kind.PAGE, *Series(SAMPLE_TICKER, 60), SAMPLE_DISPATCH, 0, span, 1)
+    headers = PageHeaders(Kind.PAGE, SAMPLE_TICKER, 60, SAMPLE_DISPATCH, 0, span, 1)
     candles = [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(MAX_PAGE_CANDLES)]
     return headers, page_value("sample", candles)
 
 
 CANDLES = PageTable(
     OHLC,
-    OHLC_TOPIC,
-    series_columns=("ticker", "period_seconds"),
-    time_column="open_time",
+    datasets.CANDLES,
     check=check_headers,
     decode=decode_page,
     sample=sample_page,

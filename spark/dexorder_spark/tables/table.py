@@ -10,7 +10,9 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
 from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS, IcebergTable
+from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.dispatch_id import new_dispatch_id
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Kind, PageHeaders
 
 Decode: TypeAlias = Callable[[PageHeaders, bytes], pa.RecordBatch]
@@ -37,33 +39,28 @@ class PageTable:
 
     Attributes:
         iceberg: Schema, key, version columns, partitioning and order of the rows in files.
-        topic: Kafka topic of its records.
-        kind: Kind of its pages.
-        series_columns: Key columns with one value in a whole page. They have the names of fields of PageHeaders.
-        time_column: Column with the time of a row. Rows with one key differ in it by ``tolerance_ns`` at most, so the
-            table is searched for the rows of a page in the page's range of time.
+        dataset: Has the topic, the columns of the series, and the column with the time of a row. Rows with one key
+            differ in the time by ``tolerance_ns`` at most, so the table is searched for the rows of a page in the
+            page's range of time.
         check: Raises InvalidRequest for headers, also of a final record, that cannot be those of a record of this
             table.
         decode: Returns the rows of a page in the columns of ``iceberg.arrow``, in the order of ``order_columns``, none
             of them twice. Raises InvalidRequest, with the reason, for a page that must be refused.
         sample: Returns a good page of a series that nobody asks for, to try what every page needs.
+        kind: Kind of its pages.
         has_finals: Whether dispatches end with a final record.
-        is_covered: Whether pages are claims of coverage.
         joins_pages: Whether adjacent pages of a dispatch are reported as one.
         pages_per_task: Fewer pages are decoded sooner than a further task would start, and it would write a file more.
     """
 
     iceberg: IcebergTable
-    topic: str
-    series_columns: tuple[str, ...]
-    time_column: str
+    dataset: Dataset
     check: Check
     decode: Decode
     sample: Sample
     kind: Kind = Kind.PAGE
     tolerance_ns: int = 0
     has_finals: bool = True
-    is_covered: bool = True
     joins_pages: bool = False
     pages_per_task: int = 8
 
@@ -72,6 +69,25 @@ class PageTable:
             raise ValueError(f"{self.name} needs its series columns in the key")
         if self.time_column not in self.key and not self.tolerance_ns:
             raise ValueError(f"{self.name} needs its time column in the key, or a tolerance")
+
+    @property
+    def topic(self) -> str:
+        """Kafka topic of its records."""
+        return self.dataset.topic
+
+    @property
+    def series_columns(self) -> tuple[str, ...]:
+        """Key columns with one value in a whole page. They have the names of fields of PageHeaders."""
+        return self.dataset.series_columns
+
+    @property
+    def time_column(self) -> str:
+        """Column with the time of a row."""
+        return self.dataset.time_column
+
+    def series_of(self, headers: PageHeaders) -> Series:
+        """Return the series of a record of its topic."""
+        return Series(headers.ticker, headers.period_seconds, self.dataset)
 
     @property
     def name(self) -> str:

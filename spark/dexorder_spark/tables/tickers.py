@@ -15,19 +15,17 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
 from dexorder_common.lake.tables import TICKERS
+from dexorder_common.model import datasets
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.instrument import MAX_TICKER_LENGTH, Instrument
-from dexorder_common.model.page import MAX_RECORD_SNAPSHOTS, TICKERS_TOPIC, Kind, PageHeaders
-from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.instrument import ALL_SYMBOLS, MAX_TICKER_LENGTH, Instrument, Series
+from dexorder_common.model.page import MAX_RECORD_SNAPSHOTS, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
-from dexorder_spark.tables.checks import check_texts, check_times, microseconds, refuse_first
+from dexorder_spark.tables.checks import check_texts, check_times, check_without_period, microseconds, refuse_first
 from dexorder_spark.tables.messages import columns_of
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, PageTable
 
-ALL_MARKETS = "*"
-"""Symbol of the ticker that stands for all markets of an exchange."""
 _AMOUNTS = ("bid_size", "ask_size", "base_volume", "quote_volume")
 _VALUES = ("last", "bid", "ask", "bid_size", "ask_size", "open", "high", "low", "base_volume", "quote_volume")
 _FIELDS = {
@@ -41,10 +39,9 @@ _SNAPSHOT = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
 
 def check_headers(headers: PageHeaders) -> None:
     """Raise InvalidRequest if the headers are not those of a record of ticker snapshots."""
-    if Instrument.parse(headers.ticker).symbol != ALL_MARKETS:
-        raise InvalidRequest(f"ticker {headers.ticker!r} of ticker snapshots is not {ALL_MARKETS}.EXCHANGE")
-    if headers.period_seconds != TRADES_PERIOD:
-        raise InvalidRequest(f"period_seconds {headers.period_seconds} of ticker snapshots is not {TRADES_PERIOD}")
+    if not Instrument.parse(headers.ticker).is_whole_exchange:
+        raise InvalidRequest(f"ticker {headers.ticker!r} of ticker snapshots is not {ALL_SYMBOLS}.EXCHANGE")
+    check_without_period(headers, "ticker snapshots")
     if headers.empty:
         raise InvalidRequest("a record of ticker snapshots has verified-empty ranges, which only candles have")
 
@@ -61,7 +58,7 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     tickers: list[str] = columns["ticker"].to_pylist()
     check_texts("snapshot", tickers, "ticker", MAX_TICKER_LENGTH)
     venue = Instrument.parse(headers.ticker).venue
-    others = [each.rpartition(".")[0] in ("", ALL_MARKETS) or each.rpartition(".")[2] != venue for each in tickers]
+    others = [each.rpartition(".")[0] in ("", ALL_SYMBOLS) or each.rpartition(".")[2] != venue for each in tickers]
     refuse_first("snapshot", others, f"is of a ticker that is not SYMBOL.{venue}")
     check_times("snapshot", times_ns, "time", 1, MAX_TIME_NS)
     check_times("snapshot", received_ns, "received_at", 0, MAX_TIME_NS)
@@ -123,18 +120,16 @@ def sample_page() -> tuple[PageHeaders, bytes]:
     """Return a good record of an exchange that nobody asks for."""
     snapshots = [pb.TickerSnapshot(ticker=f"S{n}/PAGE.NONE", time=SECOND_NS, last=1.0) for n in range(500)]
     span = TimeRange(0, 2 * SECOND_NS)
-    headers = PageHeaders(Kind.TICKERS, f"{ALL_MARKETS}.NONE", TRADES_PERIOD, SAMPLE_DISPATCH, 0, span, 1)
+    ticker = Series.whole_exchange("NONE", datasets.TICKERS).ticker
+    headers = PageHeaders(Kind.TICKERS, ticker, 0, SAMPLE_DISPATCH, 0, span, 1)
     return headers, pb.TickerSnapshots(snapshots=snapshots).SerializeToString()
 
 
 SNAPSHOTS = PageTable(
     TICKERS,
-    TICKERS_TOPIC,
-    series_columns=(),
-    time_column="time",
+    datasets.TICKERS,
     check=check_headers,
     decode=decode_page,
     sample=sample_page,
     kind=Kind.TICKERS,
-    is_covered=False,
 )

@@ -16,13 +16,20 @@ import pyarrow.compute as pc
 from google.protobuf.message import DecodeError
 
 from dexorder_common.lake.tables import TICKS
+from dexorder_common.model import datasets
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.page import MAX_RECORD_TRADES, MAX_TRADE_ID_LENGTH, TICKS_TOPIC, Kind, PageHeaders
-from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.page import MAX_RECORD_TRADES, MAX_TRADE_ID_LENGTH, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
-from dexorder_spark.tables.checks import Column, check_texts, check_times, microseconds, refuse_first
+from dexorder_spark.tables.checks import (
+    Column,
+    check_texts,
+    check_times,
+    check_without_period,
+    microseconds,
+    refuse_first,
+)
 from dexorder_spark.tables.messages import columns_of
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
 
@@ -43,8 +50,7 @@ _TRADE = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
 
 def check_headers(headers: PageHeaders) -> None:
     """Raise InvalidRequest if the headers are not those of a record of trades."""
-    if headers.period_seconds != TRADES_PERIOD:
-        raise InvalidRequest(f"period_seconds {headers.period_seconds} of a record of trades is not {TRADES_PERIOD}")
+    check_without_period(headers, "a record of trades")
     if headers.empty:
         raise InvalidRequest("a record of trades has verified-empty ranges, which only candles have")
 
@@ -125,15 +131,13 @@ def _by_time(rows: pa.RecordBatch) -> pa.RecordBatch:
 def sample_page() -> tuple[PageHeaders, bytes]:
     """Return a good record of a ticker that nobody asks for."""
     trades = [pb.Trade(trade_id=str(n), time=n, price=1.0, amount=1.0, side=pb.Trade.SIDE_BUY) for n in range(1, 501)]
-    headers = PageHeaders(Kind.TRADES, SAMPLE_TICKER, TRADES_PERIOD, SAMPLE_DISPATCH, 0, TimeRange(0, SECOND_NS), 1)
+    headers = PageHeaders(Kind.TRADES, SAMPLE_TICKER, 0, SAMPLE_DISPATCH, 0, TimeRange(0, SECOND_NS), 1)
     return headers, pb.Trades(trades=trades).SerializeToString()
 
 
 TRADES = PageTable(
     TICKS,
-    TICKS_TOPIC,
-    series_columns=("ticker",),
-    time_column="time",
+    datasets.TRADES,
     check=check_headers,
     decode=decode_page,
     sample=sample_page,

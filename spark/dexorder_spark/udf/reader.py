@@ -17,7 +17,7 @@ import structlog
 from dexorder_common.lake.commit_state import CommitState
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.history import IssuedDispatch
-from dexorder_common.model.instrument import Instrument, Series
+from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.udf import UdfInput
 from dexorder_spark.records.admission import refusal
@@ -165,7 +165,7 @@ class UdfReader:
             dispatch = issued[headers.dispatch_id]
             if dispatch is None or not (dispatch.is_realtime or self._given.history):
                 continue
-            series, known = Series(headers.ticker, headers.period_seconds), {headers.dispatch_id: dispatch}
+            series, known = self._table.series_of(headers), {headers.dispatch_id: dispatch}
             now_ns = self._wall_ns()
             if refusal(headers.dispatch_id, series, headers.span, known, is_page=True, now_ns=now_ns) is not None:
                 continue

@@ -18,7 +18,17 @@ from dexorder_common.model.periods import ceil_to_grid, floor_to_grid
 from dexorder_common.model.proof import NO_PROOF
 from dexorder_common.model.time_range import RangeSet, TimeRange, merge, subtract
 
-CLAIM_COLUMNS = ("ticker", "period_seconds", "start_time", "end_time", "empty", "fetched_at", "dispatch", "evidence")
+CLAIM_COLUMNS = (
+    "ticker",
+    "period_seconds",
+    "dataset",
+    "start_time",
+    "end_time",
+    "empty",
+    "fetched_at",
+    "dispatch",
+    "evidence",
+)
 """Columns of the coverage table that a Claim needs."""
 
 
@@ -177,7 +187,7 @@ def decode_retraction(row: Mapping[str, Any]) -> Retraction:
 
 
 def _encode_key(series: Series, span: TimeRange) -> dict[str, Any]:
-    return {"ticker": series.ticker, "period_seconds": series.period_seconds, **_encode_span(span)}
+    return {**series.encode(), **_encode_span(span)}
 
 
 def _encode_span(span: TimeRange) -> dict[str, int]:
@@ -185,7 +195,7 @@ def _encode_span(span: TimeRange) -> dict[str, int]:
 
 
 def _series(row: Mapping[str, Any]) -> Series:
-    return Series(row["ticker"], row["period_seconds"])
+    return Series.decode(row["ticker"], row["period_seconds"], row.get("dataset") or "")
 
 
 def _span(row: Mapping[str, Any]) -> TimeRange:

@@ -37,12 +37,13 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from dexorder_common.model import datasets
+from dexorder_common.model.datasets import NAMESPACE
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso_microseconds
 from dexorder_common.model.udf import UDF_PREFIX
 
-NAMESPACE = "trading"
 MICROSECONDS = pa.timestamp("us", tz="UTC")
 """Arrow type of every time in the tables."""
 
@@ -261,7 +262,7 @@ def _optional(number: int, name: str, kind: IcebergType, doc: str | None = None)
 
 
 OHLC = IcebergTable(
-    f"{NAMESPACE}.ohlc",
+    datasets.CANDLES.table,
     Schema(
         _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
         _required(2, "period_seconds", IntegerType(), "candle period in seconds"),
@@ -290,7 +291,7 @@ OHLC = IcebergTable(
 """Candles."""
 
 TICKS = IcebergTable(
-    f"{NAMESPACE}.ticks",
+    datasets.TRADES.table,
     Schema(
         _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
         _required(2, "trade_id", StringType(), "the exchange's id of the trade, unique within a ticker"),
@@ -313,7 +314,7 @@ TICKS = IcebergTable(
 """Trades."""
 
 TICKERS = IcebergTable(
-    f"{NAMESPACE}.tickers",
+    datasets.TICKERS.table,
     Schema(
         _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
         _required(2, "time", TimestamptzType(), "moment of the snapshot, by the exchange's clock where it gives one"),
@@ -365,6 +366,7 @@ COVERAGE = IcebergTable(
         _required(8, "fetched_at", TimestamptzType()),
         _required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
         _optional(10, "dispatch", LongType(), "number of the dispatch that settled the range"),
+        _optional(14, "dataset", StringType(), "null for candles and, with period 0, trades"),
     ),
     key=("ticker", "period_seconds", "start_time", "end_time", "dispatch"),
 )
@@ -380,6 +382,7 @@ RETRACTIONS = IcebergTable(
         _required(5, "reason", StringType()),
         _required(6, "retracted_at", TimestamptzType()),
         _optional(7, "dispatch", LongType(), "pages of dispatches with a smaller number claim nothing inside"),
+        _optional(8, "dataset", StringType(), "null for candles and, with period 0, trades"),
     ),
     key=("ticker", "period_seconds", "start_time", "end_time", "dispatch", "retracted_at"),
 )

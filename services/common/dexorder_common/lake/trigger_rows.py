@@ -10,28 +10,29 @@ from pyiceberg.catalog import Catalog
 
 from dexorder_common.lake.market_rows import sort_trades
 from dexorder_common.lake.tables import MICROSECONDS, OHLC, TICKS, opens_in, trades_in
+from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 
 CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
 TRADE_COLUMNS = ("time", "trade_id", "price", "amount", "side")
+ROW_COLUMNS = {CANDLES: CANDLE_COLUMNS, TRADES: TRADE_COLUMNS}
 Row = tuple[Any, ...]
 
 
-def stored_rows(catalog: Catalog, ticker: str, period_seconds: int, span: TimeRange) -> list[Row]:
-    """Return the candles that open in a range, or with period 0 the trades of the range, ascending.
+def stored_rows(catalog: Catalog, series: Series, span: TimeRange) -> list[Row]:
+    """Return the candles that open in a range, or the trades of the range, ascending.
 
     Trades of one time are in the order of their ids, as far as these are numbers. None without the table.
     """
-    is_trades = period_seconds == TRADES_PERIOD
+    is_trades = series.dataset is TRADES
     table = (TICKS if is_trades else OHLC).load(catalog)
     if table is None or table.current_snapshot() is None:
         return []
     if not is_trades:
-        found = table.scan(opens_in(Series(ticker, period_seconds), span), selected_fields=CANDLE_COLUMNS).to_arrow()
+        found = table.scan(opens_in(series, span), selected_fields=CANDLE_COLUMNS).to_arrow()
         return as_rows(found.sort_by("open_time"), CANDLE_COLUMNS)
-    found = table.scan(trades_in(ticker, span), selected_fields=TRADE_COLUMNS).to_arrow()
+    found = table.scan(trades_in(series.ticker, span), selected_fields=TRADE_COLUMNS).to_arrow()
     return as_rows(sort_trades(found), TRADE_COLUMNS)
 
 

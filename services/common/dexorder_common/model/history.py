@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, Self
 
+from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.dispatch_id import number_of
-from dexorder_common.model.instrument import ALL_SYMBOLS, Series
-from dexorder_common.model.periods import TRADES_PERIOD, count_periods
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import count_periods
 from dexorder_common.model.proof import NO_PROOF
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
@@ -60,10 +61,11 @@ class FinalStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryRequest:
-    """A request for the candles of one series in a half-open range. Two requests are the same if all fields are equal.
+    """A request for one series in a half-open range. Two requests are the same if all fields are equal.
 
     Attributes:
         end_ns: Exclusive; both ends are on the period's grid.
+        period_seconds: 0 for a dataset without periods.
         limit: Number of candles after which the answer ends; None for the whole range.
         client_id: The caller, which also receives the notification on its own topic; may be empty.
         refresh: Fetch the whole range from the exchange again, whatever the table has.
@@ -80,16 +82,18 @@ class HistoryRequest:
     client_id: str = ""
     refresh: bool = False
     again: bool = False
+    dataset: Dataset = CANDLES
 
     @classmethod
-    def snapshot(cls, request_id: str, exchange: str, client_id: str) -> HistoryRequest:
-        """Return a request for a snapshot of all tickers of an exchange, which has no range."""
-        return cls(request_id, f"{ALL_SYMBOLS}.{exchange}", 0, 0, TRADES_PERIOD, client_id=client_id)
+    def of_exchange(cls, request_id: str, exchange: str, dataset: Dataset, client_id: str) -> HistoryRequest:
+        """Return a request for a dataset that concerns a whole exchange, which has no range."""
+        ticker = Series.whole_exchange(exchange, dataset).ticker
+        return cls(request_id, ticker, 0, 0, 0, client_id=client_id, dataset=dataset)
 
     @property
     def series(self) -> Series:
         """The series."""
-        return Series(self.ticker, self.period_seconds)
+        return Series(self.ticker, self.period_seconds, self.dataset)
 
     @property
     def span(self) -> TimeRange:
@@ -372,7 +376,7 @@ class IssuedDispatch:
     """A dispatch that the relay has issued, as its ledger has it, also after the dispatch has ended.
 
     Attributes:
-        is_realtime: It settles trades (period 0) and candles of every period of the ticker.
+        is_realtime: It settles trades and candles of every period of the ticker.
     """
 
     dispatch_id: str
@@ -382,7 +386,9 @@ class IssuedDispatch:
 
     def covers(self, series: Series) -> bool:
         """Return whether pages of a series may be of this dispatch."""
-        return series.ticker == self.series.ticker if self.is_realtime else series == self.series
+        if self.is_realtime:
+            return series.ticker == self.series.ticker and series.dataset.in_realtime
+        return series == self.series
 
 
 @dataclass(frozen=True, slots=True)

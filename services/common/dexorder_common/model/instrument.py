@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from dexorder_common.model.datasets import CANDLES, TICKERS, TRADES, Dataset, dataset_named
 from dexorder_common.model.errors import InvalidRequest
 
 MAX_TICKER_LENGTH = 256
@@ -42,25 +43,58 @@ class Instrument:
             raise InvalidRequest(f"ticker {ticker!r} is not SYMBOL.VENUE, for example BTC/USDT.BINANCE")
         return Instrument(symbol, venue)
 
+    @property
+    def is_whole_exchange(self) -> bool:
+        """Whether it stands for all instruments of its venue."""
+        return self.symbol == ALL_SYMBOLS
+
     def __str__(self) -> str:
         return f"{self.symbol}.{self.venue}"
 
 
 class Series(NamedTuple):
-    """The candles of one instrument and one period; or its trades, or snapshots of all tickers of an exchange."""
+    """The rows of one dataset of one instrument or, for some datasets, of all instruments of an exchange.
+
+    Attributes:
+        ticker: ``*.VENUE`` if the dataset concerns a whole exchange.
+        period_seconds: 0 unless the dataset has periods.
+    """
 
     ticker: str
-    period_seconds: int
+    period_seconds: int = 0
+    dataset: Dataset = CANDLES
 
-    @property
-    def is_snapshot(self) -> bool:
-        """True if it stands for snapshots of all tickers of an exchange."""
-        return self.ticker.startswith(f"{ALL_SYMBOLS}.") and self.period_seconds == 0
+    @classmethod
+    def decode(cls, ticker: str, period_seconds: int, dataset: str = "") -> Series:
+        """Return a series from its form on the wire and in tables; InvalidRequest if the dataset is unknown.
+
+        Args:
+            dataset: Its ``Dataset.code``. If it is empty, the period tells candles, 0 stands for trades, and with the
+                ticker of a whole exchange for ticker snapshots.
+        """
+        if dataset:
+            return cls(ticker, period_seconds, dataset_named(dataset))
+        if period_seconds:
+            return cls(ticker, period_seconds)
+        return cls(ticker, 0, TICKERS if ticker.startswith(f"{ALL_SYMBOLS}.") else TRADES)
+
+    @classmethod
+    def whole_exchange(cls, venue: str, dataset: Dataset) -> Series:
+        """Return the series of a dataset that concerns a whole exchange."""
+        return cls(f"{ALL_SYMBOLS}.{venue}", 0, dataset)
 
     @property
     def exchange(self) -> str:
         """The venue of the ticker."""
         return Instrument.parse(self.ticker).venue
+
+    def encode(self) -> dict[str, Any]:
+        """Return the fields that ``decode`` takes, by name; the dataset only if it has a code."""
+        fields = {"ticker": self.ticker, "period_seconds": self.period_seconds}
+        return {**fields, "dataset": self.dataset.code} if self.dataset.code else fields
+
+    def __str__(self) -> str:
+        return f"{self.dataset} of {self.ticker}{f', {self.period_seconds} s' if self.period_seconds else ''}"
 
 
 class ListedInstrument(NamedTuple):

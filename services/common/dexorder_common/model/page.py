@@ -1,6 +1,6 @@
 """Pages of candles and the headers of their Kafka records. Pure.
 
-Topic ``dexorder.ohlc`` has two kinds of records. A page settles a sub-range of its job's range with candles and
+The topic of candles has two kinds of records. A page settles a sub-range of its job's range with candles and
 verified-empty ranges; a final ends one dispatch. Records of trades and of ticker snapshots have topics of their own and
 the same headers. The headers carry everything the pipeline needs before it decodes the value;
 ``dexorder_common/kafka/page_record.py`` encodes the value. docs/protocol.md has the table.
@@ -20,9 +20,6 @@ from dexorder_common.model.proof import Proof, encode_proofs, parse_proofs
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 
-OHLC_TOPIC = "dexorder.ohlc"
-TICKS_TOPIC = "dexorder.ticks"
-TICKERS_TOPIC = "dexorder.tickers"
 MAX_PAGE_CANDLES = 1_000
 """Largest number of candles in a page."""
 MAX_RECORD_TRADES = 10_000

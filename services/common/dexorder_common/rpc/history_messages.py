@@ -35,7 +35,7 @@ from dexorder_common.model.history import (
 )
 from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList, ListedInstrument, Series
 from dexorder_common.model.page import Candle
-from dexorder_common.model.periods import TRADES_PERIOD, check_span
+from dexorder_common.model.periods import check_span
 from dexorder_common.model.proof import proofs_of, provisional_ranges
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
@@ -70,13 +70,17 @@ def encode_request(request: HistoryRequest) -> ingest_pb2.SubmitHistoricalReques
         period_seconds=request.period_seconds,
         limit=request.limit,
         client_id=request.client_id or None,
+        dataset=request.dataset.code or None,
     )
 
 
 def decode_request(
     message: ingest_pb2.SubmitHistoricalRequest | ingest_pb2.OHLCRequest, *, refresh: bool = False
 ) -> HistoryRequest:
-    """Return a request, unchecked. The older form of the message names no client."""
+    """Return a request, unchecked but for its dataset. The older form of the message names no client and no dataset."""
+    client_id, dataset = "", ""
+    if isinstance(message, ingest_pb2.SubmitHistoricalRequest):
+        client_id, dataset = message.client_id, message.dataset
     return HistoryRequest(
         message.request_id,
         message.ticker,
@@ -84,8 +88,9 @@ def decode_request(
         message.end_time,
         message.period_seconds,
         message.limit if message.HasField("limit") else None,
-        message.client_id if isinstance(message, ingest_pb2.SubmitHistoricalRequest) else "",
+        client_id,
         refresh,
+        dataset=Series.decode(message.ticker, message.period_seconds, dataset).dataset,
     )
 
 
@@ -194,6 +199,7 @@ def encode_notification(notification: Notification) -> pb.SubscribeNotifications
             iceberg_table=table,
             row_count=min(end.row_count, MAX_UINT32),
             completed_at=end.completed_ns,
+            dataset=request.dataset.code or None,
         ),
         provisional=encode_ranges(end.provisional),
         revised=encode_ranges(end.revised),
@@ -204,10 +210,12 @@ def decode_notification(topic: str, message: pb.SubscribeNotificationsResponse) 
     """Return one entry of a topic."""
     note = message.notification
     status = RequestStatus.from_number(note.status)
+    dataset = Series.decode(note.ticker, note.period_seconds, note.dataset).dataset
+    times = note.start_time, note.end_time
     return Notification(
         topic,
         message.cursor,
-        HistoryRequest(note.request_id, note.ticker, note.start_time, note.end_time, note.period_seconds),
+        HistoryRequest(note.request_id, note.ticker, *times, note.period_seconds, dataset=dataset),
         Outcome(
             status,
             note.error_message,
@@ -253,8 +261,7 @@ def encode_page_result(page: PageResult) -> pipeline_service_pb2.PageResult:
     """Return one page of a report."""
     return pipeline_service_pb2.PageResult(
         job_id=page.dispatch_id,
-        ticker=page.series.ticker,
-        period_seconds=page.series.period_seconds,
+        **page.series.encode(),
         start_time=page.span.start_ns,
         end_time=page.span.end_ns,
         rows=page.rows,
@@ -269,13 +276,14 @@ def decode_page_result(message: pipeline_service_pb2.PageResult) -> PageResult:
     """Return one page of a report; InvalidRequest if its id, ticker, period or range is invalid."""
     number_of(message.job_id)
     Instrument.parse(message.ticker)
-    start_ns, end_ns, period_seconds = message.start_time, message.end_time, message.period_seconds
+    series = Series.decode(message.ticker, message.period_seconds, message.dataset)
+    start_ns, end_ns = message.start_time, message.end_time
     return PageResult(
         message.job_id,
-        Series(message.ticker, period_seconds),
-        TimeRange(start_ns, end_ns)
-        if period_seconds == TRADES_PERIOD
-        else check_span(start_ns, end_ns, period_seconds),
+        series,
+        check_span(start_ns, end_ns, series.period_seconds)
+        if series.dataset.has_periods
+        else TimeRange(start_ns, end_ns),
         decode_ranges(message.empty),
         (message.refused or "no reason given") if message.HasField("refused") else None,
         message.fetched_at,
@@ -288,8 +296,7 @@ def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.Iss
     """Return one dispatch of an answer."""
     return pipeline_service_pb2.IssuedDispatch(
         job_id=dispatch.dispatch_id,
-        ticker=dispatch.series.ticker,
-        period_seconds=dispatch.series.period_seconds,
+        **dispatch.series.encode(),
         start_time=dispatch.span.start_ns,
         end_time=dispatch.span.end_ns,
         realtime=dispatch.is_realtime,
@@ -298,8 +305,8 @@ def encode_issued_dispatch(dispatch: IssuedDispatch) -> pipeline_service_pb2.Iss
 
 def decode_issued_dispatch(message: pipeline_service_pb2.IssuedDispatch) -> IssuedDispatch:
     """Return one dispatch of an answer."""
-    series, span = Series(message.ticker, message.period_seconds), TimeRange(message.start_time, message.end_time)
-    return IssuedDispatch(message.job_id, series, span, message.realtime)
+    series = Series.decode(message.ticker, message.period_seconds, message.dataset)
+    return IssuedDispatch(message.job_id, series, TimeRange(message.start_time, message.end_time), message.realtime)
 
 
 def decode_final_result(message: pipeline_service_pb2.FinalResult) -> FinalResult:

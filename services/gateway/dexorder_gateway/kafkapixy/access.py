@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dexorder_common.model.datasets import topics
 from dexorder_common.model.errors import NotAllowed
-from dexorder_common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
 from dexorder_common.rpc.identity import Caller, Role
 
-PIPELINE_TOPICS = frozenset({OHLC_TOPIC, TICKS_TOPIC, TICKERS_TOPIC})
+PIPELINE_TOPICS = frozenset(topics())
 """Topics whose records become rows of the tables, in whichever cluster."""
 PRODUCERS = (Role.INGESTOR, Role.ADMIN)
 

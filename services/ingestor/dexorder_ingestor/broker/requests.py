@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.periods import check_period, check_span
 from dexorder_ingestor.broker.slots import Dispatch, JobKind, SlotType
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-
-ALL = "*"
-"""Symbol that stands for all markets of an exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +106,7 @@ def _realtime(request: pb.DataRequest) -> RealtimeDispatch:
 
 def _tickers(request: pb.DataRequest) -> TickersDispatch:
     instrument = Instrument.parse(request.ticker)
-    if instrument.symbol != ALL:
-        raise InvalidRequest(f"ticker {request.ticker!r} of a snapshot of tickers is not {ALL}.{instrument.venue}")
+    if not instrument.is_whole_exchange:
+        whole = Series.whole_exchange(instrument.venue, TICKERS).ticker
+        raise InvalidRequest(f"ticker {request.ticker!r} of a snapshot of tickers is not {whole}")
     return TickersDispatch(id=request.job_id, request_id=request.request_id, venue=instrument.venue)

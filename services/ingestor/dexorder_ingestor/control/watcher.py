@@ -10,8 +10,8 @@ from typing import Protocol
 import grpc
 import structlog
 
+from dexorder_common.model.datasets import CANDLES, topics
 from dexorder_common.model.errors import InvalidRequest, Unavailable
-from dexorder_common.model.page import OHLC_TOPIC, TICKERS_TOPIC, TICKS_TOPIC
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.slots import JobKind, JobSlots
 from dexorder_ingestor.config import IngestorSettings
@@ -22,7 +22,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import control_pb2
 
 log = structlog.get_logger(__name__)
-TOPICS = (OHLC_TOPIC, TICKS_TOPIC, TICKERS_TOPIC)
+TOPICS = tuple(topics())
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 
 
@@ -124,7 +124,7 @@ class ControlWatcher:
             config=pb.IngestorConfig(
                 max_concurrent=self._slots.limit,
                 timeout_seconds=int(self._runners[0].deadline_seconds),
-                kafka_topic=OHLC_TOPIC,
+                kafka_topic=CANDLES.topic,
             ),
             draining=self._slots.is_stopped,
         )

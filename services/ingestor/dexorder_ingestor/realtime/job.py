@@ -19,8 +19,9 @@ import ccxt.async_support as ccxt
 import structlog
 
 from dexorder_common.kafka.page_record import page_value
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.page import TICKS_TOPIC, Kind, PageHeaders
+from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.periods import ceil_to_grid
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -327,7 +328,7 @@ class RealtimeJob:
         headers = self._headers(Kind.TRADES, 0, batch.span)
         ticker = str(self._dispatch.instrument)
         publisher, metrics = self._services.publisher, self._services.metrics
-        await publisher.produce(headers, trades_value(batch.trades), topic=TICKS_TOPIC, key=ticker)
+        await publisher.produce(headers, trades_value(batch.trades), dataset=TRADES, key=ticker)
         metrics.trades.labels(self._venue).inc(len(batch.trades))
         self._report(0, batch.span, len(batch.trades), self._last_settled_id(batch, lowest_later))
 

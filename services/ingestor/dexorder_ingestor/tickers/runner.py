@@ -10,11 +10,12 @@ import structlog
 
 from dexorder_common.clock import Clock
 from dexorder_common.kafka.page_record import final_value
+from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest, Unavailable
-from dexorder_common.model.instrument import Instrument
-from dexorder_common.model.page import TICKERS_TOPIC, Kind, PageHeaders
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.broker.requests import ALL, TickersDispatch
+from dexorder_ingestor.broker.requests import TickersDispatch
 from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
@@ -79,7 +80,7 @@ class TickersRunner:
         for number, page in enumerate(pages):
             headers = self._headers(Kind.TICKERS, dispatch, trace, number, span)
             value = market_pb2.TickerSnapshots(snapshots=page).SerializeToString(deterministic=True)
-            await self._publisher.produce(headers, value, topic=TICKERS_TOPIC, key=headers.ticker)
+            await self._publisher.produce(headers, value, dataset=TICKERS, key=headers.ticker)
         await self._produce_final(dispatch, trace, span, len(pages), len(snapshots), None)
         return "ok" if snapshots else "not_found"
 
@@ -91,12 +92,12 @@ class TickersRunner:
             status = pb.DataResponse.ERROR
         headers = self._headers(Kind.FINAL, dispatch, trace, pages, span)
         value = final_value(dispatch.request_id, status, count, error)
-        await self._publisher.produce(headers, value, topic=TICKERS_TOPIC, key=headers.ticker)
+        await self._publisher.produce(headers, value, dataset=TICKERS, key=headers.ticker)
 
     def _headers(self, kind: Kind, dispatch: TickersDispatch, trace: str, page: int, span: TimeRange) -> PageHeaders:
         return PageHeaders(
             kind=kind,
-            ticker=str(Instrument(ALL, dispatch.venue)),
+            ticker=Series.whole_exchange(dispatch.venue, TICKERS).ticker,
             period_seconds=0,
             dispatch_id=dispatch.id,
             page=page,

@@ -128,13 +128,16 @@ def _encode(message: Dispatch | RealtimeDispatch | Stop) -> pb.DataRequest | pb.
         request.ticker = message.ticker
         request.realtime.CopyFrom(encode_params(message.params))
         return request
-    request.ticker = message.series.ticker
-    if message.series.is_snapshot:
-        request.type = pb.DataRequest.TICKER_SNAPSHOT
+    series = message.series
+    request.type = pb.DataRequest.RequestType.ValueType(series.dataset.job_type)
+    request.ticker = series.ticker
+    if series.dataset.code:
+        request.dataset = series.dataset.code
+    if series.dataset.whole_exchange:
         return request
     request.historical.start_time = message.span.start_ns
     request.historical.end_time = message.span.end_ns
-    request.historical.period_seconds = message.series.period_seconds
+    request.historical.period_seconds = series.period_seconds
     return request
 
 

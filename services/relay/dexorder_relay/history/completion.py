@@ -142,7 +142,7 @@ class Completion:
             diff = state.coverage[request.series].found.remove(part)
             batch.ranges(series_owner(request.series), "found", diff)
         batch.revision(request, outcome.revised)
-        log.warning("candles turned up", request_id=request.request_id, **request.series._asdict())
+        log.warning("candles turned up", request_id=request.request_id, **request.series.encode())
         self._context.metrics.revised.labels(request.series.exchange).inc(
             total_periods(outcome.revised, request.period_seconds)
         )

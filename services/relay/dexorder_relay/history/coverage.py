@@ -20,10 +20,10 @@ def cover(
     """Add a page whose rows are in the table, without the parts that were retracted since its dispatch.
 
     A period is empty only if every page says so: where one has counted a row, the table has it. Provisional ranges in
-    which candles turned up are kept as found until they are announced. Snapshots of tickers cover nothing, as every
-    request for them takes new ones.
+    which candles turned up are kept as found until they are announced. A dataset that is not covered is taken
+    anew by every request.
     """
-    if series.is_snapshot:
+    if not series.dataset.is_covered:
         return
     coverage, owner, empty = state.coverage[series], series_owner(series), tuple(empty)
     for claimed in state.retractions[series].claimed(span, order):

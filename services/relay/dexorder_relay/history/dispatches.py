@@ -86,7 +86,7 @@ def page(
     if job.sent is None or not job.sent.contains(span):
         raise InvalidRequest(f"page {span} is not inside the range {job.sent} of job {dispatch_id!r}")
     state.leases.renew(dispatch_id, now_ns=now_ns)
-    if job.series.is_snapshot:  # only its final record counts, as another dispatch takes all snapshots again
+    if not job.series.dataset.pages_count:
         return job
     for part in subtract([span], job.handled):  # not the ranges retracted since the dispatch
         batch.ranges(job_owner(job.id), "acked", job.acked.add(part))
@@ -112,7 +112,7 @@ def report(
     for result in pages:
         landed[result.series].append(result.span)
         job = state.job_of(result.dispatch_id)
-        if result.series.is_snapshot:
+        if not result.series.dataset.pages_count:
             if job is not None and result.dispatch_id == job.dispatch_id:
                 _take(job, result, batch)
         elif result.refused is None:
@@ -139,7 +139,7 @@ def report(
 
 
 def _take(job: Job, result: PageResult, batch: Batch) -> None:
-    """Note a page of snapshots of the current dispatch."""
+    """Note a page of the current dispatch whose final record alone counts."""
     if result.refused is None:
         job.taken_ns = max(job.taken_ns, result.span.end_ns)
     else:

@@ -125,7 +125,7 @@ class Job:
         self.dispatch_id = dispatch_id
         self.dispatch_ids.add(dispatch_id)
         self.sent = self.to_fetch(covered)[0]
-        if self.series.is_snapshot:  # all are taken again
+        if not self.series.dataset.pages_count:  # everything is taken again
             self.error = ""
             self.taken_ns = 0
         return Dispatch(dispatch_id, self.request_id, self.series, self.sent, self.client_id)
@@ -153,7 +153,7 @@ class Job:
         self.failures_in_a_row = 0
         if final.status is FinalStatus.ERROR:
             self.error = final.error or "the ingestor gave no reason"
-        if self.series.is_snapshot:
+        if not self.series.dataset.pages_count:
             self.row_count = final.total_records
         if final.status is FinalStatus.ERROR or not self.to_fetch(covered):
             self.phase = Phase.ENDED

@@ -173,7 +173,7 @@ class TableMender:
             with accessible(OHLC, "changed"):
                 where = opens_in(look.series, window)
                 replace_rows(table, where, choice.kept, {"dexorder.repair": reason})
-            log.warning("wrong rows removed", **look.series._asdict(), rows=choice.removed, range=str(window))
+            log.warning("wrong rows removed", **look.series.encode(), rows=choice.removed, range=str(window))
         return choice.removed
 
     def _rows(self, series: Series, window: TimeRange) -> tuple[Any, pa.Table]:

@@ -71,8 +71,8 @@ class OutcomeDecider:
         Raises:
             Unavailable: The table cannot be read, or coverage cannot be retracted now.
         """
-        if live.request.series.is_snapshot:
-            return self._snapshot(live)
+        if not live.request.dataset.pages_count:
+            return self._final_alone(live)
         reading = await self._read(live)
         found, request = reading.found, live.request
         if found.lost:
@@ -109,8 +109,8 @@ class OutcomeDecider:
         if found.unexpected and len(subtract(found.unexpected, queried)) < len(merge(found.unexpected)):
             raise Unavailable("candles that turned up are committed and not reported yet")
 
-    def _snapshot(self, live: LiveRequest) -> Outcome:
-        """Return the outcome of a request for a snapshot of all tickers; its end is the time of the snapshots."""
+    def _final_alone(self, live: LiveRequest) -> Outcome:
+        """Return the outcome of a request whose final record alone counts; its end is the time of its rows."""
         (job,) = (self._state.jobs[job_id] for job_id in live.jobs)
         return decide(
             end_ns=job.taken_ns,

@@ -59,7 +59,7 @@ def accept(
     live = LiveRequest(request, wall_ns, planned_end_ns, now_ns, trace=trace)
     state.requests[request.request_id] = live
     batch.accept(live)
-    if request.series.is_snapshot:
+    if request.dataset.whole_exchange:
         _create(state, live, TimeRange(0, MAX_TIME_NS), batch)
     elif request.again:
         plan_again(state, live, batch)

@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
-from dexorder_common.model.instrument import ALL_SYMBOLS, Instrument, Series
+from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.periods import (
     PERIODS,
-    TRADES_PERIOD,
     ceil_to_grid,
     check_period,
     check_span,
@@ -109,11 +108,11 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
         raise InvalidRequest(f"end_time {request.end_ns} makes {periods} periods; at most {max_periods} are allowed")
 
 
-def check_snapshot(request: HistoryRequest, venues: Container[str]) -> None:
-    """Raise InvalidRequest, as ``check``, for a request for a snapshot of all tickers."""
+def check_exchange(request: HistoryRequest, venues: Container[str]) -> None:
+    """Raise InvalidRequest, as ``check``, for a request for a dataset that concerns a whole exchange."""
     check_id("request_id", request.request_id)
     check_id("client_id", request.client_id or "-")
-    venue = request.ticker.removeprefix(f"{ALL_SYMBOLS}.")
+    venue = request.ticker.partition(".")[2]
     if venue not in venues:
         raise InvalidRequest(f"exchange {venue[:64]!r} is not known")
 
@@ -124,30 +123,30 @@ def check_id(field_: str, text: str) -> None:
         raise InvalidRequest(f"{field_} {text[:32]!r} has {len(text)} characters; 1 to {MAX_ID_LENGTH} are allowed")
 
 
-def check_ticker(ticker: str, venues: Container[str], *, all_symbols: bool = False) -> None:
+def check_ticker(ticker: str, venues: Container[str], *, whole_exchange: bool = False) -> None:
     """Raise InvalidRequest for an invalid ticker, or for one of an unknown exchange.
 
     Args:
-        all_symbols: Whether the ticker may be ``*.EXCHANGE``.
+        whole_exchange: Whether the ticker may name all markets of an exchange.
     """
     instrument = Instrument.parse(ticker)
     if instrument.venue not in venues:
         raise InvalidRequest(f"ticker {ticker!r} names the unknown exchange {instrument.venue!r}")
-    if instrument.symbol == ALL_SYMBOLS and not all_symbols:
+    if instrument.is_whole_exchange and not whole_exchange:
         raise InvalidRequest(f"ticker {ticker!r} names all markets of an exchange; name one")
 
 
 def check_part(
-    series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str], *, trades: bool = False
+    series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str], *, without_periods: bool = False
 ) -> TimeRange:
     """Return a checked part of a series' history; an end that is None is the first or last time on the grid.
 
     Args:
-        trades: Whether the series may be trades, which have no grid.
+        without_periods: Whether the dataset may be one without periods, which has no grid.
     """
     check_ticker(series.ticker, venues)
     period = series.period_seconds
-    if trades and period == TRADES_PERIOD:
+    if without_periods and not series.dataset.has_periods:
         return _without_grid(start_ns, end_ns)
     check_period(period)
     start_ns = ceil_to_grid(0, period) if start_ns is None else start_ns
@@ -155,10 +154,10 @@ def check_part(
 
 
 def check_rows(series: Series, start_ns: int | None, end_ns: int | None, venues: Container[str]) -> TimeRange:
-    """Return a checked range of stored rows: of candles, of trades, or of the snapshots of ``*.EXCHANGE``."""
-    if series.period_seconds != TRADES_PERIOD:
+    """Return a checked range of stored rows of any dataset."""
+    if series.dataset.has_periods:
         return check_part(series, start_ns, end_ns, venues)
-    check_ticker(series.ticker, venues, all_symbols=True)
+    check_ticker(series.ticker, venues, whole_exchange=series.dataset.whole_exchange)
     return _without_grid(start_ns, end_ns)
 
 

@@ -13,9 +13,10 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from dexorder_common.lake.tables import OHLC, TICKERS, TICKS
+from dexorder_common.model import datasets
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.instrument import ALL_SYMBOLS, Instrument, Series
-from dexorder_common.model.periods import TRADES_PERIOD, next_open, split_by_periods
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsResponse
 from dexorder_relay.history.market_reader import MarketReader, MarketRows
@@ -42,18 +43,16 @@ class RowStreams:
     def messages(self, series: Series, span: TimeRange, snapshot_id: int | None) -> Messages:
         """Yield the schema, the number of rows and the rows, all at one snapshot.
 
-        Period 0 is the trades of a market, or of ``*.EXCHANGE`` the last snapshot of each of its tickers that was
-        received in the range.
+        Of ticker snapshots, these are the last one of each ticker that was received in the range.
 
         Raises:
             NotFound: The table of trades or of snapshots does not exist yet.
             Unavailable: The table can't be read now.
         """
-        if series.period_seconds != TRADES_PERIOD:
+        if series.dataset is datasets.CANDLES:
             return self._stream(partial(self._candles.at, snapshot_id), partial(candles, series, span), OHLC.name)
-        instrument = Instrument.parse(series.ticker)
-        if instrument.symbol == ALL_SYMBOLS:
-            plan = partial(last_snapshots, instrument.venue, span)
+        if series.dataset is datasets.TICKERS:
+            plan = partial(last_snapshots, series.exchange, span)
             return self._stream(partial(self._markets.tickers, snapshot_id), plan, TICKERS.name)
         return self._stream(
             partial(self._markets.trades, snapshot_id), partial(trades, series.ticker, span), TICKS.name

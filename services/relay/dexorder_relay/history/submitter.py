@@ -15,7 +15,7 @@ from dexorder_common.rpc.streams import retrieved
 from dexorder_relay.history import coverage, planner
 from dexorder_relay.history.completion import Completion
 from dexorder_relay.history.context import Context
-from dexorder_relay.history.request import check, check_snapshot
+from dexorder_relay.history.request import check, check_exchange
 from dexorder_relay.history.retraction_log import RetractionLog
 from dexorder_relay.store.schema import Batch
 from dexorder_relay.traces import submitted_in
@@ -47,10 +47,10 @@ class Submitter:
         check(request, self._venues, self._context.settings.max_request_periods)
         return await self._submit(request, caller)
 
-    async def submit_snapshot(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
-        """Accept a request for a snapshot of all tickers of an exchange, as ``submit``."""
+    async def submit_for_exchange(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
+        """Accept a request for a dataset that concerns a whole exchange, as ``submit``."""
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
-        check_snapshot(request, self._venues)
+        check_exchange(request, self._venues)
         return await self._submit(request, caller)
 
     async def _submit(self, request: HistoryRequest, caller: Caller | None) -> bool:

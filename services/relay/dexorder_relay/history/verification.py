@@ -244,7 +244,7 @@ class Verifier:
         spans = [part for each in ranges for part in intersect(again, each)]
         if not spans and not look.windows:
             return Repair()
-        ticker, period = series
+        ticker, period = series.ticker, series.period_seconds
         verify_id, client_id = f"verify-{uuid.uuid4().hex[:12]}", caller.client_id if caller else ""
         requests = [
             HistoryRequest(f"{verify_id}-{n:04}", ticker, each.start_ns, each.end_ns, period, client_id=client_id)
@@ -256,7 +256,7 @@ class Verifier:
             nonlocal removed
             removed = await self._read(lambda: self._mender.mend(look, spans, verify_id))
 
-        log.error(DIFFERENCES, verify_id=verify_id, **series._asdict(), again=len(spans), windows=len(look.windows))
+        log.error(DIFFERENCES, verify_id=verify_id, **series.encode(), again=len(spans), windows=len(look.windows))
         await self._engine.submitter.refetch(series, spans, f"{verify_id}: {DIFFERENCES}", requests, caller, remove)
         replaced = total_periods([part for each in spans for part in intersect(look.unsure, each)], period)
         return Repair(tuple(requests), tuple(spans), max(removed - replaced, 0))

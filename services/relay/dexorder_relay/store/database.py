@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Order, Retraction
-from dexorder_common.lake.tables import NAMESPACE, OHLC
 from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.history import IssuedDispatch, Notification, RequestRecord, RequestState
@@ -56,7 +55,6 @@ T = TypeVar("T")
 OnCommit = Callable[[int, float], None]
 MAX_GROUP_SIZE = 256
 FORGOTTEN_AT_ONCE = 500
-TICKERS = f"{NAMESPACE}.tickers"
 _FINISHED = RequestState.FINISHED.number
 _NEWER = "it has schema version {}, and this relay reads up to version {}"
 
@@ -232,7 +230,7 @@ class Store:
         )
         rows = await self.read(lambda connection: connection.execute(sql, (numbers,)).fetchall())
         return [
-            IssuedDispatch(dispatch_id, Series(ticker, period), TimeRange(start_ns, end_ns), bool(realtime))
+            IssuedDispatch(dispatch_id, Series.decode(ticker, period), TimeRange(start_ns, end_ns), bool(realtime))
             for dispatch_id, ticker, period, start_ns, end_ns, realtime in rows
             if dispatch_id in wanted
         ]
@@ -294,7 +292,7 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
         if owner.startswith("market:"):
             _add_ranges(state.coverage[schema.parse_series_owner(owner)], parts)
     for ticker, period, start_ns, end_ns, *times in connection.execute("SELECT * FROM provisional"):
-        state.provisional.load(Series(ticker, period), Absence(TimeRange(start_ns, end_ns), *times))
+        state.provisional.load(Series.decode(ticker, period), Absence(TimeRange(start_ns, end_ns), *times))
     for each in read_retractions(connection):
         state.retractions[each.series].add(each.span, each.order)
     unfinished = f"SELECT {REQUEST_COLUMNS} FROM requests WHERE state != ? ORDER BY sequence"  # noqa: S608
@@ -339,13 +337,12 @@ def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
     """Yield every retraction in the file."""
     sql = "SELECT ticker, period_seconds, start_ns, end_ns, number, retracted_ns FROM retractions"
     for ticker, period, start_ns, end_ns, number, retracted_ns in connection.execute(sql):
-        yield Retraction(Series(ticker, period), TimeRange(start_ns, end_ns), Order(number, retracted_ns))
+        yield Retraction(Series.decode(ticker, period), TimeRange(start_ns, end_ns), Order(number, retracted_ns))
 
 
 def _read_notification(topic: str, row: tuple[Any, ...]) -> Notification:
     request = read_request(row)
-    table = TICKERS if request.series.is_snapshot else OHLC.name
-    return Notification(topic, row[-1], request, read_outcome(row), table)
+    return Notification(topic, row[-1], request, read_outcome(row), request.dataset.table)
 
 
 def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
@@ -362,7 +359,7 @@ def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
         job_id,
         request_id,
         client_id or "",
-        Series(ticker, period),
+        Series.decode(ticker, period),
         TimeRange(start_ns, end_ns),
         Phase(phase),
         error,

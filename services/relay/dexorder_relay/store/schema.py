@@ -197,7 +197,7 @@ def series_owner(series: Series) -> str:
 def parse_series_owner(owner: str) -> Series:
     """Return the series of a key of ``series_owner``."""
     _, period, ticker = owner.split(":", 2)
-    return Series(ticker, int(period))
+    return Series.decode(ticker, int(period))
 
 
 def job_owner(job_id: int) -> str:
@@ -283,7 +283,7 @@ class Batch:
             job=job.id,
             request_id=job.request_id,
             client_id=job.client_id or None,
-            **job.series._asdict(),
+            **job.series.encode(),
             start_ns=job.span.start_ns,
             end_ns=job.span.end_ns,
             phase=job.phase,
@@ -307,7 +307,7 @@ class Batch:
             number=number,
             job_id=dispatch.dispatch_id,
             job=job.id,
-            **dispatch.series._asdict(),
+            **dispatch.series.encode(),
             start_ns=dispatch.span.start_ns,
             end_ns=dispatch.span.end_ns,
             issued_ns=issued_ns,
@@ -342,13 +342,13 @@ class Batch:
         for each in change.removed:
             self.add(
                 "DELETE FROM provisional WHERE ticker = ? AND period_seconds = ? AND start_ns = ?",
-                *series,
+                *series[:2],
                 each.span.start_ns,
             )
         for each in change.added:
             self.insert(
                 "INTO provisional",
-                **series._asdict(),
+                **series.encode(),
                 start_ns=each.span.start_ns,
                 end_ns=each.span.end_ns,
                 since_ns=each.since_ns,
@@ -369,14 +369,14 @@ class Batch:
             " WHERE ticker = ? AND period_seconds = ? AND client_id IS NOT NULL",
             _dump(revised),
             request.request_id,
-            *request.series,
+            *request.series[:2],
         )
 
     def retraction(self, made: Retraction) -> None:
         """Store a retraction that coverage and jobs reflect."""
         self.insert(
             "OR IGNORE INTO retractions",
-            **made.series._asdict(),
+            **made.series.encode(),
             start_ns=made.span.start_ns,
             end_ns=made.span.end_ns,
             number=made.order.dispatch,
@@ -416,7 +416,9 @@ def read_request(row: tuple[Any, ...]) -> HistoryRequest:
     """Return the request in a row of ``REQUEST_COLUMNS``."""
     _, request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id = row[:8]
     refresh, again = map(bool, row[20:22])
-    return HistoryRequest(request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id or "", refresh, again)
+    dataset = Series.decode(ticker, period_seconds).dataset
+    given = request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id or "", refresh, again
+    return HistoryRequest(*given, dataset=dataset)
 
 
 def read_outcome(row: tuple[Any, ...]) -> Outcome:

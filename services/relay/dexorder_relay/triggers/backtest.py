@@ -21,6 +21,7 @@ from dexorder_cep import Firing, Suspension, backtest, compile_trigger, periods_
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.trigger_rows import Row, stored_rows
 from dexorder_common.model.errors import Exhausted, InvalidRequest, Unavailable
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import encode_event
@@ -80,7 +81,7 @@ def answers(work: Backtest) -> Iterator[pb.BacktestTriggerResponse]:
 
 
 def _rows(work: Backtest, catalog: Catalog, ticker: str, period_seconds: int) -> list[Row]:
-    rows = stored_rows(catalog, ticker, period_seconds, work.span)
+    rows = stored_rows(catalog, Series.decode(ticker, period_seconds), work.span)
     if len(rows) > work.max_rows:
         raise TooManyRows(
             f"{ticker} has {len(rows)} rows in the range, and backtest_rows is {work.max_rows}; take a shorter one"

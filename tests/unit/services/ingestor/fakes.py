@@ -13,7 +13,8 @@ import zmq
 import zmq.asyncio
 
 from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
-from dexorder_common.model.page import OHLC_TOPIC, Kind, PageHeaders
+from dexorder_common.model import datasets
+from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.slots import JobKind, JobSlots, SlotType
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -34,7 +35,7 @@ class Record:
     key: bytes
     control: PageHeaders
     message: bytes
-    topic: str = OHLC_TOPIC
+    topic: str = datasets.CANDLES.topic
 
     @property
     def value(self) -> pb.DataResponse:

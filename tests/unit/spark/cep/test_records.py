@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from dexorder.testing.dispatches import dispatch_id, issued, realtime_dispatch_id
+from dexorder_common.model import datasets
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.page import OHLC_TOPIC
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.source.v1 import source_pb2
 from dexorder_spark.cep.records import Record, rows_of, select, without_repeated
+from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import DAY, MINUTE_NS, TICKER, control, page
 
 NOW_NS = DAY + 10 * MINUTE_NS
@@ -21,7 +22,7 @@ def record(**changes: Any) -> Record:
     """Return a record of two closed candles of a realtime dispatch, with other headers."""
     headers = replace(control(0, 2), dispatch_id=REALTIME)
     payload, _ = page(headers)
-    return Record(replace(headers, **changes), payload)
+    return Record(CANDLES, replace(headers, **changes), payload)
 
 
 def rows(each: Record) -> list[tuple[object, ...]] | None:
@@ -41,7 +42,7 @@ def test_history_revisions_and_records_that_do_not_count_are_no_rows() -> None:
     assert rows(record(dispatch_id="7-" + "0" * 16)) is None
     assert rows(record(dispatch_id=realtime_dispatch_id(1, "ETH/USDT.SIM"))) is None
     assert rows_of(record(), issued([REALTIME]), now_ns=DAY - 10 * MINUTE_NS) is None
-    assert rows(Record(record().headers, b"\xff")) is None
+    assert rows(Record(CANDLES, record().headers, b"\xff")) is None
 
 
 def test_only_watched_series_are_decoded_and_malformed_headers_are_left_to_the_table() -> None:
@@ -52,7 +53,7 @@ def test_only_watched_series_are_decoded_and_malformed_headers_are_left_to_the_t
         source_pb2.ReadResponse.Result(payload=b"3", headers=good | {"dx-kind": "final"}),
         source_pb2.ReadResponse.Result(payload=b"4", headers={}),
     ]
-    assert [each.payload for each in select(results, OHLC_TOPIC, {Series(TICKER, 60)})] == [b"1"]
+    assert [each.payload for each in select(results, datasets.CANDLES.topic, {Series(TICKER, 60)})] == [b"1"]
 
 
 def test_a_trade_that_comes_again_is_left_out_and_old_ids_are_forgotten() -> None:

@@ -26,7 +26,7 @@ def test_scan_ranges_contain_every_key_and_are_few(some: list[KeyRange], limit: 
 
 
 def test_adjacent_pages_are_one_exact_range() -> None:
-    run = [KeyRange(Series(TICKER, 60), span(n * 10, 10)) for n in (2, 0, 1)]
+    run = [KeyRange((TICKER, 60), span(n * 10, 10)) for n in (2, 0, 1)]
     assert scan_ranges(run) == [ScanRange((TICKER,), (60,), span(0, 30))]
 
 

@@ -18,7 +18,6 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.commit_state import CommitState, state_of
 from dexorder_common.lake.tables import OHLC
-from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import PageHeaders
 from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.upsert import KeyRange
@@ -79,7 +78,7 @@ class Writer:
         """Write a batch; ``between`` runs once between the first look and its commit."""
         target = self._load()
         files = [file for sent in batch for file in files_of_pages(target, [sent.head], price=sent.price)]
-        pages = [KeyRange(Series(sent.ticker, 60), sent.head.span) for sent in batch]
+        pages = [KeyRange((sent.ticker, 60), sent.head.span) for sent in batch]
         between()
         while True:
             state = state_of(target.metadata).after("s", {0: len(batch)})

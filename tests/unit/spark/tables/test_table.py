@@ -17,6 +17,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType, Times
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.tables import MICROSECONDS, OHLC, IcebergTable
+from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.times import iso_microseconds
@@ -83,9 +84,7 @@ def sample() -> tuple[PageHeaders, bytes]:
 
 TRADES = PageTable(
     TRADES_ICEBERG,
-    "trades",
-    series_columns=("symbol",),
-    time_column="traded_at",
+    Dataset(name="t", rows="trades", topic="trades", table="t", time_column="traded_at", series_columns=("symbol",)),
     check=check_headers,
     decode=decode_trades,
     sample=sample,
@@ -108,9 +107,10 @@ def test_ddl_and_columns_follow_the_schema() -> None:
 @pytest.mark.parametrize("changes", [{"series_columns": ("price",)}, {"time_column": "edition"}])
 def test_series_and_time_columns_belong_to_the_key_unless_times_of_copies_differ(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="toy_trades needs"):
-        replace(TRADES, **changes)
+        replace(TRADES, dataset=replace(TRADES.dataset, **changes))
     if "time_column" in changes:
-        assert replace(TRADES, **changes, tolerance_ns=1).time_column == "edition"
+        changed = replace(TRADES.dataset, **changes)
+        assert replace(TRADES, dataset=changed, tolerance_ns=1).time_column == "edition"
 
 
 def test_a_page_of_another_kind_or_series_is_refused() -> None:

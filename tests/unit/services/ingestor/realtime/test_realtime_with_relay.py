@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dexorder_common.model.page import TICKERS_TOPIC, Kind
+from dexorder_common.model import datasets
+from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.server import work
@@ -147,7 +148,7 @@ async def test_snapshot_of_all_tickers_ends_its_request(tmp_path: Path) -> None:
         assert answer.status == ingest.SubmitResponse.QUEUED
         await until(lambda: bool(c.records(Kind.FINAL)))
         (page,), (final,) = c.records(Kind.TICKERS), c.records(Kind.FINAL)
-        assert {page.topic, final.topic} == {TICKERS_TOPIC}
+        assert {page.topic, final.topic} == {datasets.TICKERS.topic}
         assert page.control.ticker == final.control.ticker == "*.SIM"
         snapshots = market_pb2.TickerSnapshots.FromString(page.message).snapshots
         assert (final.value.status, final.value.total_records) == (ingest.DataResponse.OK, len(snapshots))

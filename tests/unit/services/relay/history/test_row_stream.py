@@ -23,7 +23,9 @@ from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, page, 
 
 
 def wanted(start: int | None = None, end: int | None = None, **more: Any) -> pb.ReadRowsRequest:
-    span = {name: at(each) for name, each in (("start_time", start), ("end_time", end)) if each is not None}
+    span: dict[str, Any] = {
+        name: at(each) for name, each in (("start_time", start), ("end_time", end)) if each is not None
+    }
     return pb.ReadRowsRequest(ticker=TICKER, period_seconds=60, **span, **more)
 
 

@@ -63,6 +63,8 @@ class DataRequest(_message.Message):
         """Trades as they happen."""
         TICKER_SNAPSHOT: DataRequest._RequestType.ValueType  # 2
         """The state of one market now."""
+        DATASET: DataRequest._RequestType.ValueType  # 3
+        """A past range of the dataset that the field names."""
 
     class RequestType(_RequestType, metaclass=_RequestTypeEnumTypeWrapper):
         """Kinds of data."""
@@ -73,6 +75,8 @@ class DataRequest(_message.Message):
     """Trades as they happen."""
     TICKER_SNAPSHOT: DataRequest.RequestType.ValueType  # 2
     """The state of one market now."""
+    DATASET: DataRequest.RequestType.ValueType  # 3
+    """A past range of the dataset that the field names."""
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
@@ -81,6 +85,7 @@ class DataRequest(_message.Message):
     REALTIME_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request this work was first planned for."""
     type: Global___DataRequest.RequestType.ValueType
@@ -91,9 +96,11 @@ class DataRequest(_message.Message):
     """Client that asked, where it said so."""
     job_id: _builtins.str
     """Identity of this dispatch. Fresh each time, so results of an older dispatch are recognised and fenced."""
+    dataset: _builtins.str
+    """Name of the dataset; set for DATASET, for example funding."""
     @_builtins.property
     def historical(self) -> Global___HistoricalParams:
-        """Range and period; set for HISTORICAL_OHLC."""
+        """Range and period; set for HISTORICAL_OHLC, and for DATASET, whose period is 0 unless the dataset has periods."""
 
     @_builtins.property
     def realtime(self) -> Global___RealtimeParams:
@@ -109,13 +116,16 @@ class DataRequest(_message.Message):
         realtime: Global___RealtimeParams | None = ...,
         client_id: _builtins.str | None = ...,
         job_id: _builtins.str | None = ...,
+        dataset: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_historical", b"_historical", "_job_id", b"_job_id", "_realtime", b"_realtime", "client_id", b"client_id", "historical", b"historical", "job_id", b"job_id", "realtime", b"realtime"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_dataset", b"_dataset", "_historical", b"_historical", "_job_id", b"_job_id", "_realtime", b"_realtime", "client_id", b"client_id", "dataset", b"dataset", "historical", b"historical", "job_id", b"job_id", "realtime", b"realtime"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_historical", b"_historical", "_job_id", b"_job_id", "_realtime", b"_realtime", "client_id", b"client_id", "historical", b"historical", "job_id", b"job_id", "realtime", b"realtime", "request_id", b"request_id", "ticker", b"ticker", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_dataset", b"_dataset", "_historical", b"_historical", "_job_id", b"_job_id", "_realtime", b"_realtime", "client_id", b"client_id", "dataset", b"dataset", "historical", b"historical", "job_id", b"job_id", "realtime", b"realtime", "request_id", b"request_id", "ticker", b"ticker", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
     _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__dataset: _TypeAlias = _typing.Literal["dataset"]  # noqa: Y015
+    _WhichOneofArgType__dataset: _TypeAlias = _typing.Literal["_dataset", b"_dataset"]  # noqa: Y015
     _WhichOneofReturnType__historical: _TypeAlias = _typing.Literal["historical"]  # noqa: Y015
     _WhichOneofArgType__historical: _TypeAlias = _typing.Literal["_historical", b"_historical"]  # noqa: Y015
     _WhichOneofReturnType__job_id: _TypeAlias = _typing.Literal["job_id"]  # noqa: Y015
@@ -124,6 +134,8 @@ class DataRequest(_message.Message):
     _WhichOneofArgType__realtime: _TypeAlias = _typing.Literal["_realtime", b"_realtime"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dataset) -> _WhichOneofReturnType__dataset | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__historical) -> _WhichOneofReturnType__historical | None: ...
     @_typing.overload
@@ -386,6 +398,7 @@ class SubmitHistoricalRequest(_message.Message):
     PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Chosen by the client. Submitting it again changes nothing, so a retry is safe."""
     ticker: _builtins.str
@@ -400,6 +413,8 @@ class SubmitHistoricalRequest(_message.Message):
     """Only the first so many candles from start_time."""
     client_id: _builtins.str
     """Also announce the end on topic RESPONSE:{client_id}."""
+    dataset: _builtins.str
+    """Dataset, for example funding; absent for candles. Without periods, period_seconds is 0 and any time is on the grid."""
     def __init__(
         self,
         *,
@@ -410,17 +425,22 @@ class SubmitHistoricalRequest(_message.Message):
         period_seconds: _builtins.int = ...,
         limit: _builtins.int | None = ...,
         client_id: _builtins.str | None = ...,
+        dataset: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_limit", b"_limit", "client_id", b"client_id", "limit", b"limit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_dataset", b"_dataset", "_limit", b"_limit", "client_id", b"client_id", "dataset", b"dataset", "limit", b"limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_limit", b"_limit", "client_id", b"client_id", "end_time", b"end_time", "limit", b"limit", "period_seconds", b"period_seconds", "request_id", b"request_id", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_dataset", b"_dataset", "_limit", b"_limit", "client_id", b"client_id", "dataset", b"dataset", "end_time", b"end_time", "limit", b"limit", "period_seconds", b"period_seconds", "request_id", b"request_id", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
     _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__dataset: _TypeAlias = _typing.Literal["dataset"]  # noqa: Y015
+    _WhichOneofArgType__dataset: _TypeAlias = _typing.Literal["_dataset", b"_dataset"]  # noqa: Y015
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dataset) -> _WhichOneofReturnType__dataset | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__limit) -> _WhichOneofReturnType__limit | None: ...
 
@@ -533,6 +553,7 @@ class HistoryReadyNotification(_message.Message):
     ICEBERG_TABLE_FIELD_NUMBER: _builtins.int
     ROW_COUNT_FIELD_NUMBER: _builtins.int
     COMPLETED_AT_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request."""
     ticker: _builtins.str
@@ -555,6 +576,8 @@ class HistoryReadyNotification(_message.Message):
     """Rows of the range, counted in the table."""
     completed_at: _builtins.int
     """When the request ended, nanoseconds since the epoch."""
+    dataset: _builtins.str
+    """Dataset of the request, where ticker and period do not tell it."""
     def __init__(
         self,
         *,
@@ -569,13 +592,19 @@ class HistoryReadyNotification(_message.Message):
         iceberg_table: _builtins.str = ...,
         row_count: _builtins.int = ...,
         completed_at: _builtins.int = ...,
+        dataset: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_error_message", b"_error_message", "error_message", b"error_message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_dataset", b"_dataset", "_error_message", b"_error_message", "dataset", b"dataset", "error_message", b"error_message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error_message", b"_error_message", "completed_at", b"completed_at", "end_time", b"end_time", "error_message", b"error_message", "iceberg_namespace", b"iceberg_namespace", "iceberg_table", b"iceberg_table", "period_seconds", b"period_seconds", "request_id", b"request_id", "row_count", b"row_count", "start_time", b"start_time", "status", b"status", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dataset", b"_dataset", "_error_message", b"_error_message", "completed_at", b"completed_at", "dataset", b"dataset", "end_time", b"end_time", "error_message", b"error_message", "iceberg_namespace", b"iceberg_namespace", "iceberg_table", b"iceberg_table", "period_seconds", b"period_seconds", "request_id", b"request_id", "row_count", b"row_count", "start_time", b"start_time", "status", b"status", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__dataset: _TypeAlias = _typing.Literal["dataset"]  # noqa: Y015
+    _WhichOneofArgType__dataset: _TypeAlias = _typing.Literal["_dataset", b"_dataset"]  # noqa: Y015
     _WhichOneofReturnType__error_message: _TypeAlias = _typing.Literal["error_message"]  # noqa: Y015
     _WhichOneofArgType__error_message: _TypeAlias = _typing.Literal["_error_message", b"_error_message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dataset) -> _WhichOneofReturnType__dataset | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error_message) -> _WhichOneofReturnType__error_message | None: ...
 
 Global___HistoryReadyNotification: _TypeAlias = HistoryReadyNotification  # noqa: Y015

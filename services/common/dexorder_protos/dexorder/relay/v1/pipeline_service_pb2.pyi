@@ -76,6 +76,7 @@ class PageResult(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     FETCHED_AT_FIELD_NUMBER: _builtins.int
     PROVISIONAL_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The dispatch it belongs to."""
     ticker: _builtins.str
@@ -92,6 +93,8 @@ class PageResult(_message.Message):
     """Reason for refusing the page; its rows are not in the table then, and its range counts as missing."""
     fetched_at: _builtins.int
     """Time of the exchange's answer by the ingestor's clock, nanoseconds since the epoch. Information only."""
+    dataset: _builtins.str
+    """Dataset, for example funding; empty if ticker and period tell it."""
     @_builtins.property
     def empty(self) -> _containers.RepeatedCompositeFieldContainer[_relay_service_pb2.TimeRange]:
         """Verified-empty ranges inside it."""
@@ -115,10 +118,11 @@ class PageResult(_message.Message):
         refused: _builtins.str | None = ...,
         fetched_at: _builtins.int | None = ...,
         provisional: _abc.Iterable[_relay_service_pb2.TimeRange] | None = ...,
+        dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "fetched_at", b"fetched_at", "refused", b"refused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "empty", b"empty", "end_time", b"end_time", "fetched_at", b"fetched_at", "job_id", b"job_id", "period_seconds", b"period_seconds", "provisional", b"provisional", "refused", b"refused", "rows", b"rows", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at", "_refused", b"_refused", "dataset", b"dataset", "empty", b"empty", "end_time", b"end_time", "fetched_at", b"fetched_at", "job_id", b"job_id", "period_seconds", b"period_seconds", "provisional", b"provisional", "refused", b"refused", "rows", b"rows", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fetched_at: _TypeAlias = _typing.Literal["fetched_at"]  # noqa: Y015
     _WhichOneofArgType__fetched_at: _TypeAlias = _typing.Literal["_fetched_at", b"_fetched_at"]  # noqa: Y015
@@ -244,6 +248,7 @@ class IssuedDispatch(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     REALTIME_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Id of the dispatch."""
     ticker: _builtins.str
@@ -258,6 +263,8 @@ class IssuedDispatch(_message.Message):
     """It is a realtime dispatch: it may settle trades (period 0) and candles of every period of the ticker in its range,
     which usually has no end. period_seconds is 0 then.
     """
+    dataset: _builtins.str
+    """Dataset, for example funding; empty if ticker and period tell it."""
     def __init__(
         self,
         *,
@@ -267,10 +274,11 @@ class IssuedDispatch(_message.Message):
         start_time: _builtins.int = ...,
         end_time: _builtins.int = ...,
         realtime: _builtins.bool = ...,
+        dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "job_id", b"job_id", "period_seconds", b"period_seconds", "realtime", b"realtime", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset", b"dataset", "end_time", b"end_time", "job_id", b"job_id", "period_seconds", b"period_seconds", "realtime", b"realtime", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -810,6 +810,7 @@ class GetCoverageRequest(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier, for example BTC/USDT.BINANCE."""
     period_seconds: _builtins.int
@@ -820,6 +821,8 @@ class GetCoverageRequest(_message.Message):
     """End of the range, exclusive, on the grid; the last possible time if absent."""
     detail: _builtins.bool
     """Send the pages as well."""
+    dataset: _builtins.str
+    """Dataset, for example funding; empty for candles and, with period 0, trades."""
     def __init__(
         self,
         *,
@@ -828,10 +831,11 @@ class GetCoverageRequest(_message.Message):
         start_time: _builtins.int | None = ...,
         end_time: _builtins.int | None = ...,
         detail: _builtins.bool = ...,
+        dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "detail", b"detail", "end_time", b"end_time", "period_seconds", b"period_seconds", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_start_time", b"_start_time", "dataset", b"dataset", "detail", b"detail", "end_time", b"end_time", "period_seconds", b"period_seconds", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65xorder/relay/v1/rows.proto\x12\x11\x64\x65xorder.relay.v1\"\xaf\x01\n\x0fReadRowsRequest\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\x17\n\nstart_time\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\x08\x65nd_time\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x18\n\x0bsnapshot_id\x18\x05 \x01(\x03H\x02\x88\x01\x01\x42\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0e\n\x0c_snapshot_id\"p\n\x10ReadRowsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\trow_count\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_snapshot_idB\x0c\n\n_row_countBG\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65xorder/relay/v1/rows.proto\x12\x11\x64\x65xorder.relay.v1\"\xc0\x01\n\x0fReadRowsRequest\x12\x0e\n\x06ticker\x18\x01 \x01(\t\x12\x16\n\x0eperiod_seconds\x18\x02 \x01(\r\x12\x17\n\nstart_time\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x15\n\x08\x65nd_time\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x18\n\x0bsnapshot_id\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x0f\n\x07\x64\x61taset\x18\x06 \x01(\tB\r\n\x0b_start_timeB\x0b\n\t_end_timeB\x0e\n\x0c_snapshot_id\"p\n\x10ReadRowsResponse\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x18\n\x0bsnapshot_id\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\trow_count\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0e\n\x0c_snapshot_idB\x0c\n\n_row_countBG\n\x15\x63om.dexorder.relay.v1P\x01Z,dexorder.com/proto/dexorder/relay/v1;relayv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\025com.dexorder.relay.v1P\001Z,dexorder.com/proto/dexorder/relay/v1;relayv1'
   _globals['_READROWSREQUEST']._serialized_start=52
-  _globals['_READROWSREQUEST']._serialized_end=227
-  _globals['_READROWSRESPONSE']._serialized_start=229
-  _globals['_READROWSRESPONSE']._serialized_end=341
+  _globals['_READROWSREQUEST']._serialized_end=244
+  _globals['_READROWSRESPONSE']._serialized_start=246
+  _globals['_READROWSRESPONSE']._serialized_end=358
 # @@protoc_insertion_point(module_scope)

@@ -27,6 +27,7 @@ class ReadRowsRequest(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     SNAPSHOT_ID_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
     ticker: _builtins.str
     """Market identifier. With period 0 also `*.EXCHANGE`: the last snapshot of each ticker of the exchange in the range."""
     period_seconds: _builtins.int
@@ -39,6 +40,8 @@ class ReadRowsRequest(_message.Message):
     """First such time after the range; absent for the last row."""
     snapshot_id: _builtins.int
     """Snapshot to read. The current one if it is absent, or no longer kept."""
+    dataset: _builtins.str
+    """Dataset, for example funding; empty if ticker and period tell it, as above. start_time and end_time are times of rows."""
     def __init__(
         self,
         *,
@@ -47,10 +50,11 @@ class ReadRowsRequest(_message.Message):
         start_time: _builtins.int | None = ...,
         end_time: _builtins.int | None = ...,
         snapshot_id: _builtins.int | None = ...,
+        dataset: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_snapshot_id", b"_snapshot_id", "_start_time", b"_start_time", "end_time", b"end_time", "snapshot_id", b"snapshot_id", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_snapshot_id", b"_snapshot_id", "_start_time", b"_start_time", "end_time", b"end_time", "period_seconds", b"period_seconds", "snapshot_id", b"snapshot_id", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_end_time", b"_end_time", "_snapshot_id", b"_snapshot_id", "_start_time", b"_start_time", "dataset", b"dataset", "end_time", b"end_time", "period_seconds", b"period_seconds", "snapshot_id", b"snapshot_id", "start_time", b"start_time", "ticker", b"ticker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__end_time: _TypeAlias = _typing.Literal["end_time"]  # noqa: Y015
     _WhichOneofArgType__end_time: _TypeAlias = _typing.Literal["_end_time", b"_end_time"]  # noqa: Y015
