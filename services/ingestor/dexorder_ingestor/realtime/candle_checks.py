@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import count_periods, next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange, merge, subtract
-from dexorder_ingestor.realtime.candle_builder import ClosedCandles
+from dexorder_ingestor.realtime.live_candles import ClosedCandles
 
 _MAX_PERIODS = 1_000
 _TOLERANCE = 1e-8
@@ -55,10 +55,6 @@ class CandleChecks:
         real = {candle.open_ns: candle for candle in theirs if candle.volume > 0}
         ours = {open_ns: candle for open_ns, candle in ours.items() if candle.volume > 0}
         return sorted(t for t in ours.keys() | real.keys() if not _equal(ours.get(t), real.get(t)))
-
-    def span_of(self, period_seconds: int, open_ns: int) -> TimeRange:
-        """Return the span of one candle."""
-        return TimeRange(open_ns, next_open(open_ns, period_seconds))
 
     def __len__(self) -> int:
         """Return the number of periods that wait."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dexorder_common.model.page import Candle
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.candle_builder import ClosedCandles
+from dexorder_ingestor.realtime.live_candles import ClosedCandles
 
 MAX_LIVE = 1_000
 """Trades, and closed candles, that are kept."""
@@ -20,7 +20,7 @@ _TRADES = 0
 
 
 @dataclass(slots=True)
-class Missed:
+class MissedLive:
     """Number of trades (period 0) or candles that were dropped, and the times of the first and last of them."""
 
     period_seconds: int
@@ -40,7 +40,7 @@ class ClosedCandle(NamedTuple):
 class LiveNews(NamedTuple):
     """Changes since the last `LiveBuffer.take`; ``received_ns`` is of the newest trade."""
 
-    missed: tuple[Missed, ...]
+    missed: tuple[MissedLive, ...]
     trades: tuple[Trade, ...]
     closed: tuple[ClosedCandle, ...]
     received_ns: int
@@ -54,13 +54,13 @@ class LiveBuffer:
         self._max_items = max_items
         self._trades: deque[Trade] = deque()
         self._closed: deque[ClosedCandle] = deque()
-        self._missed: dict[int, Missed] = {}
-        self._has_news = False
+        self._missed: dict[int, MissedLive] = {}
+        self.has_news = False
         self._received_ns = 0
 
     def add_trades(self, trades: Iterable[Trade], *, received_ns: int) -> None:
         """Add trades; ``received_ns`` is of the newest one, for the candles that run."""
-        self._has_news = True
+        self.has_news = True
         self._received_ns = received_ns
         if not self._include_trades:
             return
@@ -70,7 +70,7 @@ class LiveBuffer:
 
     def add_closed(self, closed: Iterable[ClosedCandles]) -> None:
         """Add candles that were closed or amended."""
-        self._has_news = True
+        self.has_news = True
         for each in closed:
             self._closed.extend(ClosedCandle(each.period_seconds, candle, each.amends) for candle in each.candles)
         while len(self._closed) > self._max_items:
@@ -79,15 +79,15 @@ class LiveBuffer:
 
     def take(self) -> LiveNews | None:
         """Remove and return everything; None without news."""
-        if not self._has_news:
+        if not self.has_news:
             return None
-        self._has_news = False
+        self.has_news = False
         trades, self._trades = self._trades, deque()
         closed, self._closed = self._closed, deque()
         missed, self._missed = self._missed, {}
         return LiveNews(tuple(missed.values()), tuple(trades), tuple(closed), self._received_ns)
 
     def _miss(self, period: int, time_ns: int) -> None:
-        known = self._missed.setdefault(period, Missed(period, 0, time_ns, time_ns))
+        known = self._missed.setdefault(period, MissedLive(period, 0, time_ns, time_ns))
         known.count += 1
         known.start_ns, known.end_ns = min(known.start_ns, time_ns), max(known.end_ns, time_ns)

@@ -5,32 +5,22 @@ docs/protocol.md, "Realtime records", has the contract.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from dexorder_common.kafka.page_record import encode_candle
-from dexorder_common.model.instrument import Instrument
-from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle
+from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeaders
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_ingestor.broker.requests import RealtimeDispatch
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.exchange.validation import MS_NS
-from dexorder_ingestor.history.paging import CandlePage
-from dexorder_ingestor.realtime.candle_builder import ClosedCandles
 from dexorder_ingestor.realtime.live_buffer import LiveNews
+from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_protos.dexorder.market.v1 import market_pb2, ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2
 
 _SIDES = {"buy": market_pb2.Trade.SIDE_BUY, "sell": market_pb2.Trade.SIDE_SELL}
-_PRICES = {"last": "last", "bid": "bid", "ask": "ask", "open": "open", "high": "high", "low": "low"}
-_AMOUNTS = {
-    "base_volume": "baseVolume",
-    "quote_volume": "quoteVolume",
-    "bid_size": "bidVolume",
-    "ask_size": "askVolume",
-}
-_LARGEST = 1e300
 
 
 def encode_trade(trade: Trade) -> market_pb2.Trade:
@@ -77,36 +67,52 @@ def live_candle(
     )
 
 
-def candle_pages(closed: ClosedCandles, fetched_ns: int) -> Iterator[CandlePage]:
-    """Yield the pages of closed candles; periods without a candle are empty."""
+class ClosedPage(NamedTuple):
+    """Closed candles of one record; the periods of ``empty`` had no trade."""
+
+    span: TimeRange
+    candles: tuple[Candle, ...]
+    empty: tuple[TimeRange, ...]
+
+
+def candle_pages(closed: ClosedCandles) -> Iterator[ClosedPage]:
+    """Yield the pages of closed candles."""
     period = closed.period_seconds
     for span in split_by_periods(closed.span, period, MAX_PAGE_CANDLES):
         candles = tuple(c for c in closed.candles if span.start_ns <= c.open_ns < span.end_ns)
         taken = [TimeRange(c.open_ns, next_open(c.open_ns, period)) for c in candles]
-        yield CandlePage(span, candles, tuple(subtract([span], taken)), fetched_ns)
+        yield ClosedPage(span, candles, tuple(subtract([span], taken)))
 
 
-def encode_ticker(venue: str, ticker: Mapping[str, Any], received_ns: int) -> market_pb2.TickerSnapshot | None:
-    """Return ccxt's ticker of a market; None if it has no value or its symbol can't be a ticker's.
+class RecordHeaders:
+    """Headers of the records of one dispatch, which number them."""
 
-    The time is the exchange's, or ours where it gives none.
-    """
-    values = {name: _positive(ticker.get(of)) for name, of in _PRICES.items()}
-    values |= {name: _not_negative(ticker.get(of)) for name, of in _AMOUNTS.items()}
-    known = {name: value for name, value in values.items() if value is not None}
-    symbol, time_ms = ticker.get("symbol"), ticker.get("timestamp")
-    if not known or not isinstance(symbol, str):
-        return None
-    time_ns = int(time_ms) * MS_NS if isinstance(time_ms, int | float) and 0 < time_ms < 2**43 else received_ns
-    text = str(Instrument.parse(f"{symbol}.{venue}"))
-    return market_pb2.TickerSnapshot(ticker=text, time=time_ns, received_at=received_ns, **known)
+    def __init__(self, dispatch: RealtimeDispatch, trace: str) -> None:
+        self.dispatch = dispatch
+        self._trace = trace
+        self._pages = 0
 
-
-def _not_negative(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
-        return None
-    return float(value)
-
-
-def _positive(value: Any) -> float | None:
-    return _not_negative(value) or None
+    def next(
+        self,
+        kind: Kind,
+        period_seconds: int,
+        span: TimeRange,
+        *,
+        fetched_ns: int,
+        empty: tuple[TimeRange, ...] = (),
+        amends: bool = False,
+    ) -> PageHeaders:
+        """Return the headers of the next record."""
+        page, self._pages = self._pages, self._pages + 1
+        return PageHeaders(
+            kind=kind,
+            ticker=str(self.dispatch.instrument),
+            period_seconds=period_seconds,
+            dispatch_id=self.dispatch.id,
+            page=page,
+            span=span,
+            fetched_ns=fetched_ns,
+            empty=empty,
+            trace=self._trace,
+            amends=amends,
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
+from dexorder_ingestor.realtime.live_series import Resume
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -27,22 +28,7 @@ _MAX_MESSAGE_ITEMS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
-    """Where a realtime dispatch begins.
-
-    Attributes:
-        start_ns: Time from which trades are wanted.
-        last_trade_id: Id of the last trade before it; empty if none is known.
-        candles: Open time of the first candle that is wanted, for each period.
-    """
-
-    start_ns: int
-    last_trade_id: str
-    candles: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
+class SeriesReport:
     """Records of one series that Kafka has acknowledged.
 
     Attributes:
@@ -60,7 +46,7 @@ class Progress:
     last_trade_id: str = ""
     lag_ns: int = 0
 
-    def then(self, other: Progress) -> Progress | None:
+    def then(self, other: SeriesReport) -> SeriesReport | None:
         """Return both as one, or None if they are not adjacent."""
         if (self.job_id, self.period_seconds) != (other.job_id, other.period_seconds):
             return None
@@ -71,7 +57,7 @@ class Progress:
         return replace(other, span=span, count=self.count + other.count, last_trade_id=last_trade_id)
 
 
-class Reported(Protocol):
+class ReportedJob(Protocol):
     """A job whose records are reported."""
 
     job_id: str
@@ -85,11 +71,11 @@ class Reports:
 
     def __init__(self, publisher: IngestorPublisher) -> None:
         self._publisher = publisher
-        self._jobs: dict[str, Reported] = {}
-        self._waiting: dict[tuple[str, int], list[Progress]] = {}
+        self._jobs: dict[str, ReportedJob] = {}
+        self._waiting: dict[tuple[str, int], list[SeriesReport]] = {}
         self._some = asyncio.Event()
 
-    def add(self, job: Reported, progress: Progress) -> None:
+    def add(self, job: ReportedJob, progress: SeriesReport) -> None:
         """Report records soon; adjacent ones that still wait are reported as one."""
         self._jobs[job.job_id] = job
         waiting = self._waiting.setdefault((progress.job_id, progress.period_seconds), [])
@@ -205,7 +191,7 @@ async def resume(
     return Resume(answer.start_time, answer.last_trade_id, wanted)
 
 
-def _encode(progress: Progress) -> pb.RealtimeReport:
+def _encode(progress: SeriesReport) -> pb.RealtimeReport:
     return pb.RealtimeReport(
         job_id=progress.job_id,
         period_seconds=progress.period_seconds,

@@ -18,7 +18,7 @@ from dexorder_ingestor.exchange.live_sockets import LiveSockets
 from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
-from dexorder_ingestor.realtime.job import RealtimeJob, Services
+from dexorder_ingestor.realtime.job import LiveJob, Services
 from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class RealtimeRunner:
             return DispatchEnd(dispatch.id, success=False, message=str(error))
         if begin is None:
             return None
-        return await RealtimeJob(dispatch, begin, services, stop, trace).run()
+        return await LiveJob(dispatch, begin, services, trace).run(stop)
 
     async def close(self) -> None:
         """Close all sockets."""

@@ -12,7 +12,7 @@ from dexorder_common.clock import Clock
 from dexorder_common.kafka.page_record import final_value
 from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest, Unavailable
-from dexorder_common.model.instrument import Series
+from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.requests import TickersDispatch
@@ -20,9 +20,9 @@ from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
+from dexorder_ingestor.exchange.validation import MS_NS
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
-from dexorder_ingestor.realtime.records import encode_ticker
 from dexorder_ingestor.traces import job_span, trace_id_of
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import market_pb2
@@ -30,6 +30,14 @@ from dexorder_protos.dexorder.market.v1 import market_pb2
 log = structlog.get_logger(__name__)
 _MAX_SNAPSHOTS = 1_000
 """Snapshots in one record."""
+_PRICES = {"last": "last", "bid": "bid", "ask": "ask", "open": "open", "high": "high", "low": "low"}
+_AMOUNTS = {
+    "base_volume": "baseVolume",
+    "quote_volume": "quoteVolume",
+    "bid_size": "bidVolume",
+    "ask_size": "askVolume",
+}
+_LARGEST = 1e300
 
 
 class TickersRunner:
@@ -117,3 +125,29 @@ def _encode(venue: str, tickers: Iterable[Mapping[str, Any]], received_ns: int) 
         if snapshot is not None:
             found.append(snapshot)
     return sorted(found, key=lambda each: each.ticker)
+
+
+def encode_ticker(venue: str, ticker: Mapping[str, Any], received_ns: int) -> market_pb2.TickerSnapshot | None:
+    """Return ccxt's ticker of a market; None if it has no value or its symbol can't be a ticker's.
+
+    The time is the exchange's, or ours where it gives none.
+    """
+    values = {name: _positive(ticker.get(of)) for name, of in _PRICES.items()}
+    values |= {name: _not_negative(ticker.get(of)) for name, of in _AMOUNTS.items()}
+    known = {name: value for name, value in values.items() if value is not None}
+    symbol, time_ms = ticker.get("symbol"), ticker.get("timestamp")
+    if not known or not isinstance(symbol, str):
+        return None
+    time_ns = int(time_ms) * MS_NS if isinstance(time_ms, int | float) and 0 < time_ms < 2**43 else received_ns
+    text = str(Instrument.parse(f"{symbol}.{venue}"))
+    return market_pb2.TickerSnapshot(ticker=text, time=time_ns, received_at=received_ns, **known)
+
+
+def _not_negative(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+        return None
+    return float(value)
+
+
+def _positive(value: Any) -> float | None:
+    return _not_negative(value) or None

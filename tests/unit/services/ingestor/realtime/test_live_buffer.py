@@ -12,8 +12,8 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
-from dexorder_ingestor.realtime.candle_builder import ClosedCandles
 from dexorder_ingestor.realtime.live_buffer import LiveBuffer
+from dexorder_ingestor.realtime.live_candles import ClosedCandles
 from dexorder_ingestor.realtime.records import encode_live
 from dexorder_ingestor.realtime.relay_client import LivePush
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as pb

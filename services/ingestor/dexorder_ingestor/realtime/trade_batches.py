@@ -20,14 +20,14 @@ MAX_BATCH_TRADES = 5_000
 HEARTBEAT_NS = 60 * SECOND_NS
 
 
-class Batch(NamedTuple):
+class TradeBatch(NamedTuple):
     """Trades of a record, and the span that it settles; trades before the span have come late."""
 
     span: TimeRange
     trades: tuple[Trade, ...]
 
 
-class Batches:
+class TradeBatches:
     """Splits released trades into records. ``now_ns`` is of the monotonic clock."""
 
     def __init__(self, start_ns: int, *, now_ns: int) -> None:
@@ -64,7 +64,7 @@ class Batches:
             return self._first_ns
         return self._first_ns + MAX_BATCH_NS if self._trades else self._last_record_ns + HEARTBEAT_NS
 
-    def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[Batch]:
+    def take(self, settled_ns: int, *, now_ns: int, flush: bool = False) -> list[TradeBatch]:
         """Return the records that are due; all that there is to record, if ``flush``.
 
         Args:
@@ -75,12 +75,12 @@ class Batches:
         count = full + (1 if rest and is_rest_due else 0)
         found = self._next(count, settled_ns)
         if settled_ns > self._end_ns and not self._trades and (flush or (not found and now_ns >= self.due_ns())):
-            found.append(Batch(self._next_span(settled_ns), ()))
+            found.append(TradeBatch(self._next_span(settled_ns), ()))
         if found:
             self._first_ns = self._last_record_ns = now_ns
         return found
 
-    def _next(self, count: int, settled_ns: int) -> list[Batch]:
+    def _next(self, count: int, settled_ns: int) -> list[TradeBatch]:
         """Return the next records. Its time grows with the trades, not with their square, however many wait."""
         taken, self._trades = self._trades[: count * MAX_BATCH_TRADES], self._trades[count * MAX_BATCH_TRADES :]
         parts = [tuple(taken[i : i + MAX_BATCH_TRADES]) for i in range(0, len(taken), MAX_BATCH_TRADES)]
@@ -89,7 +89,7 @@ class Batches:
             ends_ns.append(min(ends_ns[-1], min(trade.time_ns for trade in part)))
         self._lowest = lowest_number(self._trades)
         return [
-            Batch(self._next_span(min(settled_ns, end_ns)), part)
+            TradeBatch(self._next_span(min(settled_ns, end_ns)), part)
             for part, end_ns in zip(parts, reversed(ends_ns), strict=False)
         ]
 
@@ -104,7 +104,7 @@ def lowest_number(trades: Iterable[Trade]) -> int | None:
     return min((trade.number for trade in trades), default=None)
 
 
-def lowest_after(batches: Sequence[Batch]) -> list[int | None]:
+def lowest_after(batches: Sequence[TradeBatch]) -> list[int | None]:
     """Return for each record the lowest number of the trades in the records behind it; None without any."""
     found: list[int | None] = [None]
     for batch in reversed(batches[1:]):

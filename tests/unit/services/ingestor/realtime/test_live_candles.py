@@ -10,7 +10,7 @@ from dexorder_common.model.periods import floor_to_grid
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.candle_builder import CandleBuilder, ClosedCandles
+from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
 
 _START_NS = 1_700_000_100 * SECOND_NS  # on the grid of 5 minutes
 _END_NS = _START_NS + 1_200 * SECOND_NS
@@ -42,7 +42,7 @@ def test_candles_equal_the_oracle_in_whatever_order_trades_come_and_however_ofte
 ) -> None:
     shuffled = list(tape)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
-    builder = CandleBuilder({60: _START_NS, 300: _START_NS})
+    builder = LiveCandles({60: _START_NS, 300: _START_NS})
     candles: dict[int, dict[int, Candle]] = {60: {}, 300: {}}
     covered: dict[int, int] = {60: _START_NS, 300: _START_NS}
 
@@ -67,7 +67,7 @@ def test_candles_equal_the_oracle_in_whatever_order_trades_come_and_however_ofte
 
 
 def test_a_candle_closes_without_a_trade_and_an_empty_period_has_none() -> None:
-    builder = CandleBuilder({60: _START_NS})
+    builder = LiveCandles({60: _START_NS})
     minute_ns = 60 * SECOND_NS
     assert builder.next_close_ns() == _START_NS + minute_ns
     builder.add([Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)])
@@ -79,7 +79,7 @@ def test_a_candle_closes_without_a_trade_and_an_empty_period_has_none() -> None:
 
 
 def test_trades_of_forgotten_candles_are_counted_and_change_nothing() -> None:
-    builder = CandleBuilder({60: _START_NS})
+    builder = LiveCandles({60: _START_NS})
     builder.close(_START_NS + 600 * SECOND_NS)
     builder.add([Trade(_START_NS, 1, "1", 2.0, 3.0, "", 1, 0)])
     assert builder.too_late == 1

@@ -30,7 +30,7 @@ class ClosedCandles:
     amends: bool = False
 
 
-class CandleBuilder:
+class LiveCandles:
     """Builds the candles of each period from its start time on."""
 
     def __init__(self, starts_ns: Mapping[int, int]) -> None:

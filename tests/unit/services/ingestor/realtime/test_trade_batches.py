@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange.trades import Trade
-from dexorder_ingestor.realtime.batches import (
+from dexorder_ingestor.realtime.trade_batches import (
     HEARTBEAT_NS,
     MAX_BATCH_NS,
     MAX_BATCH_TRADES,
-    Batch,
-    Batches,
+    TradeBatch,
+    TradeBatches,
     lowest_after,
 )
 
@@ -23,9 +23,9 @@ def _trade(number: int, time_ns: int) -> Trade:
 def test_spans_join_hold_every_trade_before_their_end_and_records_are_bounded(
     bursts: list[tuple[int, int, int]],
 ) -> None:
-    batches = Batches(0, now_ns=0)
+    batches = TradeBatches(0, now_ns=0)
     tape: list[Trade] = []
-    found: list[Batch] = []
+    found: list[TradeBatch] = []
     now_ns = 0
     for count, step_ns, pause_ns in bursts:
         time_ns = tape[-1].time_ns if tape else 0
@@ -48,17 +48,17 @@ def test_spans_join_hold_every_trade_before_their_end_and_records_are_bounded(
 
 
 def test_a_quiet_market_is_settled_once_a_minute() -> None:
-    batches = Batches(5, now_ns=0)
+    batches = TradeBatches(5, now_ns=0)
     assert batches.take(100, now_ns=HEARTBEAT_NS - 1) == []
-    assert batches.take(200, now_ns=HEARTBEAT_NS) == [Batch(TimeRange(5, 200), ())]
+    assert batches.take(200, now_ns=HEARTBEAT_NS) == [TradeBatch(TimeRange(5, 200), ())]
     assert batches.take(300, now_ns=HEARTBEAT_NS + 1) == []
-    assert batches.take(300, now_ns=HEARTBEAT_NS + 1, flush=True) == [Batch(TimeRange(200, 300), ())]
+    assert batches.take(300, now_ns=HEARTBEAT_NS + 1, flush=True) == [TradeBatch(TimeRange(200, 300), ())]
 
 
 def test_a_late_trade_is_recorded_and_its_span_stays() -> None:
-    batches = Batches(1_000, now_ns=0)
+    batches = TradeBatches(1_000, now_ns=0)
     batches.add([_trade(1, 10)], now_ns=0)
-    assert batches.take(1_000, now_ns=MAX_BATCH_NS) == [Batch(TimeRange(1_000, 1_000), (_trade(1, 10),))]
+    assert batches.take(1_000, now_ns=MAX_BATCH_NS) == [TradeBatch(TimeRange(1_000, 1_000), (_trade(1, 10),))]
 
 
 class CountedTrade(Trade):
@@ -80,7 +80,7 @@ class CountedTrade(Trade):
 def test_work_grows_with_a_backlog_and_not_with_its_square() -> None:
     count = 100 * MAX_BATCH_TRADES
     CountedTrade.reads = 0
-    batches = Batches(0, now_ns=0)
+    batches = TradeBatches(0, now_ns=0)
     batches.add([CountedTrade(*_trade(number, number)) for number in range(count)], now_ns=0)
     found = batches.take(count, now_ns=MAX_BATCH_NS)
     assert len(found) == 100 and len(lowest_after(found)) == 100
@@ -88,7 +88,7 @@ def test_work_grows_with_a_backlog_and_not_with_its_square() -> None:
 
 
 def test_the_lowest_number_behind_each_record_and_of_those_in_none_is_known() -> None:
-    batches = Batches(0, now_ns=0)
+    batches = TradeBatches(0, now_ns=0)
     numbers = [*range(10, 10 + 2 * MAX_BATCH_TRADES), 3]
     batches.add([_trade(number, place) for place, number in enumerate(numbers)], now_ns=0)
     assert batches.lowest == 3

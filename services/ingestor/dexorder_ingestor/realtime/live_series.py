@@ -1,0 +1,245 @@
+"""Trades and candles of one market while a job watches it: settled, due as records, and live. Pure.
+
+input                                    effect
+trades of the socket (`received`)        released if the feed knows that none is missing; live at once
+an answer of REST (`answered`)           released, or the feed queries again
+time (`next_query_ns`, `due_ns`)         a query; a record of trades or closed candles
+
+`feed`     order and completeness of the trades, and the queries that it takes
+`candles`  candles of all periods, made of released trades
+`batches`  released trades that are in no record yet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dexorder_common.model.page import Candle
+from dexorder_common.model.periods import ceil_to_grid
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
+from dexorder_ingestor.realtime.live_buffer import LiveBuffer, LiveNews
+from dexorder_ingestor.realtime.live_candles import ClosedCandles, LiveCandles
+from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS, NumberedFeed
+from dexorder_ingestor.realtime.trade_batches import TradeBatch, TradeBatches, lower, lowest_after
+from dexorder_ingestor.realtime.trade_sequence import Gap
+
+_NEVER_NS = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Start of a realtime dispatch.
+
+    Attributes:
+        start_ns: Time from which trades are wanted.
+        last_trade_id: Id of the last trade before it; empty if none is known.
+        candles: Open time of the first candle that is wanted, for each period.
+    """
+
+    start_ns: int
+    last_trade_id: str
+    candles: Mapping[int, int]
+
+
+class MissingTrades(NamedTuple):
+    """Trades that the exchange lacks: numbers that it has not used, and spans whose trades it no longer has."""
+
+    numbers: tuple[Gap, ...]
+    spans: tuple[TimeRange, ...]
+
+
+class DueTrades(NamedTuple):
+    """A record of trades; ``lowest_later`` is the lowest number in the records behind it, None without any."""
+
+    batch: TradeBatch
+    lowest_later: int | None
+
+
+class DueRecords(NamedTuple):
+    """Records to publish now, in this order."""
+
+    trades: tuple[DueTrades, ...]
+    closed: tuple[ClosedCandles, ...]
+
+
+class LiveSeries:
+    """The state of one market's trades and candles. ``now_ns`` is of the monotonic clock."""
+
+    def __init__(
+        self,
+        trades: TradeSeries,
+        resume: Resume,
+        *,
+        include_trades: bool,
+        periods: Iterable[int],
+        poll_ns: int,
+        now_ns: int,
+    ) -> None:
+        """Start where an earlier dispatch ended.
+
+        Args:
+            include_trades: Trades are wanted as records, not only as candles.
+            poll_ns: Time between two queries of an exchange that does not number its trades.
+        """
+        starts = {period: ceil_to_grid(resume.candles.get(period, resume.start_ns), period) for period in periods}
+        begin_ns = min([resume.start_ns, *starts.values()])
+        last_number = int(resume.last_trade_id) if trades.numbered and resume.last_trade_id.isdecimal() else None
+        self._feed: NumberedFeed | AgreedFeed
+        if trades.numbered:
+            known = last_number if begin_ns == resume.start_ns else None
+            self._feed = NumberedFeed(trades, begin_ns, known, now_ns=now_ns)
+        else:
+            self._feed = AgreedFeed(begin_ns, now_ns=now_ns, poll_ns=poll_ns, by_time=trades.by_time)
+        self._include_trades = include_trades
+        self._start_ns = resume.start_ns
+        self._last_id = resume.last_trade_id
+        self._settled_number = self._last_number = -1 if last_number is None else last_number
+        self._candles = LiveCandles(starts)
+        self._batches = TradeBatches(resume.start_ns, now_ns=now_ns)
+        self._live = LiveBuffer(include_trades=include_trades)
+        self._before_lost: tuple[list[TradeBatch], list[ClosedCandles]] = [], []
+        self._asked_ns = 0
+
+    # --- from the exchange ------------------------------------------------------------------------------------------
+
+    def received(self, trades: Sequence[Trade], *, now_ns: int) -> None:
+        """Add trades of one message of the socket."""
+        released = self._feed.received(trades, now_ns=now_ns)
+        self._release(released, released if self._feed.is_numbered else trades, now_ns)
+
+    def disconnected(self, *, now_ns: int) -> None:
+        """Note that the socket is lost."""
+        self._feed.disconnected(now_ns=now_ns)
+
+    @property
+    def wake_ns(self) -> int:
+        """Time of the next query, or at which `is_deaf` may become true."""
+        return self._feed.wake_ns
+
+    def next_query_ns(self, *, now_ns: int, exchange_ns: int) -> int:
+        """Return `wake_ns` after a look at the candles that should be closed by ``exchange_ns``, the exchange's time.
+
+        If the time of such a candle is not settled yet, a query is due now, at most once a second.
+        """
+        close_ns = self._candles.next_close_ns()
+        is_late = close_ns is not None and self._feed.settled_ns < close_ns <= exchange_ns - 2 * MARGIN_NS
+        if is_late and now_ns >= self._asked_ns + SECOND_NS:
+            self._asked_ns = now_ns
+            self._feed.ask(now_ns)
+        return self._feed.wake_ns
+
+    def is_deaf(self, *, now_ns: int) -> bool:
+        """Return whether the socket has to be opened again; True once for each time."""
+        return self._feed.is_deaf(now_ns=now_ns)
+
+    def take_query(self, *, now_ns: int) -> TradeQuery | None:
+        """Return the query that is due, if any; `answered` or `query_failed` has to follow."""
+        return self._feed.query() if now_ns >= self._feed.due_ns else None
+
+    def answered(self, answer: TradeAnswer, *, now_ns: int) -> MissingTrades:
+        """Add the answer to `take_query`; return what it shows to be missing.
+
+        Raises:
+            BadAnswer: Nothing of it counts; the same query may be repeated.
+        """
+        released = self._feed.answered(answer, now_ns=now_ns)
+        missing = MissingTrades(tuple(self._feed.skipped), tuple(self._feed.lost))
+        self._feed.skipped.clear()
+        self._feed.lost.clear()
+        self._leave_out(missing.spans, now_ns)
+        self._release(released, released if self._feed.is_numbered else (), now_ns)
+        return missing
+
+    def query_failed(self, *, now_ns: int) -> None:
+        """Note that the query had no valid answer."""
+        self._feed.failed(now_ns=now_ns)
+
+    def repair(self, period_seconds: int, open_ns: int, trades: Sequence[Trade], *, now_ns: int) -> None:
+        """Build a candle again from all of its trades, which are recorded once more."""
+        self._candles.rebuild(period_seconds, open_ns, trades)
+        self._batches.add(trades, now_ns=now_ns)
+
+    # --- to Kafka ---------------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """Number of released trades that are in no record yet."""
+        return len(self._batches)
+
+    @property
+    def due_ns(self) -> int:
+        """Time of the next record of trades, unless more come; far away if no trades are wanted."""
+        return self._batches.due_ns() if self._include_trades else _NEVER_NS
+
+    def has_records_before(self, time_ns: int) -> bool:
+        """Return whether candles are closed, or a record of trades is due before a time."""
+        batches, closed = self._before_lost
+        close_ns = self._candles.next_close_ns()
+        is_closed = close_ns is not None and self._feed.settled_ns >= close_ns
+        return bool(batches or closed or is_closed or self.due_ns < time_ns)
+
+    def take_records(self, *, now_ns: int, flush: bool = False) -> DueRecords:
+        """Return the records that are due; with ``flush``, all that can be recorded."""
+        settled_ns = self._feed.settled_ns
+        (batches, closed), self._before_lost = self._before_lost, ([], [])
+        closed += self._candles.close(settled_ns)
+        batches += self._batches.take(settled_ns, now_ns=now_ns, flush=flush)
+        if closed:
+            self._live.add_closed(closed)
+        found = map(DueTrades, batches, lowest_after(batches)) if self._include_trades else ()
+        return DueRecords(tuple(found), tuple(closed))
+
+    def recorded(self, record: DueTrades) -> str:
+        """Note that Kafka has a record; return the id of the last trade up to which it has all, empty if not known.
+
+        A trade still to come may have a smaller number, because trades are in the order of time.
+        """
+        last = max(record.batch.trades, key=lambda trade: trade.number, default=None)
+        if not self._feed.is_numbered:
+            return ""
+        if last and last.number > self._last_number:
+            self._last_number = last.number
+            self._last_id = last.trade_id
+        waiting = lower(record.lowest_later, self._batches.lowest)
+        return self._last_id if waiting is None or waiting > self._last_number else ""
+
+    # --- to clients -------------------------------------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there are trades or candles that no `take_live` has returned."""
+        return self._live.has_news
+
+    def take_live(self) -> tuple[LiveNews, list[tuple[int, Candle]]] | None:
+        """Return the news since the last call with the running candles and their periods; None without news."""
+        news = self._live.take()
+        return (news, self._candles.running()) if news else None
+
+    # --- released trades --------------------------------------------------------------------------------------------
+
+    def _leave_out(self, lost: Iterable[TimeRange], now_ns: int) -> None:
+        """Let the next spans start behind trades that are lost for good; records of the time before are due at once."""
+        batches, closed = self._before_lost
+        for span in lost:
+            batches += self._batches.take(span.start_ns, now_ns=now_ns, flush=True)
+            closed += self._candles.close(span.start_ns)
+            self._batches.skip(span.end_ns)
+            self._candles.skip(span.end_ns)
+
+    def _release(self, released: Sequence[Trade], live: Sequence[Trade], now_ns: int) -> None:
+        if released:
+            self._candles.add(released)
+            self._batches.add([trade for trade in released if self._is_new(trade)], now_ns=now_ns)
+        if live:
+            self._live.add_trades(filter(self._is_new, live), received_ns=live[-1].received_ns)
+
+    def _is_new(self, trade: Trade) -> bool:
+        """Return whether no earlier dispatch has produced a trade for certain."""
+        if self._settled_number >= 0:
+            return trade.number > self._settled_number
+        return trade.time_ns >= self._start_ns
