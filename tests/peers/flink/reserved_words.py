@@ -1,4 +1,4 @@
-"""Print the words that Flink accepts as names in back quotes only, for ``dexorder_cep/language/reserved.py``.
+"""Print the words that Flink accepts as names in back quotes only, for ``dexorder_cep/language/tokens.py``.
 
 Run it as ``record.py``. The candidates are all words of Flink's parser; each is tried as the name of a column.
 """

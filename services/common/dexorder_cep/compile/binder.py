@@ -18,7 +18,7 @@ from dexorder_cep.compile.types import (
     decimal,
 )
 from dexorder_cep.language import syntax
-from dexorder_cep.language.refusals import Position, refuse
+from dexorder_cep.language.refusals import TextPosition, refuse
 
 _COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 _TIME_ARITHMETIC = ("+", "-")
@@ -51,7 +51,7 @@ def bind(expression: syntax.Expression, scope: Scope) -> Typed:
             return _number(expression)
         case syntax.Text():
             return Constant(expression.value, SqlType("CHAR", False, len(expression.value)))
-        case syntax.Constant():
+        case syntax.Keyword():
             return Constant(expression.value, NULL if expression.value is None else BOOLEAN)
         case syntax.Interval():
             if expression.months:
@@ -150,12 +150,12 @@ def _any_null(operands: tuple[Typed, ...]) -> bool:
     return any(each.type.nullable for each in operands)
 
 
-def _require(fits: bool, at: Position, what: str, got: Typed) -> None:
+def _require(fits: bool, at: TextPosition, what: str, got: Typed) -> None:
     if not fits:
         raise refuse(at, f"{what}, not {got.type.flink_name()}")
 
 
-def _comparison(operator: str, left: Typed, right: Typed, at: Position) -> Typed:
+def _comparison(operator: str, left: Typed, right: Typed, at: TextPosition) -> Typed:
     nullable = left.type.nullable or right.type.nullable
     common = common_type([left.type, right.type])
     if common is None and left.type.is_time and right.type.is_time:
@@ -169,14 +169,14 @@ def _comparison(operator: str, left: Typed, right: Typed, at: Position) -> Typed
     return Apply(operator, (left, right), BOOLEAN.or_null(nullable))
 
 
-def _negated(value: Typed, at: Position) -> Typed:
+def _negated(value: Typed, at: TextPosition) -> Typed:
     _require(value.type.is_number or value.type.base in ("INTERVAL", "NULL"), at, "'-' takes a number", value)
     if isinstance(value, Constant) and isinstance(value.value, int | float | Decimal):
         return Constant(-value.value, value.type)
     return Apply("NEGATE", (value,), value.type)
 
 
-def _arithmetic(operator: str, left: Typed, right: Typed, at: Position) -> Typed:
+def _arithmetic(operator: str, left: Typed, right: Typed, at: TextPosition) -> Typed:
     nullable = left.type.nullable or right.type.nullable
     if "NULL" in (left.type.base, right.type.base):
         other = right if left.type.base == "NULL" else left

@@ -32,7 +32,7 @@ from dexorder_cep.compile.typed import (
     Typed,
 )
 from dexorder_cep.compile.types import SqlType
-from dexorder_cep.language.refusals import Position, refuse
+from dexorder_cep.language.refusals import TextPosition, refuse
 
 Function = Callable[..., Any]
 ROW = ("r", "T")
@@ -217,7 +217,7 @@ class Emitter:
 
     def _aggregate(self, tree: PatternAggregate) -> str:
         assert self.spans is not None
-        function, variable = tree.aggregate
+        function, variable = tree.function, tree.variable
         low, high, least = self.spans.of(variable)
         if tree.argument is None or (function == "COUNT" and not tree.argument.type.nullable):
             return f"({high}-{low})"
@@ -437,7 +437,7 @@ _ALLOWED = (
 )
 
 
-def generate(code: str, parameters: tuple[str, ...], emitter: Emitter, at: Position) -> Function:
+def generate(code: str, parameters: tuple[str, ...], emitter: Emitter, at: TextPosition) -> Function:
     """Compile an expression that ``emitter`` has written to a function.
 
     Raises:
@@ -465,19 +465,19 @@ def _check(tree: ast.Expression, names: set[str]) -> None:
             raise AssertionError(f"generated code has {ast.dump(node)[:80]}")
 
 
-def row_predicate(condition: Typed, at: Position) -> Function:
+def row_predicate(condition: Typed, at: TextPosition) -> Function:
     """Return ``f(r, T)``: whether a row fits a condition."""
     emitter = Emitter()
     return generate(emitter.truth(condition), ROW, emitter, at)
 
 
-def row_values(values: list[Typed], at: Position) -> Function:
+def row_values(values: list[Typed], at: TextPosition) -> Function:
     """Return ``f(r, T)``: a tuple of values of a row."""
     emitter = Emitter()
     return generate(_tuple(emitter, values), ROW, emitter, at)
 
 
-def pattern_values(values: list[Typed], spans: Spans, at: Position) -> Function:
+def pattern_values(values: list[Typed], spans: Spans, at: TextPosition) -> Function:
     """Return ``f(R, o, n, r, b, T, w)``: a tuple of the measures of a match whose last row is ``n - 1``."""
     emitter = Emitter(spans)
     return generate(_tuple(emitter, values), PATTERN, emitter, at)

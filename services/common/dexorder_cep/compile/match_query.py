@@ -8,13 +8,13 @@ from typing import NamedTuple
 from dexorder_cep.compile.automaton import Automaton, Take, build, is_greedy
 from dexorder_cep.compile.binder import bind, bind_condition
 from dexorder_cep.compile.code import PATTERN, Emitter, Function, Spans, generate, pattern_values
-from dexorder_cep.compile.pattern_scope import PatternScope
+from dexorder_cep.compile.plans import MatchPlan
+from dexorder_cep.compile.scopes import PatternScope
 from dexorder_cep.compile.tables import TICKER, TIME_SLOT
-from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, Column, PatternAggregate, PatternValue, Typed, walk
+from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, PatternAggregate, PatternValue, Typed, TypedColumn, walk
 from dexorder_cep.language import syntax
-from dexorder_cep.language.refusals import MAX_VARIABLES, Position, refuse
+from dexorder_cep.language.refusals import MAX_VARIABLES, TextPosition, refuse
 from dexorder_cep.language.syntax import Match, Quantified
-from dexorder_cep.run.matcher import MatchPlan
 
 
 class MatchQuery(NamedTuple):
@@ -27,11 +27,11 @@ class MatchQuery(NamedTuple):
     """
 
     plan: MatchPlan
-    columns: tuple[Column, ...]
+    columns: tuple[TypedColumn, ...]
     order: tuple[tuple[int, bool], ...]
 
 
-def compile_match(match: Match, columns: tuple[Column, ...]) -> MatchQuery:
+def compile_match(match: Match, columns: tuple[TypedColumn, ...]) -> MatchQuery:
     """Check a MATCH_RECOGNIZE clause over rows of ``columns`` and compile it.
 
     Raises:
@@ -67,11 +67,11 @@ def compile_match(match: Match, columns: tuple[Column, ...]) -> MatchQuery:
         aggregates=sum(isinstance(n, PatternAggregate) for tree in conditions.values() for n in walk(tree)),
         reach=max((node.reference.previous for node in nodes if isinstance(node, PatternValue)), default=0),
     )
-    emitted = (TICKER, *(Column(name, tree.type, slot) for slot, (name, tree, _) in enumerate(measures)))
+    emitted = (TICKER, *(TypedColumn(name, tree.type, slot) for slot, (name, tree, _) in enumerate(measures)))
     return MatchQuery(plan, emitted, order)
 
 
-def _check_partition(match: Match, columns: dict[str, Column]) -> None:
+def _check_partition(match: Match, columns: dict[str, TypedColumn]) -> None:
     names = [each.parts for each in match.partition if isinstance(each, syntax.Name)]
     if len(match.partition) != 1 or len(names) != 1 or names[0][-1] not in columns:
         at = match.partition[0].at if match.partition else match.at
@@ -80,7 +80,7 @@ def _check_partition(match: Match, columns: dict[str, Column]) -> None:
         raise refuse(match.partition[0].at, "MATCH_RECOGNIZE takes PARTITION BY ticker, no other column")
 
 
-def _order(match: Match, columns: dict[str, Column]) -> tuple[tuple[int, bool], ...]:
+def _order(match: Match, columns: dict[str, TypedColumn]) -> tuple[tuple[int, bool], ...]:
     if not match.order:
         raise refuse(match.at, "MATCH_RECOGNIZE takes ORDER BY ts")
     found: list[tuple[int, bool]] = []
@@ -136,7 +136,7 @@ def _skip_variable(match: Match, variables: dict[str, int]) -> int:
     return variables[match.skip.variable]
 
 
-def _conditions(match: Match, columns: tuple[Column, ...], variables: dict[str, int]) -> dict[int, Typed]:
+def _conditions(match: Match, columns: tuple[TypedColumn, ...], variables: dict[str, int]) -> dict[int, Typed]:
     found: dict[int, Typed] = {}
     names: set[str] = set()
     for (name, expression), at in zip(match.define, match.define_at, strict=True):
@@ -151,10 +151,10 @@ def _conditions(match: Match, columns: tuple[Column, ...], variables: dict[str, 
 
 
 def _measures(
-    match: Match, columns: tuple[Column, ...], variables: dict[str, int]
-) -> list[tuple[str, Typed, Position]]:
+    match: Match, columns: tuple[TypedColumn, ...], variables: dict[str, int]
+) -> list[tuple[str, Typed, TextPosition]]:
     scope = PatternScope(columns, variables, None)
-    found: list[tuple[str, Typed, Position]] = []
+    found: list[tuple[str, Typed, TextPosition]] = []
     names = {TICKER.name}
     for expression, name in match.measures:
         if name in names:
@@ -184,7 +184,7 @@ def _steps(
     contexts: list[set[int]],
     conditions: dict[int, Typed],
     least: tuple[int, ...],
-    at: Position,
+    at: TextPosition,
 ) -> tuple[dict[int, Function | int], ...]:
     made: dict[tuple[int, tuple[object, ...]], Function | int] = {}
     found: list[dict[int, Function | int]] = []
@@ -200,7 +200,7 @@ def _steps(
 
 
 def _step(
-    takes: tuple[Take, ...], current: int, conditions: dict[int, Typed], least: tuple[int, ...], at: Position
+    takes: tuple[Take, ...], current: int, conditions: dict[int, Typed], least: tuple[int, ...], at: TextPosition
 ) -> Function | int:
     """Return the function of one state: a bit set of its edges that take the row; or the bit set itself."""
     emitter = Emitter()
@@ -238,7 +238,7 @@ def _step(
 
 
 def _measure_functions(
-    automaton: Automaton, contexts: list[set[int]], measures: list[Typed], least: tuple[int, ...], at: Position
+    automaton: Automaton, contexts: list[set[int]], measures: list[Typed], least: tuple[int, ...], at: TextPosition
 ) -> dict[int, Function]:
     ends = {take.variable + 1 for takes in automaton.states for take in takes if take.target is None or take.completes}
     return {known: pattern_values(measures, Spans(known - 1, None, least), at) for known in sorted(ends)}

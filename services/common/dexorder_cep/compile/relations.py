@@ -8,13 +8,13 @@ from dexorder_cep.compile.aggregates import WindowAggregate
 from dexorder_cep.compile.binder import bind, bind_condition, convert
 from dexorder_cep.compile.code import Function, row_predicate, row_values
 from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
-from dexorder_cep.compile.row_scope import RowScope
+from dexorder_cep.compile.plans import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
+from dexorder_cep.compile.scopes import RowScope
 from dexorder_cep.compile.tables import TICKER, TIME_SLOT, TableSource, find_table
-from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, Column, ColumnValue, Typed
+from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, ColumnValue, Typed, TypedColumn
 from dexorder_cep.compile.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
 from dexorder_cep.language import syntax
-from dexorder_cep.language.refusals import MAX_OFFSET, MAX_SLICES, MAX_STEPS, Position, refuse
-from dexorder_cep.run.stages import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
+from dexorder_cep.language.refusals import MAX_OFFSET, MAX_SLICES, MAX_STEPS, TextPosition, refuse
 
 _MILLISECOND_NS = 1_000_000
 _VALUES = ("FIRST_VALUE", "LAST_VALUE")
@@ -33,12 +33,12 @@ class Relation(NamedTuple):
 
     table: TableSource
     steps: tuple[Step, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[TypedColumn, ...]
     names: tuple[str, ...]
     windowed: bool
 
 
-class Query(NamedTuple):
+class RowQuery(NamedTuple):
     """SELECT without its projection.
 
     Attributes:
@@ -52,7 +52,7 @@ class Query(NamedTuple):
 
     relation: Relation
     condition: Typed
-    at: Position
+    at: TextPosition
     projected: tuple[tuple[str, Typed], ...]
     filtered: bool
 
@@ -71,14 +71,14 @@ def compile_relation(source: syntax.Relation, alias: str | None) -> Relation:
     if isinstance(source, syntax.Match):
         raise refuse(source.at, "MATCH_RECOGNIZE is not supported inside a derived table or window")
     query = compile_query(source)
-    columns: list[Column] = []
+    columns: list[TypedColumn] = []
     values: list[Typed] = []
     for name, value in query.projected:
         slot = value.slot if isinstance(value, ColumnValue) and value.slot in (TICKER_SLOT, TIME_SLOT) else None
         if slot is None:
             slot = FIRST_SLOT + len(values)
             values.append(value)
-        columns.append(Column(name, value.type, slot))
+        columns.append(TypedColumn(name, value.type, slot))
     relation = query.relation
     keeps = None if query.condition is TRUE else row_predicate(query.condition, query.at)
     identity = 1 if relation.table.source == "ticks" or relation.windowed else None
@@ -89,7 +89,7 @@ def compile_relation(source: syntax.Relation, alias: str | None) -> Relation:
     return Relation(relation.table, steps, tuple(columns), (alias,) if alias else (), relation.windowed)
 
 
-def compile_query(select: syntax.Select) -> Query:
+def compile_query(select: syntax.Select) -> RowQuery:
     """Return a SELECT over rows or windows, checked."""
     if isinstance(select.source, syntax.WindowTable):
         return _windows(select, select.source)
@@ -105,13 +105,13 @@ def compile_query(select: syntax.Select) -> Query:
     scope = OverScope(relation)
     projected = project(select, scope)
     if not scope.over:
-        return Query(relation, condition, at, projected, False)
+        return RowQuery(relation, condition, at, projected, False)
     keeps = None if condition is TRUE else row_predicate(condition, at)
     steps = (*relation.steps, RowStep(keeps, tuple(scope.over), None, None))
-    return Query(relation._replace(steps=steps), TRUE, at, projected, condition is not TRUE)
+    return RowQuery(relation._replace(steps=steps), TRUE, at, projected, condition is not TRUE)
 
 
-def _where(select: syntax.Select, relation: Relation) -> tuple[Typed, Position]:
+def _where(select: syntax.Select, relation: Relation) -> tuple[Typed, TextPosition]:
     if select.where is None:
         return TRUE, select.at
     scope = RowScope(relation.columns, *relation.names)
@@ -141,7 +141,7 @@ def project(select: syntax.Select, scope: RowScope) -> tuple[tuple[str, Typed], 
     return tuple(found.items())
 
 
-def _windows(select: syntax.Select, window: syntax.WindowTable) -> Query:
+def _windows(select: syntax.Select, window: syntax.WindowTable) -> RowQuery:
     source = compile_relation(window.table, None)
     if source.windowed:
         raise refuse(window.at, "windows of windows are not supported")
@@ -163,7 +163,7 @@ def _windows(select: syntax.Select, window: syntax.WindowTable) -> Query:
         window.kind, slice_ms * _MILLISECOND_NS, size_ms * _MILLISECOND_NS, keeps, tuple(scope.aggregates)
     )
     relation = Relation(source.table, (*source.steps, step), scope.columns, (), True)
-    return Query(relation, having, at, projected, False)
+    return RowQuery(relation, having, at, projected, False)
 
 
 def _argument(call: syntax.Call, scope: RowScope, name: str) -> tuple[Function | None, SqlType]:
@@ -261,9 +261,9 @@ class GroupScope(RowScope):
     def __init__(self, source: Relation, select: syntax.Select) -> None:
         keys = (
             TICKER,
-            Column("window_start", WINDOW_TIME, FIRST_SLOT),
-            Column("window_end", WINDOW_TIME, FIRST_SLOT + 1),
-            Column("window_time", ROWTIME, TIME_SLOT),
+            TypedColumn("window_start", WINDOW_TIME, FIRST_SLOT),
+            TypedColumn("window_end", WINDOW_TIME, FIRST_SLOT + 1),
+            TypedColumn("window_time", ROWTIME, TIME_SLOT),
         )
         names = [name for name in (select.alias, *source.names) if name]
         super().__init__(self._keys(select, keys), *names)
@@ -272,9 +272,9 @@ class GroupScope(RowScope):
         self._source_names = {column.name for column in source.columns}
 
     @staticmethod
-    def _keys(select: syntax.Select, keys: tuple[Column, ...]) -> tuple[Column, ...]:
+    def _keys(select: syntax.Select, keys: tuple[TypedColumn, ...]) -> tuple[TypedColumn, ...]:
         by_name = {column.name: column for column in keys}
-        found: dict[str, Column] = {}
+        found: dict[str, TypedColumn] = {}
         for each in select.group:
             name = each.parts[-1] if isinstance(each, syntax.Name) else None
             if name not in by_name:

@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from dexorder_cep.compile.typed import TICKER_SLOT, Column
+from dexorder_cep.compile.typed import TICKER_SLOT, TypedColumn
 from dexorder_cep.compile.types import BIGINT, DOUBLE, ROWTIME, STRING
 from dexorder_cep.language.refusals import refuse
 from dexorder_cep.language.syntax import Table
 from dexorder_common.model.periods import PERIOD_SECONDS
 
 Source = Literal["ohlc", "ticks"]
-TICKER = Column("ticker", STRING, TICKER_SLOT)
+TICKER = TypedColumn("ticker", STRING, TICKER_SLOT)
 TIME_SLOT = 0
 """Slot of ``ts`` in every row."""
 
 CANDLE_COLUMNS = (
     TICKER,
-    Column("ts", ROWTIME, TIME_SLOT),
-    Column("open", DOUBLE, 1),
-    Column("high", DOUBLE, 2),
-    Column("low", DOUBLE, 3),
-    Column("close", DOUBLE, 4),
-    Column("volume", DOUBLE, 5),
-    Column("quote_volume", DOUBLE.or_null(), 6),
-    Column("trades", BIGINT.or_null(), 7),
+    TypedColumn("ts", ROWTIME, TIME_SLOT),
+    TypedColumn("open", DOUBLE, 1),
+    TypedColumn("high", DOUBLE, 2),
+    TypedColumn("low", DOUBLE, 3),
+    TypedColumn("close", DOUBLE, 4),
+    TypedColumn("volume", DOUBLE, 5),
+    TypedColumn("quote_volume", DOUBLE.or_null(), 6),
+    TypedColumn("trades", BIGINT.or_null(), 7),
 )
 """Columns of ``ohlc``; a row has open time in ns, open, high, low, close, volume, quote volume, number of trades."""
 
 TICK_COLUMNS = (
     TICKER,
-    Column("ts", ROWTIME, TIME_SLOT),
-    Column("trade_id", STRING, 1),
-    Column("price", DOUBLE, 2),
-    Column("amount", DOUBLE, 3),
-    Column("side", STRING.or_null(), 4),
+    TypedColumn("ts", ROWTIME, TIME_SLOT),
+    TypedColumn("trade_id", STRING, 1),
+    TypedColumn("price", DOUBLE, 2),
+    TypedColumn("amount", DOUBLE, 3),
+    TypedColumn("side", STRING.or_null(), 4),
 )
 """Columns of ``ticks``; a row has time in ns, the exchange's id of the trade, price, amount, side."""
 
@@ -44,7 +44,7 @@ class TableSource(NamedTuple):
 
     source: Source
     period_seconds: int | None
-    columns: tuple[Column, ...]
+    columns: tuple[TypedColumn, ...]
 
 
 def find_table(table: Table) -> TableSource:

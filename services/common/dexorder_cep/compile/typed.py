@@ -15,7 +15,7 @@ Value: TypeAlias = object
 """Value of SQL: float, int, str, bool, Decimal, or None. Points in time and intervals are ints of nanoseconds."""
 
 
-class Column(NamedTuple):
+class TypedColumn(NamedTuple):
     """Column of a relation; ``slot`` is its index in the row tuples."""
 
     name: str
@@ -39,13 +39,6 @@ class Reference(NamedTuple):
     offset: int
     previous: int
     slot: int
-
-
-class Aggregate(NamedTuple):
-    """Aggregate over the rows of a pattern variable, or over all rows of the match if ``variable`` is None."""
-
-    function: str
-    variable: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +67,16 @@ class PatternValue:
 
 @dataclass(frozen=True, slots=True)
 class PatternAggregate:
-    """Aggregate over rows of a pattern variable; ``argument`` has columns of the current row. None for COUNT(*)."""
+    """Aggregate over rows of a pattern variable.
 
-    aggregate: Aggregate
+    Attributes:
+        function: Its name.
+        variable: Index of the variable; None for all rows of the match.
+        argument: Expression over columns of the current row; None for COUNT(*).
+    """
+
+    function: str
+    variable: int | None
     argument: Typed | None
     type: SqlType
 

@@ -7,19 +7,19 @@ from typing import TypeAlias
 
 from dexorder_cep.language.intervals import parse_interval, parse_timestamp
 from dexorder_cep.language.reader import TokenReader
-from dexorder_cep.language.refusals import MAX_OFFSET, Position, refuse
-from dexorder_cep.language.reserved import COLUMNS_WITHOUT_QUOTES
+from dexorder_cep.language.refusals import MAX_OFFSET, TextPosition, refuse
 from dexorder_cep.language.syntax import (
     Call,
-    Constant,
     Expression,
     Frame,
+    Keyword,
     Name,
     Number,
     Operation,
     Text,
     TypeName,
 )
+from dexorder_cep.language.tokens import COLUMNS_WITHOUT_QUOTES
 
 _COMPARISONS = ("=", "<>", "!=", "<", "<=", ">", ">=")
 _RANGES = ("BETWEEN", "IN", "LIKE")
@@ -91,7 +91,7 @@ def _test(reader: TokenReader, left: Expression) -> Expression | None:
     return None
 
 
-def _is(reader: TokenReader, left: Expression, at: Position) -> Expression:
+def _is(reader: TokenReader, left: Expression, at: TextPosition) -> Expression:
     negated = reader.accept("NOT")
     for word in ("NULL", "TRUE", "FALSE", "UNKNOWN"):
         if reader.accept(word):
@@ -102,7 +102,7 @@ def _is(reader: TokenReader, left: Expression, at: Position) -> Expression:
     raise reader.unexpected("NULL", "TRUE", "FALSE", "UNKNOWN")
 
 
-def _range(reader: TokenReader, left: Expression, at: Position) -> Expression:
+def _range(reader: TokenReader, left: Expression, at: TextPosition) -> Expression:
     word = reader.take().word
     if word == "BETWEEN":
         if reader.accept("SYMMETRIC"):
@@ -179,7 +179,7 @@ def _primary(reader: TokenReader) -> Expression:
     word = token.word
     if word in ("TRUE", "FALSE", "NULL", "UNKNOWN"):
         reader.take()
-        return Constant({"TRUE": True, "FALSE": False}.get(word), token.at)
+        return Keyword({"TRUE": True, "FALSE": False}.get(word), token.at)
     if word == "CASE":
         return _case(reader)
     if word in ("CAST", "TRY_CAST") and reader.peek(1).text == "(":
@@ -284,7 +284,7 @@ def _case(reader: TokenReader) -> Expression:
         parts += [condition, parse_expression(reader)]
     if not parts:
         raise reader.unexpected("WHEN")
-    parts.append(parse_expression(reader) if reader.accept("ELSE") else Constant(None, at))
+    parts.append(parse_expression(reader) if reader.accept("ELSE") else Keyword(None, at))
     reader.expect("END")
     reader.leave()
     return Operation("CASE", tuple(parts), at)

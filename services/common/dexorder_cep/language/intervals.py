@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from dexorder_cep.language.reader import TokenReader
-from dexorder_cep.language.refusals import Position, refuse
+from dexorder_cep.language.refusals import TextPosition, refuse
 from dexorder_cep.language.syntax import Interval, Timestamp
 from dexorder_cep.language.tokens import Token
 
@@ -95,7 +95,7 @@ def _milliseconds(text: Token, units: tuple[str, ...], digits: int) -> int:
     return -total if found[1] else total
 
 
-def parse_timestamp(text: Token, at: Position) -> Timestamp:
+def parse_timestamp(text: Token, at: TextPosition) -> Timestamp:
     """Return the value of a TIMESTAMP literal: ``'2024-01-31 12:00:00'``, with up to nine decimals, in UTC."""
     found = re.fullmatch(r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?", text.text, re.ASCII)
     try:

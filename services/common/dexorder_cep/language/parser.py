@@ -5,7 +5,7 @@ from __future__ import annotations
 from dexorder_cep.language.expressions import parse_count, parse_expression
 from dexorder_cep.language.intervals import parse_interval
 from dexorder_cep.language.reader import TokenReader
-from dexorder_cep.language.refusals import Position, refuse
+from dexorder_cep.language.refusals import TextPosition, refuse
 from dexorder_cep.language.syntax import (
     Expression,
     Interval,
@@ -217,7 +217,7 @@ def _match(reader: TokenReader, table: Relation) -> Match:
         raise reader.unexpected("DEFINE")
     reader.expect("DEFINE")
     define: list[tuple[str, Expression]] = []
-    places: list[Position] = []
+    places: list[TextPosition] = []
     while True:
         token = reader.identifier("a variable of the pattern")
         reader.expect("AS")
@@ -302,7 +302,7 @@ def _pattern(reader: TokenReader) -> tuple[Quantified, ...]:
     return tuple(found)
 
 
-def _quantified(reader: TokenReader, name: str, at: Position) -> Quantified:
+def _quantified(reader: TokenReader, name: str, at: TextPosition) -> Quantified:
     least, most = 1, 1
     most_or_none: int | None = most
     written = True

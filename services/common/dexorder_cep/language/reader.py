@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dexorder_cep.language.refusals import MAX_DEPTH, MAX_NODES, InvalidSql, Position, refuse
-from dexorder_cep.language.reserved import RESERVED
-from dexorder_cep.language.tokens import Token, tokenize
+from dexorder_cep.language.refusals import MAX_DEPTH, MAX_NODES, InvalidSql, TextPosition, refuse
+from dexorder_cep.language.tokens import RESERVED, Token, tokenize
 
 
 class TokenReader:
@@ -25,7 +24,7 @@ class TokenReader:
         return self._tokens[self._index]
 
     @property
-    def at(self) -> Position:
+    def at(self) -> TextPosition:
         """Place of the next token."""
         return self.token.at
 
@@ -51,7 +50,7 @@ class TokenReader:
         self._index += len(words)
         return True
 
-    def expect(self, *words: str) -> Position:
+    def expect(self, *words: str) -> TextPosition:
         """Take these words or symbols; return the place of the first."""
         at = self.at
         for word in words:
@@ -81,7 +80,7 @@ class TokenReader:
             )
         return self.take()
 
-    def count_node(self, at: Position) -> None:
+    def count_node(self, at: TextPosition) -> None:
         """Count a node of the tree."""
         self._nodes += 1
         if self._nodes > MAX_NODES:

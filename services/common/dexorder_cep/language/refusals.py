@@ -38,7 +38,7 @@ MAX_OFFSET = 1_000
 """Largest offset of PREV, LAG, FIRST and LAST, and largest number of rows of OVER."""
 
 
-class Position(NamedTuple):
+class TextPosition(NamedTuple):
     """Place in a trigger's text, both from 1."""
 
     line: int
@@ -61,6 +61,6 @@ class InvalidSql(InvalidRequest):
         self.reason = reason
 
 
-def refuse(at: Position, reason: str) -> InvalidSql:
+def refuse(at: TextPosition, reason: str) -> InvalidSql:
     """Return the error for a place in the text."""
     return InvalidSql(at.line, at.column, reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from dexorder_cep.language.refusals import Position
+from dexorder_cep.language.refusals import TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Number:
     """Number as written: ``1`` is an INT or BIGINT, ``1.5`` a DECIMAL, ``1e3`` a DOUBLE."""
 
     text: str
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class Text:
     """String literal."""
 
     value: str
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Keyword:
     """TRUE, FALSE or NULL."""
 
     value: bool | None
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Interval:
 
     milliseconds: int
     months: bool
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Timestamp:
 
     milliseconds: int
     precision: int
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Name:
     """Column, possibly qualified: ``close``, ``A.close``."""
 
     parts: tuple[str, ...]
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class TypeName:
 
     name: str
     arguments: tuple[int, ...]
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Frame:
     partition: tuple[Expression, ...]
     order: tuple[Expression, ...]
     preceding: int | None
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Call:
 
     name: str
     arguments: tuple[Expression, ...]
-    at: Position
+    at: TextPosition
     star: bool = False
     distinct: bool = False
     over: Frame | None = None
@@ -99,11 +99,11 @@ class Operation:
 
     operator: str
     operands: tuple[Expression, ...]
-    at: Position
+    at: TextPosition
     type_name: TypeName | None = None
 
 
-Expression: TypeAlias = Number | Text | Constant | Interval | Timestamp | Name | Call | Operation
+Expression: TypeAlias = Number | Text | Keyword | Interval | Timestamp | Name | Call | Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class SelectItem:
 
     expression: Expression | None
     alias: str | None
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Table:
     """Name of a table."""
 
     name: str
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class WindowTable:
     table: Relation
     time_column: str
     sizes: tuple[int, ...]
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Quantified:
     most: int | None
     reluctant: bool
     written: bool
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Skip:
 
     mode: Literal["next", "past", "first", "last"]
     variable: str
-    at: Position
+    at: TextPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class Match:
     pattern: tuple[Quantified, ...]
     within: Interval | None
     define: tuple[tuple[str, Expression], ...]
-    at: Position
-    define_at: tuple[Position, ...] = field(default=())
+    at: TextPosition
+    define_at: tuple[TextPosition, ...] = field(default=())
 
 
 Relation: TypeAlias = "Table | WindowTable | Match | Select"
@@ -184,4 +184,4 @@ class Select:
     where: Expression | None
     group: tuple[Expression, ...]
     having: Expression | None
-    at: Position
+    at: TextPosition

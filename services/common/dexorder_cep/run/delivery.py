@@ -1,17 +1,68 @@
-"""From a result of a run to an event: cooldown, size, identity, end of the trigger. Pure."""
+"""Outcomes that the engine returns, and how a result becomes one: cooldown, size, identity, end. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from dexorder_cep.compile.compiled import CompiledTrigger, plain_value
-from dexorder_cep.run.outcomes import Ended, Firing, Outcome
+from dexorder_cep.compile.plans import ResultColumn
+from dexorder_cep.compile.trigger import CompiledTrigger, plain_value
 from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
-from dexorder_cep.run.runs import Result
+from dexorder_cep.run.runs import RunResult
 from dexorder_cep.run.stream import Stream
 from dexorder_common.model.periods import TRADES_PERIOD
 
 _SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """Event of a trigger.
+
+    Attributes:
+        event_id: Same for the same event, also when rows are fed again after a restart.
+        trigger_id: Id that the client gave.
+        registration_number: Number of the registration; a trigger that is deleted and registered again has another one.
+        ticker: The market.
+        time_ns: Event time at which the rows are known: the close of the last candle, the time of the last trade, or
+            the watermark that ended a window or freed a match.
+        columns: Columns of the rows.
+        rows: Values: int, float, str, bool, None; points in time are ints of nanoseconds, DECIMAL is text.
+        context: Further facts as text (docs/cep.md lists the keys).
+    """
+
+    event_id: str
+    trigger_id: str
+    registration_number: int
+    ticker: str
+    time_ns: int
+    columns: tuple[ResultColumn, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    context: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """End of a trigger that used more than it may, or that Flink would have failed on. The trigger is removed."""
+
+    trigger_id: str
+    registration_number: int
+    ticker: str
+    time_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerEnded:
+    """End of a trigger by its own parameters: ``once`` or ``expired``. The trigger is removed."""
+
+    trigger_id: str
+    registration_number: int
+    time_ns: int
+    reason: str
+
+
+Outcome: TypeAlias = Firing | Suspension | TriggerEnded
 
 
 @dataclass(slots=True)
@@ -59,12 +110,12 @@ class Registration:
         return self.tickers is None or ticker in self.tickers
 
 
-def deliver(registration: Registration, stream: Stream, result: Result, period_ns: int) -> list[Outcome]:
+def deliver(registration: Registration, stream: Stream, result: RunResult, period_ns: int) -> list[Outcome]:
     """Return the event of a result, if one is sent, and the end of the trigger, if it ends."""
     parameters = registration.compiled.parameters
     time_ns = result.time_ns + (period_ns if result.emitted_by == "row" else 0)
     if parameters.expires_ns is not None and time_ns >= parameters.expires_ns:
-        return [Ended(registration.trigger_id, registration.number, time_ns, "expired")]
+        return [TriggerEnded(registration.trigger_id, registration.number, time_ns, "expired")]
     if time_ns <= registration.at_ns:
         return []
     state = registration.delivered.setdefault(stream.ticker, Delivered())
@@ -84,11 +135,11 @@ def deliver(registration: Registration, stream: Stream, result: Result, period_n
     firing = _firing(registration, stream, result, time_ns, state.suppressed)
     state.suppressed = 0
     if parameters.fire == "once" and result.kind != "resolved":
-        return [firing, Ended(registration.trigger_id, registration.number, time_ns, "once")]
+        return [firing, TriggerEnded(registration.trigger_id, registration.number, time_ns, "once")]
     return [firing]
 
 
-def _firing(registration: Registration, stream: Stream, result: Result, time_ns: int, suppressed: int) -> Firing:
+def _firing(registration: Registration, stream: Stream, result: RunResult, time_ns: int, suppressed: int) -> Firing:
     compiled = registration.compiled
     most = compiled.parameters.max_rows
     context = {

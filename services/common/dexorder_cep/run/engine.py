@@ -15,17 +15,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dexorder_cep.compile.arithmetic import TriggerFailed
-from dexorder_cep.compile.compiled import CompiledTrigger, compile_trigger
 from dexorder_cep.compile.parameters import MAX_WARMUP_ROWS
-from dexorder_cep.run.delivery import Delivered, Registration, deliver
+from dexorder_cep.compile.trigger import CompiledTrigger, compile_trigger
+from dexorder_cep.run.delivery import Delivered, Outcome, Registration, Suspension, TriggerEnded, deliver
 from dexorder_cep.run.engine_state import EngineState, from_json, to_json
-from dexorder_cep.run.outcomes import Ended, Outcome, Suspension
 from dexorder_cep.run.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
-from dexorder_cep.run.runs import DerivedRun, Result, start_run
+from dexorder_cep.run.runs import DerivedRun, RunResult, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
 from dexorder_cep.run.stream_runs import SECOND_NS, Run, StreamRuns, TickerSeries, running_candles
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.times import MAX_TIME_NS
 
 RING_ROWS = MAX_WARMUP_ROWS + 1_000
 """Newest rows of a ticker that are kept for the warm-up of new triggers and for PREV."""
@@ -127,7 +127,7 @@ class Engine:
         for registration in list(self._registrations.values()):
             expires = registration.compiled.parameters.expires_ns
             if expires is not None and now_ns >= expires:
-                found.append(Ended(registration.trigger_id, registration.number, expires, "expired"))
+                found.append(TriggerEnded(registration.trigger_id, registration.number, expires, "expired"))
                 self.remove(registration.trigger_id)
         for series in self._series.values():
             for (delay_ms, _), on_stream in series.streams.items():
@@ -329,12 +329,12 @@ class Engine:
         return found
 
     def _deliver(
-        self, registration: Registration, period_seconds: int, stream: Stream, result: Result
+        self, registration: Registration, period_seconds: int, stream: Stream, result: RunResult
     ) -> list[Outcome]:
         if registration.trigger_id not in self._registrations:
             return []
         found = deliver(registration, stream, result, period_seconds * SECOND_NS)
-        if found and isinstance(found[-1], Ended):
+        if found and isinstance(found[-1], TriggerEnded):
             self.remove(registration.trigger_id)
         return found
 
@@ -388,3 +388,36 @@ class Engine:
                 series = TickerSeries.restored(ticker, each, lambda name: engine._registrations[name].compiled)
                 engine._series[series.period_seconds, ticker] = series
         return engine
+
+
+def backtest(
+    compiled: CompiledTrigger,
+    ticker: str,
+    rows: Sequence[Sequence[Any]],
+    candles: Sequence[Sequence[Any]] = (),
+    *,
+    since_ns: int = 0,
+) -> list[Outcome]:
+    """Return the events of a trigger over past rows of a ticker, oldest first.
+
+    Args:
+        compiled: The trigger.
+        ticker: The market.
+        rows: As ``Engine.feed_candles`` or ``Engine.feed_ticks`` takes them: trades for a running candle.
+        candles: The closed candles of the same time, for a running candle.
+        since_ns: Time from which on trades are known.
+
+    Returns:
+        Events (``Firing``) in order. The last one is a ``TriggerEnded`` or a ``Suspension`` if the trigger would have
+        ended.
+    """
+    engine = Engine()
+    engine.add("backtest", 1, compiled, 0)
+    if not compiled.is_running and compiled.source == "ohlc":
+        return engine.feed_candles(ticker, compiled.period_seconds, rows)
+    if not compiled.is_running:
+        return engine.feed_ticks(ticker, rows)
+    engine.feed_ticks(ticker, [], since_ns=since_ns)
+    found = engine.feed_candles(ticker, compiled.period_seconds, candles)
+    found += engine.settle(ticker, compiled.period_seconds, MAX_TIME_NS)
+    return found + engine.feed_ticks(ticker, rows) + engine.settle(ticker, 0, MAX_TIME_NS)

@@ -16,12 +16,10 @@ Rules of Flink that differ from those of other databases:
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 from dexorder_cep.compile.arithmetic import TriggerFailed
-from dexorder_cep.compile.automaton import Automaton
-from dexorder_cep.compile.code import Function
+from dexorder_cep.compile.plans import MatchPlan, Move
 from dexorder_cep.language.refusals import (
     MAX_PARTIAL_MATCHES,
     MAX_SPAN_ROWS,
@@ -29,6 +27,7 @@ from dexorder_cep.language.refusals import (
     MAX_WORK_PER_ROW,
 )
 from dexorder_cep.run.java_heap import Heap, pop, push, remove
+from dexorder_cep.run.stream import RowsOfTicker
 
 START = sys.maxsize
 """First row of the partial match that has none yet; Flink orders it last."""
@@ -38,42 +37,6 @@ _LITTLE_WORK = 4_000
 _MINUTE_NS = 60_000_000_000
 
 
-Move: TypeAlias = tuple[int, int | None, bool]
-"""Number of bounds after a row, next state (None after the last row), and whether the match is complete."""
-
-
-class MatchPlan(NamedTuple):
-    """Compiled MATCH_RECOGNIZE.
-
-    Attributes:
-        variables: Names of the pattern's variables.
-        automaton: Its states.
-        steps: For each state, by number of bounds: a function that returns a bit set of the edges that take the row
-            (bit ``2 i``) and of those that complete the match besides (bit ``2 i + 1``); or the bit set, if it depends
-            on no condition.
-        measures: By number of bounds: a function that returns the measures.
-        moves: For each state, by bit set: what it means; filled as bit sets occur.
-        within_ns: Time in which a match must end; 0 for any.
-        skip: How the search continues after a match.
-        skip_variable: Variable to which it skips.
-        weight: Nodes that are evaluated for a partial match and a row, at most.
-        aggregates: Aggregates among them, whose cost grows with the rows of the partial match.
-        reach: Rows before a match that are needed, for PREV.
-    """
-
-    variables: tuple[str, ...]
-    automaton: Automaton
-    steps: tuple[Mapping[int, Function | int], ...]
-    measures: Mapping[int, Function]
-    moves: tuple[dict[int, tuple[Move, ...]], ...]
-    within_ns: int
-    skip: Literal["next", "past", "first", "last"]
-    skip_variable: int
-    weight: int
-    aggregates: int
-    reach: int
-
-
 class Found(NamedTuple):
     """Match: sequence numbers of its first row and of the row after its last one, time of emission, measures."""
 
@@ -81,14 +44,6 @@ class Found(NamedTuple):
     after: int
     time_ns: int
     values: tuple[Any, ...]
-
-
-class Rows(Protocol):
-    """Rows of a ticker: tuples whose first item is the time, and the sequence number of the first of them."""
-
-    rows: list[tuple[Any, ...]]
-    base: int
-    ticker: str
 
 
 class Matcher:
@@ -118,7 +73,7 @@ class Matcher:
             first = min(first, self.completed[0][0])
         return first
 
-    def on_row(self, stream: Rows, n: int, row: tuple[Any, ...]) -> list[Found]:
+    def on_row(self, stream: RowsOfTicker, n: int, row: tuple[Any, ...]) -> list[Found]:
         """Take the row with sequence number ``n``, the newest of ``stream``; return matches in Flink's order.
 
         Raises:
@@ -177,7 +132,7 @@ class Matcher:
         self._plan.moves[state][mask] = found
         return found
 
-    def on_time(self, stream: Rows, time_ns: int) -> list[Found]:
+    def on_time(self, stream: RowsOfTicker, time_ns: int) -> list[Found]:
         """Drop the partial matches that WITHIN ends at a time; return the matches that waited for them."""
         within = self._plan.within_ns
         first = self.partials[0][0]
@@ -213,7 +168,7 @@ class Matcher:
                 f"up to {span} rows); add WITHIN or a stricter DEFINE"
             )
 
-    def _emit(self, stream: Rows, time_ns: int) -> list[Found]:
+    def _emit(self, stream: RowsOfTicker, time_ns: int) -> list[Found]:
         """Return the finished matches for which no older partial match is left, and skip after each of them."""
         found: list[Found] = []
         completed, partials = self.completed, self.partials

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dexorder_cep.compile.arithmetic import TriggerFailed
-from dexorder_cep.compile.compiled import CompiledTrigger, PlainPlan
-from dexorder_cep.run.runs import DerivedRows, PlainRun, Result
+from dexorder_cep.compile.plans import PlainPlan
+from dexorder_cep.compile.trigger import CompiledTrigger
+from dexorder_cep.run.runs import DerivedRows, PlainRun, RunResult
 from dexorder_cep.run.stages import RowStage
 from dexorder_cep.run.stream import NO_TIME, Row
 
@@ -156,7 +157,7 @@ class RunningRun:
             for stage in self._stages:
                 row = stage.push(row, ticker) if row is not None else None
 
-    def on_candle(self, candle: Row, silent: bool) -> Result | None:
+    def on_candle(self, candle: Row, silent: bool) -> RunResult | None:
         """Take the candle after a trade; ``silent`` for a trade that was known at the registration."""
         row: Row | None = candle[:TRADE_ID_SLOT] if self._stages else candle
         for stage in self._stages:

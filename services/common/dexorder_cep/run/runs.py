@@ -11,27 +11,20 @@ A run knows nothing of delivery (cooldown, limits of an event, end of the trigge
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from dexorder_cep.compile.compiled import CompiledTrigger, PatternPlan, PlainPlan
+from dexorder_cep.compile.plans import PatternPlan, PlainPlan, WindowStep
+from dexorder_cep.compile.trigger import CompiledTrigger
 from dexorder_cep.language.refusals import MAX_OFFSET
 from dexorder_cep.run.matcher import START, Matcher
-from dexorder_cep.run.stages import WindowStage, WindowStep, start_stage
-from dexorder_cep.run.stream import Row
+from dexorder_cep.run.stages import WindowStage, start_stage
+from dexorder_cep.run.stream import Row, RowsOfTicker
 
 TRIM_ROWS = 2 * MAX_OFFSET
 """Derived rows that are kept before the oldest ones are looked at."""
 
 
-class RowsOfTicker(Protocol):
-    """Rows of a ticker, and the sequence number of the first of them."""
-
-    rows: list[Row]
-    base: int
-    ticker: str
-
-
-class Result(NamedTuple):
+class RunResult(NamedTuple):
     """Rows that a trigger has at one moment.
 
     Attributes:
@@ -76,7 +69,7 @@ class PlainRun:
         """No row is needed."""
         return START
 
-    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> RunResult | None:
         """Take a row."""
         fits = self.test(row, stream.ticker)
         if fits is self.latch:
@@ -87,7 +80,7 @@ class PlainRun:
             return None
         return self.changed(stream, row, fits)
 
-    def changed(self, stream: RowsOfTicker, row: Row, fits: bool) -> Result | None:
+    def changed(self, stream: RowsOfTicker, row: Row, fits: bool) -> RunResult | None:
         """Take a row for which the condition is not what the latch says."""
         known = self.latch
         if fits:
@@ -99,11 +92,11 @@ class PlainRun:
         self.latch = False
         return self._result("resolved", stream, row) if known and self._resolve else None
 
-    def _result(self, kind: str, stream: RowsOfTicker, row: Row) -> Result:
+    def _result(self, kind: str, stream: RowsOfTicker, row: Row) -> RunResult:
         values = self._plan.projection.values(row, stream.ticker)
-        return Result(kind, row, row, row[0], (values,), "row")
+        return RunResult(kind, row, row, row[0], (values,), "row")
 
-    def missed(self, stream: RowsOfTicker, row: Row, silent: bool) -> Result | None:
+    def missed(self, stream: RowsOfTicker, row: Row, silent: bool) -> RunResult | None:
         """Take a row that does not fit, as a step before has dropped it."""
         if self.latch is False:
             return None
@@ -112,7 +105,7 @@ class PlainRun:
             return None
         return self.changed(stream, row, fits=False)
 
-    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[RunResult]:
         """Do nothing: a condition depends on rows only."""
         return []
 
@@ -141,18 +134,18 @@ class MatchRun:
         """First row of the oldest match, and rows before it for PREV."""
         return self._matcher.oldest - self._plan.match.reach if self._matcher.oldest != START else START
 
-    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> RunResult | None:
         """Take a row."""
         found = self._matcher.on_row(stream, n, row)
         return self._result(stream, found, "row") if found and not silent else None
 
-    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[RunResult]:
         """Take a watermark."""
         found = self._matcher.on_time(stream, time_ns)
         result = self._result(stream, found, "watermark") if found else None
         return [result] if result is not None else []
 
-    def _result(self, stream: RowsOfTicker, found: Iterable[Any], emitted_by: str) -> Result | None:
+    def _result(self, stream: RowsOfTicker, found: Iterable[Any], emitted_by: str) -> RunResult | None:
         ticker, plan = stream.ticker, self._plan
         kept = [match for match in found if plan.keeps is None or plan.keeps(match.values, ticker)]
         if not kept:
@@ -160,7 +153,9 @@ class MatchRun:
         rows = tuple(plan.projection.values(match.values, ticker) for match in kept)
         first, last = kept[0], kept[-1]
         ring, base = stream.rows, stream.base
-        return Result("match", ring[first.first - base], ring[last.after - 1 - base], first.time_ns, rows, emitted_by)
+        return RunResult(
+            "match", ring[first.first - base], ring[last.after - 1 - base], first.time_ns, rows, emitted_by
+        )
 
     def dump(self) -> Any:
         """Return the partial and the waiting matches; None if there are none."""
@@ -204,7 +199,7 @@ class DerivedRun:
         """No row of the table is needed: the stages keep what they need."""
         return START
 
-    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> Result | None:
+    def on_row(self, stream: RowsOfTicker, n: int, row: Row, silent: bool) -> RunResult | None:
         """Take a row of the table."""
         derived = self._derive(row, 0)
         if derived is not None:
@@ -219,9 +214,9 @@ class DerivedRun:
         if isinstance(first, WindowStage):
             first.push(row, self._rows.ticker)
 
-    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[Result]:
+    def on_time(self, stream: RowsOfTicker, time_ns: int, at_ns: int) -> list[RunResult]:
         """Take a watermark: windows end, WITHIN ends matches."""
-        found: list[Result] = []
+        found: list[RunResult] = []
         for number, stage in enumerate(self._stages):
             for window in stage.close(time_ns):
                 derived = self._derive(window, number + 1)
@@ -240,7 +235,7 @@ class DerivedRun:
             row = derived
         return row
 
-    def _step(self, row: Row, silent: bool) -> Result | None:
+    def _step(self, row: Row, silent: bool) -> RunResult | None:
         rows = self._rows
         n = rows.base + len(rows.rows)
         rows.rows.append(row)

@@ -6,60 +6,11 @@ columns. A stage is the state of one step of a trigger on one ticker.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from dexorder_cep.compile.aggregates import Accumulator, WindowAggregate, add, empty, merge, of_values, result
-from dexorder_cep.compile.code import Function
+from dexorder_cep.compile.aggregates import Accumulator, add, empty, merge, of_values, result
+from dexorder_cep.compile.plans import OverColumn, RowStep, Step, WindowStep
 from dexorder_cep.run.stream import MILLISECOND_NS, Row
-
-FIRST_SLOT = 2
-"""Slot of the first column of a derived row."""
-
-
-class OverColumn(NamedTuple):
-    """Column with OVER: an aggregate of the newest ``rows`` rows, or with ``lag`` the value ``rows`` rows before."""
-
-    aggregate: WindowAggregate
-    rows: int
-    lag: bool
-
-
-class RowStep(NamedTuple):
-    """SELECT over rows.
-
-    Attributes:
-        keeps: Its WHERE; None keeps every row.
-        over: Columns with OVER, which are appended to the row.
-        values: ``f(row, ticker)``: the columns of the derived row; None leaves the row as it is.
-        identity: Slot that identifies a row: the id of a trade; None for candles.
-    """
-
-    keeps: Function | None
-    over: tuple[OverColumn, ...]
-    values: Function | None
-    identity: int | None
-
-
-class WindowStep(NamedTuple):
-    """GROUP BY over windows of time; its rows are time, identity, window_start, window_end, aggregates.
-
-    Attributes:
-        kind: Kind of the windows.
-        slice_ns: Width of the slices of which windows consist: the size of TUMBLE, the slide of HOP, the step of
-            CUMULATE.
-        size_ns: Size of a window; of CUMULATE the largest one.
-        keeps: WHERE of the rows.
-        aggregates: Aggregates.
-    """
-
-    kind: Literal["TUMBLE", "HOP", "CUMULATE"]
-    slice_ns: int
-    size_ns: int
-    keeps: Function | None
-    aggregates: tuple[WindowAggregate, ...]
-
-
-Step: TypeAlias = RowStep | WindowStep
 
 
 class RowStage:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 Row: TypeAlias = tuple[Any, ...]
 NO_TIME = -(2**63)
 MILLISECOND_NS = 1_000_000
 RING_SLACK = 512
 """Rows that may be in the ring beyond those needed, so that it is cut rarely."""
+
+
+class RowsOfTicker(Protocol):
+    """Rows of a ticker: tuples whose first item is the time, and the sequence number of the first of them."""
+
+    rows: list[Row]
+    base: int
+    ticker: str
 
 
 class Stream:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dexorder_cep.compile.compiled import CompiledTrigger
+from dexorder_cep.compile.trigger import CompiledTrigger
 from dexorder_cep.run.running import RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dexorder_cep.run.matcher as matcher
-from dexorder_cep import CompiledTrigger, Ended, Engine, Firing, Outcome, Suspension, compile_trigger
+from dexorder_cep import CompiledTrigger, Engine, Firing, Outcome, Suspension, TriggerEnded, compile_trigger
 from dexorder_cep.run.engine_state import EngineState
 from dexorder_common.model.errors import InvalidRequest
 
@@ -77,7 +77,7 @@ def test_edge_level_and_once() -> None:
     assert closes_of(found["edge"]) == [11.0, 13.0]
     assert closes_of(found["level"]) == [11.0, 12.0, 13.0, 14.0]
     assert closes_of(found["once"]) == [11.0]
-    assert found["once"][-1] == Ended("t", 7, 2 * MINUTE_NS, "once")
+    assert found["once"][-1] == TriggerEnded("t", 7, 2 * MINUTE_NS, "once")
 
 
 def test_condition_that_is_true_at_registration() -> None:
@@ -169,7 +169,7 @@ def test_trigger_expires_at_a_row_or_at_the_clock() -> None:
         engine, _ = engine_with("SELECT close FROM ohlc WHERE close > 1", fire="level", expires="120")
         assert closes_of(engine.feed_candles("X", 60, candles(5))) == [5.0]
         found = engine.feed_candles("X", 60, candles(6, start=1)) if by_row else engine.advance(2 * MINUTE_NS)
-        assert found == [Ended("t", 7, 2 * MINUTE_NS, "expired")]
+        assert found == [TriggerEnded("t", 7, 2 * MINUTE_NS, "expired")]
         assert not engine.registrations
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dexorder_cep import CompiledTrigger, InvalidSql, compile_trigger
 from dexorder_cep.compile.arithmetic import TriggerFailed
-from dexorder_cep.compile.compiled import plain_value
+from dexorder_cep.compile.trigger import plain_value
 from dexorder_cep.run.runs import start_run
 from dexorder_cep.run.stream import Stream
 from tests.paths import ROOT

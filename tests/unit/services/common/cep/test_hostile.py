@@ -10,7 +10,7 @@ import pytest
 from dexorder_cep import Engine, Firing, InvalidSql, Suspension, compile_trigger
 from dexorder_cep.compile.arithmetic import like
 from dexorder_cep.compile.code import PATTERN, Emitter, generate
-from dexorder_cep.language.refusals import MAX_TEXT_BYTES, Position
+from dexorder_cep.language.refusals import MAX_TEXT_BYTES, TextPosition
 from dexorder_cep.run import matcher as matcher_module
 
 SECOND_NS = 1_000_000_000
@@ -117,7 +117,7 @@ def test_code_in_a_string_is_a_string() -> None:
 @pytest.mark.parametrize("code", ["r.__class__", "open('x')", "'text'", "unknown", "[x for x in R]", "1.5"])
 def test_generated_code_that_is_not_allowed_is_never_compiled(code: str) -> None:
     with pytest.raises(AssertionError, match="generated code"):
-        generate(code, PATTERN, Emitter(), Position(1, 1))
+        generate(code, PATTERN, Emitter(), TextPosition(1, 1))
 
 
 LIMITS = {

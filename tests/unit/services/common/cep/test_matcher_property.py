@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dexorder_cep import InvalidSql, compile_trigger
 from dexorder_cep.compile.arithmetic import TriggerFailed
-from dexorder_cep.compile.compiled import PatternPlan
+from dexorder_cep.compile.plans import PatternPlan
 from dexorder_cep.run.matcher import Found, Matcher
 from dexorder_cep.run.stream import Stream
 from tests.unit.services.common.cep.naive_matcher import Condition, NaiveMatcher, Taken, Variable

@@ -10,68 +10,15 @@ from dexorder_cep.compile.binder import bind_condition
 from dexorder_cep.compile.code import Function, row_predicate, row_values
 from dexorder_cep.compile.match_query import compile_match
 from dexorder_cep.compile.parameters import Fire, Parameters, check_parameters, is_running
-from dexorder_cep.compile.relations import Query, Relation, compile_query, compile_relation, project
-from dexorder_cep.compile.row_scope import RowScope
+from dexorder_cep.compile.plans import PatternPlan, PlainPlan, Plan, Projection, ResultColumn, RowStep, Step, WindowStep
+from dexorder_cep.compile.relations import Relation, RowQuery, compile_query, compile_relation, project
+from dexorder_cep.compile.scopes import RowScope
 from dexorder_cep.compile.tables import Source
-from dexorder_cep.compile.typed import Apply, Column, Constant, Typed
+from dexorder_cep.compile.typed import Apply, Constant, Typed, TypedColumn
 from dexorder_cep.compile.types import BOOLEAN, DOUBLE
 from dexorder_cep.language import syntax
 from dexorder_cep.language.parser import parse
-from dexorder_cep.language.refusals import MAX_LOOKBACK, MAX_MERGES, InvalidSql, Position, refuse
-from dexorder_cep.run.matcher import MatchPlan
-from dexorder_cep.run.outcomes import ResultColumn
-from dexorder_cep.run.stages import RowStep, Step, WindowStep
-
-
-@dataclass(frozen=True, slots=True)
-class Projection:
-    """SELECT list over rows.
-
-    Attributes:
-        columns: Names and types.
-        values: ``f(row, ticker)`` that returns the values of a row.
-    """
-
-    columns: tuple[Column, ...]
-    values: Function
-
-
-@dataclass(frozen=True, slots=True)
-class PlainPlan:
-    """Condition on single rows, or on windows.
-
-    Attributes:
-        steps: From the table's rows to those of the condition.
-        condition: ``f(row, ticker)``.
-        rearmed: ``f(row, ticker)``: whether the value is far enough behind the threshold; None without ``rearm``.
-        filtered: Whether a row that the last step drops is one that does not fit.
-        projection: Columns of the events.
-    """
-
-    steps: tuple[Step, ...]
-    condition: Function
-    rearmed: Function | None
-    filtered: bool
-    projection: Projection
-
-    @property
-    def rows_steps(self) -> tuple[RowStep, ...]:
-        """The steps without windows: all of them, for a condition on the running candle."""
-        return tuple(step for step in self.steps if isinstance(step, RowStep))
-
-
-@dataclass(frozen=True, slots=True)
-class PatternPlan:
-    """MATCH_RECOGNIZE with the SELECT around it; ``keeps`` is its WHERE."""
-
-    steps: tuple[Step, ...]
-    match: MatchPlan
-    order: tuple[tuple[int, bool], ...]
-    keeps: Function | None
-    projection: Projection
-
-
-Plan = PlainPlan | PatternPlan
+from dexorder_cep.language.refusals import MAX_LOOKBACK, MAX_MERGES, InvalidSql, TextPosition, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +92,7 @@ def _compile(sql: str, select: syntax.Select, given: Mapping[str, str]) -> Compi
     return CompiledTrigger(sql, dict(given), source, parameters.period_seconds, columns, parameters, plan)
 
 
-def _check_cost(steps: tuple[Step, ...], at: Position) -> None:
+def _check_cost(steps: tuple[Step, ...], at: TextPosition) -> None:
     """Refuse OVER and windows that need too much for each row or window."""
     rows = sum(column.rows for step in steps if isinstance(step, RowStep) for column in step.over if not column.lag)
     if rows > MAX_LOOKBACK:
@@ -176,19 +123,19 @@ def _pattern(select: syntax.Select, match: syntax.Match, relation: Relation) -> 
     return PatternPlan(relation.steps, query.plan, query.order, keeps, projection)
 
 
-def _plain(select: syntax.Select, query: Query, parameters: Parameters) -> PlainPlan:
+def _plain(select: syntax.Select, query: RowQuery, parameters: Parameters) -> PlainPlan:
     rearmed = _rearmed(query.condition, parameters.rearm_percent, query.at) if parameters.rearm_percent else None
     condition = row_predicate(query.condition, query.at)
     projection = _projection(query.projected, select.at)
     return PlainPlan(query.relation.steps, condition, rearmed, query.filtered, projection)
 
 
-def _projection(projected: tuple[tuple[str, Typed], ...], at: Position) -> Projection:
-    columns = tuple(Column(name, value.type, slot) for slot, (name, value) in enumerate(projected))
+def _projection(projected: tuple[tuple[str, Typed], ...], at: TextPosition) -> Projection:
+    columns = tuple(TypedColumn(name, value.type, slot) for slot, (name, value) in enumerate(projected))
     return Projection(columns, row_values([value for _, value in projected], at))
 
 
-def _rearmed(condition: Typed, percent: float, at: Position) -> Function:
+def _rearmed(condition: Typed, percent: float, at: TextPosition) -> Function:
     """Return the test of whether a value is behind its threshold by a part of the threshold."""
     if not isinstance(condition, Apply) or condition.operator not in ("<", "<=", ">", ">="):
         raise refuse(at, "rearm needs a condition of one comparison, as close > 100")

@@ -1,4 +1,4 @@
-"""Names and functions in MEASURES and DEFINE of MATCH_RECOGNIZE. Pure."""
+"""Names and functions that expressions over single rows, and those in MEASURES and DEFINE, may use. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,43 @@ from dexorder_cep.compile.binder import bind
 from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
 from dexorder_cep.compile.tables import TIME_SLOT
 from dexorder_cep.compile.typed import (
-    Aggregate,
     Apply,
-    Column,
     ColumnValue,
     MatchRowtime,
     PatternAggregate,
     PatternValue,
     Reference,
     Typed,
+    TypedColumn,
     walk,
 )
 from dexorder_cep.compile.types import BIGINT, ROWTIME, WINDOW_TIME
 from dexorder_cep.language import syntax
 from dexorder_cep.language.refusals import MAX_OFFSET, refuse
+
+
+class RowScope:
+    """Columns of a relation, by name or qualified with the relation's name or alias."""
+
+    def __init__(self, columns: tuple[TypedColumn, ...], *names: str | None) -> None:
+        self.columns = columns
+        self._columns = {column.name: column for column in columns}
+        self._names = {name for name in names if name}
+
+    def value(self, column: TypedColumn) -> Typed:
+        """Return the value of a column of the current row."""
+        return ColumnValue(column.slot, column.type)
+
+    def column(self, name: syntax.Name) -> Typed:
+        """Return the value of a name."""
+        *qualifier, column = name.parts
+        if qualifier and ".".join(qualifier) not in self._names:
+            raise refuse(name.at, f"{'.'.join(qualifier)!r} is not a table of this query")
+        return self.value(find_column(self._columns, column, name))
+
+    def call(self, call: syntax.Call) -> Typed | None:
+        """Return None: rows have only scalar functions."""
+        return None
 
 
 class PatternScope:
@@ -31,7 +54,7 @@ class PatternScope:
     ``A.close`` is the value of A's last row; ``close`` is that of the last row of the match so far.
     """
 
-    def __init__(self, columns: tuple[Column, ...], variables: dict[str, int], candidate: int | None) -> None:
+    def __init__(self, columns: tuple[TypedColumn, ...], variables: dict[str, int], candidate: int | None) -> None:
         self._columns = {column.name: column for column in columns}
         self._variables = variables
         self._candidate = candidate
@@ -47,7 +70,7 @@ class PatternScope:
         """Tell whether a reference has a row: all rows of the match always have."""
         return variable is None
 
-    def _find(self, name: syntax.Name) -> tuple[int | None, Column]:
+    def _find(self, name: syntax.Name) -> tuple[int | None, TypedColumn]:
         *qualifier, column = name.parts
         if len(qualifier) > 1:
             raise refuse(name.at, f"{'.'.join(name.parts)!r} is not a column of a pattern variable")
@@ -140,7 +163,7 @@ class PatternScope:
         if call.star:
             if call.name != "COUNT":
                 raise refuse(call.at, f"{call.name}(*) does not exist")
-            return PatternAggregate(Aggregate("COUNT", None), None, BIGINT)
+            return PatternAggregate("COUNT", None, None, BIGINT)
         if len(call.arguments) != 1:
             raise refuse(call.at, f"{call.name} takes 1 argument, not {len(call.arguments)}")
         inner = bind(call.arguments[0], self)
@@ -151,10 +174,10 @@ class PatternScope:
         if argument.type.base == "NULL":
             raise refuse(call.at, f"{call.name} of NULL is not accepted")
         kind = aggregate_type(call.name, argument.type, may_be_empty=True)
-        return PatternAggregate(Aggregate(call.name, variable), argument, kind)
+        return PatternAggregate(call.name, variable, argument, kind)
 
 
-def find_column(columns: dict[str, Column], wanted: str, name: syntax.Name) -> Column:
+def find_column(columns: dict[str, TypedColumn], wanted: str, name: syntax.Name) -> TypedColumn:
     """Return a column by its name, or raise InvalidSql."""
     if wanted in columns:
         return columns[wanted]
@@ -177,7 +200,7 @@ def _map(tree: Typed, move: object) -> Typed:
     return tree
 
 
-def _of_row(tree: Typed, columns: dict[str, Column]) -> Typed:
+def _of_row(tree: Typed, columns: dict[str, TypedColumn]) -> Typed:
     """Return the argument of an aggregate: its columns are those of each row."""
     if isinstance(tree, PatternValue):
         kind = next(each.type for each in columns.values() if each.slot == tree.reference.slot)
