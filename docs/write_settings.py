@@ -15,9 +15,9 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from dexorder.events.config import PublisherSettings
-from dexorder_common.config import ServiceSettings
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.rpc.channel import ChannelSettings
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.events.config import EventsSettings

@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import uvloop
 
-from dexorder_common.config import ServiceSettings
 from dexorder_common.rpc.lifecycle import grpc_server, stop_signal
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 

@@ -8,9 +8,11 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from dexorder_common.config import ServiceSettings
-from dexorder_spark.records.fault import FAULT_PATTERN
+from dexorder_common.rpc.settings import ServiceSettings
 
+_MOMENTS = "before_commit|during_commit|before_report|after_report|before_journal|after_journal|during_publish"
+_ONE = rf"die_({_MOMENTS}):[1-9][0-9]*(:[^,]+)?"
+_FAULTS = rf"^(|{_ONE}(,{_ONE})*)$"
 TABLES = ("ohlc", "ticks", "tickers")
 """Tables that a driver can fill."""
 
@@ -124,7 +126,7 @@ class SparkSettings(ServiceSettings):
     """Largest message of a UDF, and largest state of its stage, in bytes."""
     gateway: str = "127.0.0.1:50053"
     """host:port of the gateway, for UDFs whose output also goes to a topic or a user."""
-    fault: str = Field(default="", pattern=FAULT_PATTERN)
+    fault: str = Field(default="", pattern=_FAULTS)
     """For crash tests only: the point at which the driver kills itself (dexorder_spark/records/fault.py)."""
 
     @field_validator("tables")

@@ -22,8 +22,8 @@ from dexorder_common.rpc.lifecycle import RunningServer, grpc_server, run, stop_
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_spark.driver import Driver
+from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.runner import MaintenanceRunner
-from dexorder_spark.metrics import MaintenanceMetrics
 from dexorder_spark.records.reporter import named_snapshots
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.service import MAINTENANCE, MaintenanceService

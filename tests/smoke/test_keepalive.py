@@ -9,8 +9,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder_common.config import ServiceSettings
 from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_common.rpc.settings import ServiceSettings
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(120)]
 IDLE_SECONDS = 26

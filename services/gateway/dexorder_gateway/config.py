@@ -9,8 +9,8 @@ from typing import Any, Literal, Self
 from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from dexorder_common.config import ServiceSettings
 from dexorder_common.model.datasets import DATASETS
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig, parse_topics
 from dexorder_gateway.kafkapixy.yaml_config import PixyConfig
 from dexorder_gateway.kafkapixy.yaml_settings import pixy_clusters, read_pixy_file, with_pixy_file

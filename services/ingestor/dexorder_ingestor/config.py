@@ -11,9 +11,9 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from dexorder_common.config import ServiceSettings
 from dexorder_common.messaging.curve import PublicKeyFile, SecretKeyFile
 from dexorder_common.model.page import MAX_PAGE_CANDLES
+from dexorder_common.rpc.settings import ServiceSettings
 
 
 class IngestorSettings(ServiceSettings):

@@ -8,8 +8,8 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from dexorder_common.config import ServiceSettings
 from dexorder_common.messaging.curve import KeyFolder, SecretKeyFile
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_relay.access import Limits
 
 

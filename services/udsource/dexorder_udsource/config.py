@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from dexorder_common.config import ServiceSettings
 from dexorder_common.model.datasets import CANDLES, DATASETS
+from dexorder_common.rpc.settings import ServiceSettings
 
 NUMAFLOW_FOLDER = Path("/var/run/numaflow")
 """Volume that a Numaflow pod mounts into its source container."""

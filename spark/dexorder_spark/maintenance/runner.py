@@ -27,10 +27,10 @@ from dexorder_common.lake.tables import COVERAGE, OHLC, TICKERS, IcebergTable, u
 from dexorder_common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from dexorder_spark.config import MaintenanceSettings
 from dexorder_spark.maintenance import procedures
+from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.policy import Compact, Step, TableState, plan
 from dexorder_spark.maintenance.procedures import StepResult
 from dexorder_spark.maintenance.snapshots import Expire
-from dexorder_spark.metrics import MaintenanceMetrics
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.tables.table import TABLES
 from dexorder_spark.udf.lake import STATES, remove_orphan_states

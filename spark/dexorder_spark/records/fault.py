@@ -32,9 +32,6 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 log = structlog.get_logger(__name__)
-_MOMENTS = "before_commit|during_commit|before_report|after_report|before_journal|after_journal|during_publish"
-_ONE = rf"die_({_MOMENTS}):[1-9][0-9]*(:[^,]+)?"
-FAULT_PATTERN = rf"^(|{_ONE}(,{_ONE})*)$"
 _LOOK_SECONDS = 0.001
 
 
@@ -61,7 +58,7 @@ class Charge:
 
     @staticmethod
     def parse(text: str) -> Charge:
-        """Parse one fault of a text that matches ``FAULT_PATTERN``."""
+        """Parse one fault of a text that matches the setting's pattern."""
         moment, number, *fuse = text.split(":", 2)
         return Charge(Moment(moment), int(number), Path(fuse[0]) if fuse else None)
 
@@ -82,7 +79,7 @@ class Fault:
 
     @staticmethod
     def parse(text: str, kill: Callable[[], None]) -> Fault | None:
-        """Parse a text that matches ``FAULT_PATTERN``; return None for an empty one."""
+        """Parse a text that matches the setting's pattern; return None for an empty one."""
         if not text:
             return None
         log.warning("DEXORDER_SPARK_FAULT is set: this driver will kill itself", fault=text)

@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
-from dexorder_common.config import ServiceSettings
 from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.contacts import host_check
 from dexorder_gateway.events.ingress.containers import ContainersFile

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import ClassVar
 
+AUTHORIZATION = "authorization"
+"""Metadata with the caller's token, as ``Bearer TOKEN``."""
 RETRY_AFTER = "retry-after-ms"
 """Name of the trailing metadata entry (or header) with the milliseconds after which the same call may succeed."""
 

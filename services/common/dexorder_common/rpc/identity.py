@@ -27,8 +27,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from dexorder_common.model.errors import NotAllowed, Unauthenticated
-from dexorder_common.rpc.metadata_names import AUTHORIZATION
+from dexorder_common.model.errors import AUTHORIZATION, NotAllowed, Unauthenticated
 from dexorder_common.storage.watched_file import FileModel, WatchedFile, read_yaml
 
 OPEN_SERVICES = frozenset(

@@ -26,13 +26,14 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry
 
 from dexorder_common import logs, tracing
-from dexorder_common.config import BadSettings, ServiceSettings, split_address
+from dexorder_common.config import BadSettings, split_address
 from dexorder_common.metrics import CallMetrics, metrics_endpoint
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.rpc.identity import Admission, Role, read_callers
 from dexorder_common.rpc.policy import Admit, InternalText
 from dexorder_common.rpc.server_interceptor import PolicyInterceptor
 from dexorder_common.rpc.server_tracing import TracingInterceptor
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_common.storage.watched_file import WatchedFile
 
 log = structlog.get_logger(__name__)

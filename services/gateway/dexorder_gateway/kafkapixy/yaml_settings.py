@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dexorder_common.config import BadSettings, ServiceSettings
+from dexorder_common.config import BadSettings
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig
 from dexorder_gateway.kafkapixy.yaml_config import (
     BadPixyConfig,

@@ -31,10 +31,10 @@ from dexorder_common.model.instrument import Series
 from dexorder_relay.history.table_reader import TableReader
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_spark.maintenance import procedures
+from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.policy import PartitionState, TableState
 from dexorder_spark.maintenance.procedures import StepResult
 from dexorder_spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
-from dexorder_spark.metrics import MaintenanceMetrics
 from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.decode import decode_record

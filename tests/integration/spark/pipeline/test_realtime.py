@@ -24,8 +24,8 @@ from dexorder_common.model.time_range import merge
 from dexorder_spark import table_driver
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_spark.driver import Driver
+from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.runner import MaintenanceRunner
-from dexorder_spark.metrics import MaintenanceMetrics
 from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.runtime.locks import WriterLocks

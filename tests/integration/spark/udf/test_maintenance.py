@@ -12,8 +12,8 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import renew_marks
 from dexorder_common.lake.tables import udf_table
 from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.runner import MaintenanceRunner
-from dexorder_spark.metrics import MaintenanceMetrics
 from dexorder_spark.runtime.locks import WriterLocks
 from tests.fakes.pages import TICKER
 from tests.fakes.source_server import FakeSource, RunningSource

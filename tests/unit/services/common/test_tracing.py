@@ -31,7 +31,7 @@ SERVERS = [
 ]
 START_EACH = """
 import asyncio, importlib, json, sys
-from dexorder_common.config import ServiceSettings
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_common.rpc import lifecycle
 
 async def main():

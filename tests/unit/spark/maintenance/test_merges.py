@@ -19,8 +19,8 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import merge
 from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.runner import MaintenanceRunner
-from dexorder_spark.metrics import MaintenanceMetrics
 from dexorder_spark.runtime.locks import WriterLocks
 from tests.fakes.pages import TICKER, dispatch_id, span
 

@@ -17,12 +17,13 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder_common.config import ServiceSettings, load_settings
+from dexorder_common.config import load_settings
 from dexorder_common.model.errors import Unauthenticated
 from dexorder_common.rpc import identity
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_common.rpc.identity import Role, certificate_name, current_caller, read_callers, token_hash
 from dexorder_common.rpc.lifecycle import RunningServer, grpc_server
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_common.storage.watched_file import WatchedFile
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc

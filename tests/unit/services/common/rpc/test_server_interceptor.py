@@ -15,9 +15,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from dexorder_common.config import ServiceSettings, load_settings
+from dexorder_common.config import load_settings
 from dexorder_common.model import errors
 from dexorder_common.rpc.lifecycle import RunningServer, grpc_server
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.error_kinds import KINDS

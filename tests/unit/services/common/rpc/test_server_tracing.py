@@ -11,12 +11,12 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dexorder_common import tracing
-from dexorder_common.config import ServiceSettings
 from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError, Unavailable
 from dexorder_common.model.trace import TraceContext
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_tracing import tracing_interceptors
 from dexorder_common.rpc.lifecycle import grpc_server
+from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_common.tracing import Kind
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc

@@ -1,0 +1,94 @@
+"""Settings that every gRPC service has. Each service has its own class in its ``config.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from dexorder_common.config import is_loopback
+from dexorder_common.rpc.identity import read_callers
+
+
+class ServiceSettings(BaseSettings):
+    """Settings of every gRPC service: ``DEXORDER_<PART>_<NAME>``, unless an alias is given."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True)
+
+    listen: str = "127.0.0.1:0"
+    """host:port of the gRPC server; port 0 takes a free port."""
+    metrics_listen: str = ""
+    """host:port of the Prometheus endpoint; empty disables it."""
+    drain_seconds: float = Field(default=10.0, ge=0)
+    """Longest time, in seconds, that running calls get after SIGTERM."""
+    lame_duck_seconds: float = Field(default=0.0, ge=0)
+    """Time, in seconds, after SIGTERM in which health says NOT_SERVING and every call is still served."""
+    max_message_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    """Largest gRPC message accepted, in bytes."""
+    tls_certificate: Path | None = None
+    """PEM file of the server's certificate chain; with tls_key it turns TLS on."""
+    tls_key: Path | None = None
+    """PEM file of the server's key."""
+    tls_client_ca: Path | None = None
+    """PEM file of the authority that signs client certificates; turns mutual TLS on."""
+    identity: Literal["none", "token", "certificate"] = "none"
+    """Proof of identity that callers need: none, a token, or a client certificate."""
+    tokens: Path | None = None
+    """YAML file of the callers with token hashes and roles; read again when it changes."""
+    introspection: bool = True
+    """Serve reflection and channelz, which need no identity."""
+    allow_insecure: bool = Field(default=False, validation_alias="DEXORDER_ALLOW_INSECURE")
+    """Permit listening beyond loopback without TLS or identity; for a mesh whose sidecar provides both."""
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", validation_alias="DEXORDER_LOG_LEVEL"
+    )
+    """Lowest level that is logged."""
+    log_format: Literal["console", "json"] = Field(default="console", validation_alias="DEXORDER_LOG_FORMAT")
+    """Text for people or JSON for machines."""
+
+    @field_validator("tokens")
+    @classmethod
+    def _readable(cls, tokens: Path | None) -> Path | None:
+        try:
+            if tokens:
+                read_callers(tokens)
+        except OSError as error:
+            raise ValueError(f"can't be read: {error.strerror}") from None
+        return tokens
+
+    @model_validator(mode="after")
+    def _safe_by_default(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key go together")
+        if (self.identity == "none") != (self.tokens is None):
+            raise ValueError("tokens and identity (token or certificate) go together")
+        if self.identity == "certificate" and not (self.tls_certificate and self.tls_client_ca):
+            raise ValueError("identity certificate needs tls_certificate, tls_key and tls_client_ca")
+        if self.tls_client_ca and not self.tls_certificate:
+            raise ValueError("tls_client_ca needs tls_certificate")
+        exposed = [f"{a}{self.source_of(a)}" for a in self.exposed_addresses() if not is_loopback(a)]
+        if exposed and not self.allow_insecure:
+            raise ValueError(
+                f"{', '.join(exposed)} is reachable from outside without TLS; set TLS or DEXORDER_ALLOW_INSECURE=1"
+            )
+        open_to_all = [f"{a}{self.source_of(a)}" for a in self.call_addresses() if not is_loopback(a)]
+        if open_to_all and self.identity == "none" and not self.tls_client_ca and not self.allow_insecure:
+            raise ValueError(
+                f"{', '.join(open_to_all)} accepts calls from anyone; "
+                "set identity or tls_client_ca, or DEXORDER_ALLOW_INSECURE=1"
+            )
+        return self
+
+    def call_addresses(self) -> list[str]:
+        """Return the addresses that take calls of the service."""
+        return [self.listen]
+
+    def exposed_addresses(self) -> list[str]:
+        """Return the unencrypted addresses of this service; a service with further sockets adds theirs."""
+        return [] if self.tls_certificate else self.call_addresses()
+
+    def source_of(self, address: str) -> str:
+        """Return the source of an address for error messages, if it is not the environment."""
+        return ""
