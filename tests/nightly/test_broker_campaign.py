@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from dexorder.testing.report import print_campaign
 from tests.nightly import broker_campaign
 from tests.nightly.honest_workers import JOBS
-from tests.unit.services.relay.history.state_machine import StateMachine
+from tests.unit.services.relay.state.state_machine import StateMachine
 
 STEPS = int(os.environ.get("DEXORDER_SOAK_STEPS", "100000"))
 FRAMES = int(os.environ.get("DEXORDER_SOAK_FRAMES", "100000"))

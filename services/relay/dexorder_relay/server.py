@@ -28,33 +28,33 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.lifecycle import grpc_server, stop_signal
 from dexorder_relay.access import ROLES
-from dexorder_relay.broker.leases import Leases
 from dexorder_relay.broker.router import open_broker
 from dexorder_relay.config import RelaySettings
-from dexorder_relay.history import coverage, planner
-from dexorder_relay.history.engine import Engine
-from dexorder_relay.history.fetch_ohlc import Answers
-from dexorder_relay.history.job import RetryPolicy
-from dexorder_relay.history.market_reader import MarketReader
-from dexorder_relay.history.mending import TableMender
-from dexorder_relay.history.outcome import OutcomeDecider
-from dexorder_relay.history.queries import CoverageQueries
-from dexorder_relay.history.retraction_log import RetractionLog, RetractionTable
-from dexorder_relay.history.row_stream import RowStreams
-from dexorder_relay.history.second_look import SecondLook
-from dexorder_relay.history.state import HistoryState
-from dexorder_relay.history.table_reader import TableReader
-from dexorder_relay.history.value_verification import ValueVerifier
-from dexorder_relay.history.verification import Verifier
-from dexorder_relay.instruments import Instruments
+from dexorder_relay.engine import Engine
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.realtime.registry import Registry
-from dexorder_relay.service import RelayService, register
+from dexorder_relay.reading.fetch_ohlc import Answers
+from dexorder_relay.reading.market_reader import MarketReader
+from dexorder_relay.reading.row_stream import RowStreams
+from dexorder_relay.reading.table_reader import TableReader
+from dexorder_relay.requests.instruments import Instruments
+from dexorder_relay.requests.outcome import OutcomeDecider
+from dexorder_relay.requests.queries import CoverageQueries
+from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
+from dexorder_relay.requests.traces import ROOTS
+from dexorder_relay.service.clients import RelayService, register
+from dexorder_relay.service.udfs import UdfRegistryService
+from dexorder_relay.state import coverage, planner
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.job import RetryPolicy
+from dexorder_relay.state.leases import Leases
+from dexorder_relay.state.realtime_registry import Registry
 from dexorder_relay.store.database import Store, open_store
 from dexorder_relay.store.schema import Batch
-from dexorder_relay.traces import ROOTS
 from dexorder_relay.triggers.backtest import Backtests
-from dexorder_relay.udf_service import UdfRegistryService
+from dexorder_relay.verification.mending import TableMender
+from dexorder_relay.verification.second_look import SecondLook
+from dexorder_relay.verification.value_verification import ValueVerifier
+from dexorder_relay.verification.verification import Verifier
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5

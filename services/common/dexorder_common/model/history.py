@@ -34,7 +34,7 @@ class _NumberedEnum(StrEnum):
 
 
 class RequestState(_NumberedEnum):
-    """State of a request. ``dexorder_relay/history/request.py`` has the transitions."""
+    """State of a request. ``dexorder_relay/state/request.py`` has the transitions."""
 
     UNSPECIFIED = "UNSPECIFIED"
     QUEUED = "QUEUED"

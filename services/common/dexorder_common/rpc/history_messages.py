@@ -1,6 +1,6 @@
 """Conversion between the values of ``dexorder_common/model`` and the relay's protobuf messages, for both ends.
 
-Decoding does not validate a client's request: ``dexorder_relay/history/request.py`` does, so that a request with an
+Decoding does not validate a client's request: ``dexorder_relay/state/request.py`` does, so that a request with an
 invalid field is answered like any other.
 """
 

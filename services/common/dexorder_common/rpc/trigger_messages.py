@@ -1,6 +1,6 @@
 """Conversion between the values of ``dexorder_common/model/triggers.py`` and protobuf messages, for both ends.
 
-Decoding does not validate a client's trigger: ``dexorder_relay/triggers/rules.py`` does.
+Decoding does not validate a client's trigger: ``dexorder_relay/state/triggers.py`` does.
 """
 
 from __future__ import annotations

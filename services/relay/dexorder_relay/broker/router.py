@@ -25,9 +25,9 @@ from dexorder_common.model.history import Dispatch
 from dexorder_common.model.realtime import RealtimeDispatch, Stop
 from dexorder_common.rpc.realtime_messages import encode_params
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_relay.broker.leases import Slot, SlotKind
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.state.leases import Slot, SlotKind
 
 log = structlog.get_logger(__name__)
 FRAMES_BEFORE_A_BREAK = 100

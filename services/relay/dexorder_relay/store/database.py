@@ -29,12 +29,12 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.streams import retrieved
 from dexorder_common.storage.durable_sqlite import open_durable
 from dexorder_common.storage.process_lock import sole_owner
-from dexorder_relay.broker.leases import SlotKind
-from dexorder_relay.history.job import Job, Phase
-from dexorder_relay.history.provisional import Absence
-from dexorder_relay.history.request import LiveRequest
-from dexorder_relay.history.state import HistoryState
-from dexorder_relay.realtime.registry import Registry
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.job import Job, Phase
+from dexorder_relay.state.leases import SlotKind
+from dexorder_relay.state.provisional import Absence
+from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.request import LiveRequest
 from dexorder_relay.store import realtime, schema, triggers
 from dexorder_relay.store.schema import (
     COVERAGE_READ,

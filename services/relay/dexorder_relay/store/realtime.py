@@ -12,8 +12,8 @@ from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.realtime import RealtimeParams, StartedSubscription, Subscription
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_relay.realtime.job import Position, RealtimeJob
-from dexorder_relay.realtime.registry import HistoryPart
+from dexorder_relay.state.realtime_job import Position, RealtimeJob
+from dexorder_relay.state.realtime_registry import HistoryPart
 from dexorder_relay.store.schema import LAST_NUMBER, Batch
 
 _SUBSCRIPTION = "subscription_id, ticker, params, since_ns, client_id, started_ns, sequence"

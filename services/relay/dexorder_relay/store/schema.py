@@ -24,9 +24,9 @@ from dexorder_common.model.history import (
 )
 from dexorder_common.model.instrument import CandleOffer, InstrumentList, ListedInstrument, Series
 from dexorder_common.model.time_range import Diff, TimeRange
-from dexorder_relay.history.job import Job
-from dexorder_relay.history.provisional import Change
-from dexorder_relay.history.request import LiveRequest
+from dexorder_relay.state.job import Job
+from dexorder_relay.state.provisional import Change
+from dexorder_relay.state.request import LiveRequest
 
 STEPS = (
     # 1

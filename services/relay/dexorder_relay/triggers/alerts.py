@@ -21,7 +21,7 @@ from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
-from dexorder_relay.history.context import Context
+from dexorder_relay.requests.context import Context
 from dexorder_relay.store import triggers as store
 from dexorder_relay.triggers.triggers import Triggers
 

@@ -20,10 +20,10 @@ from dexorder_common.model.realtime import RealtimeParams, Subscription
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger
 from dexorder_common.rpc.identity import Caller
 from dexorder_relay import access
-from dexorder_relay.history.context import Context
 from dexorder_relay.realtime.jobs import RealtimeJobs
+from dexorder_relay.requests.context import Context
+from dexorder_relay.state import triggers as rules
 from dexorder_relay.store import triggers as store
-from dexorder_relay.triggers import rules
 
 log = structlog.get_logger(__name__)
 EVENTS_IN_A_READ = 500

@@ -28,7 +28,7 @@ from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
 from dexorder_common.model.errors import Conflict, InvalidRequest, Unavailable
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
-from dexorder_relay.history.table_reader import TableReader
+from dexorder_relay.reading.table_reader import TableReader
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_spark.maintenance import procedures
 from dexorder_spark.maintenance.metrics import MaintenanceMetrics

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.instrument import Series
-from dexorder_relay.history.mending import TableMender
-from dexorder_relay.history.table_reader import TableReader
+from dexorder_relay.reading.table_reader import TableReader
+from dexorder_relay.verification.mending import TableMender
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import TICKER, control, page, span

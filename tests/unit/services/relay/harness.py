@@ -38,11 +38,11 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder_relay.broker.leases import Assignment, Leases
 from dexorder_relay.config import RelaySettings
-from dexorder_relay.history import dispatches
-from dexorder_relay.history.state import HistoryState
 from dexorder_relay.server import RunningRelay, relay
+from dexorder_relay.state import dispatches
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.leases import Assignment, Leases
 from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES

@@ -31,8 +31,8 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as upb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as urpc
 from dexorder_relay.access import ROLES
-from dexorder_relay.history import rechecker
 from dexorder_relay.server import RunningRelay, relay
+from dexorder_relay.verification import rechecker
 from dexorder_spark.records.reporter import RelayReporter
 from tests.fixtures_tls import Authority
 from tests.unit.services.relay.harness import (

@@ -17,8 +17,8 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_relay.history import engine
-from dexorder_relay.history.retraction_log import RetractionTable
+from dexorder_relay import engine
+from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.store import database
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import (

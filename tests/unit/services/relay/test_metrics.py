@@ -17,12 +17,12 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_relay.broker.leases import Leases, Load, Slot, SlotKind
-from dexorder_relay.history import engine
-from dexorder_relay.history.job import RetryPolicy
-from dexorder_relay.history.state import HistoryState
+from dexorder_relay import engine
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.realtime.registry import Registry
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.job import RetryPolicy
+from dexorder_relay.state.leases import Leases, Load, Slot, SlotKind
+from dexorder_relay.state.realtime_registry import Registry
 from dexorder_relay.store.database import Store
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, at, suite, until

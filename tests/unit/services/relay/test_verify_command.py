@@ -14,7 +14,7 @@ from dexorder.cli.app import app
 from dexorder.supervisor.state import PartState, SuiteState, write_state
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from tests.unit.services.relay.harness import EARLIER, Suite, page, suite
-from tests.unit.services.relay.history.test_outcome import write_off_grid
+from tests.unit.services.relay.requests.test_outcome import write_off_grid
 
 
 async def run(*arguments: str) -> Result:

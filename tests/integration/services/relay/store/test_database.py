@@ -23,11 +23,11 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
-from dexorder_relay.broker.leases import Leases, Slot, SlotKind
-from dexorder_relay.history import coverage, dispatches, planner
-from dexorder_relay.history.job import RetryPolicy
-from dexorder_relay.history.state import HistoryState, progress
-from dexorder_relay.realtime.registry import Registry
+from dexorder_relay.state import coverage, dispatches, planner
+from dexorder_relay.state.history import HistoryState, progress
+from dexorder_relay.state.job import RetryPolicy
+from dexorder_relay.state.leases import Leases, Slot, SlotKind
+from dexorder_relay.state.realtime_registry import Registry
 from dexorder_relay.store import schema
 from dexorder_relay.store.database import Store, open_store
 from dexorder_relay.store.schema import Batch

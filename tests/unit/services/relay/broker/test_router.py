@@ -17,9 +17,9 @@ from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_relay.broker.leases import Slot
 from dexorder_relay.broker.router import open_broker
 from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.state.leases import Slot
 from tests.unit.services.relay.harness import at, minute, settings, suite, until
 
 GARBAGE: list[tuple[str, list[bytes]]] = [

@@ -20,9 +20,9 @@ from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from dexorder_relay.broker.leases import Slot
 from dexorder_relay.broker.router import Broker, open_broker
 from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.state.leases import Slot
 from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import settings
 

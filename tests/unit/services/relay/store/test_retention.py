@@ -25,10 +25,11 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_relay.broker.leases import Leases, Slot, SlotKind
-from dexorder_relay.history import coverage, dispatches, engine, planner
-from dexorder_relay.history.job import RetryPolicy
-from dexorder_relay.history.state import HistoryState, progress
+from dexorder_relay import engine
+from dexorder_relay.state import coverage, dispatches, planner
+from dexorder_relay.state.history import HistoryState, progress
+from dexorder_relay.state.job import RetryPolicy
+from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.store import database
 from dexorder_relay.store.database import Store
 from dexorder_relay.store.schema import Batch

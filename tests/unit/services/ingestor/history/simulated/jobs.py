@@ -20,8 +20,8 @@ from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import CandlePage, page_periods
-from dexorder_relay.history.provisional import MANY_RANGES
-from dexorder_relay.history.second_look import judge
+from dexorder_relay.state.provisional import MANY_RANGES
+from dexorder_relay.verification.second_look import judge
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.history.simulated.world import World
 

@@ -1,0 +1,146 @@
+"""Engine of the relay: joins the rules with the store, the broker and the table. Runs in one event loop.
+
+``submitter.py`` accepts requests, ``jobs.py`` follows the dispatches of their jobs, ``completion.py`` ends them;
+``context.py`` has the parts that they share, and the order in which memory, disk and answers change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from dexorder_common.clock import Clock
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.access import Quotas
+from dexorder_relay.broker.dispatcher import Dispatcher, Sender
+from dexorder_relay.config import RelaySettings
+from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.realtime.control import ControlChannel
+from dexorder_relay.realtime.jobs import FLUSH_SECONDS, RealtimeJobs
+from dexorder_relay.realtime.live import LiveHub
+from dexorder_relay.requests.completion import Completion
+from dexorder_relay.requests.context import Context
+from dexorder_relay.requests.jobs import HistoryJobs
+from dexorder_relay.requests.outcome import OutcomeDecider
+from dexorder_relay.requests.queries import RequestQueries
+from dexorder_relay.requests.retraction_log import RetractionLog
+from dexorder_relay.requests.submitter import Submitter
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.store.database import FORGOTTEN_AT_ONCE, Store
+from dexorder_relay.triggers.alerts import AlertSender
+from dexorder_relay.triggers.triggers import Triggers
+from dexorder_relay.verification.rechecker import Rechecker
+
+log = structlog.get_logger(__name__)
+TICK_SECONDS = 0.25
+FORGET_SECONDS = 3_600
+MEASURE_SECONDS = 1.0
+
+
+class Engine:
+    """The components, and the tasks that run by themselves."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        state: HistoryState,
+        registry: Registry,
+        store: Store,
+        decider: OutcomeDecider,
+        retraction_log: RetractionLog,
+        venues: Iterable[str],
+        clock: Clock,
+        metrics: RelayMetrics,
+    ) -> None:
+        """Continue with what was read from the store."""
+        self.venues = frozenset(venues)
+        self.quotas = Quotas(settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc())
+        for live in state.requests.values():
+            self.quotas.enter(live.request)
+        self.context = context = Context(settings, state, store, self.quotas, clock, metrics)
+        self.queries = RequestQueries(state, store, context.signals, metrics)
+        self.completion = Completion(context, decider)
+        self.submitter = Submitter(context, self.completion, retraction_log, self.venues)
+        self.jobs = HistoryJobs(context, self.completion)
+        self.live = LiveHub(settings.live_queue)
+        self.realtime = RealtimeJobs(context, registry, self.submitter, self.live, self.venues)
+        self.live.state = self.realtime.state
+        self.triggers = Triggers(context, self.realtime, self.venues)
+        self._alerts = AlertSender(context, self.triggers)
+        self.control = ControlChannel(settings.control_timeout_seconds)
+        context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
+        self.dispatcher = Dispatcher(context, [self.jobs, self.realtime], self.venues)
+        self.rechecker = Rechecker(context, self.submitter)
+
+    async def run(self, sender: Sender) -> None:
+        """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
+        async with asyncio.TaskGroup() as tasks:
+            self.context.tasks = tasks
+            tasks.create_task(self.dispatcher.run(sender))
+            tasks.create_task(self._tick())
+            tasks.create_task(self._tick_realtime())
+            tasks.create_task(self.rechecker.run())
+            tasks.create_task(self.triggers.run())
+            tasks.create_task(self._alerts.run())
+            tasks.create_task(self._forget())
+            tasks.create_task(self._measure())
+            tasks.create_task(self._fail_stop())
+            self.completion.check_ready()
+            self.context.wake.set()
+
+    def close_streams(self) -> None:
+        """End progress and notification streams, which have no end of their own."""
+        self.context.signals.close()
+
+    async def _tick(self) -> None:
+        context = self.context
+        last_ns = context.clock.monotonic_ns()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now_ns = context.clock.monotonic_ns()
+            suspended = now_ns - last_ns > context.settings.lease_seconds * SECOND_NS / 2
+            self.dispatcher.take_back_expired(now_ns=now_ns, suspended=suspended)
+            last_ns = now_ns
+            await self.completion.time_out(now_ns=now_ns)
+            self.completion.check_ready()
+            context.wake.set()  # a job's wait after a failure may be over
+
+    async def _tick_realtime(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await self.realtime.tick()
+
+    async def _measure(self) -> None:
+        context = self.context
+        while True:
+            age_ns = context.clock.monotonic_ns() - self.jobs.reported_ns
+            context.metrics.sample(
+                context.state, self.realtime.registry, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns
+            )
+            await asyncio.sleep(MEASURE_SECONDS)
+
+    async def _forget(self) -> None:
+        """Forget old requests and dispatches, in pieces, so that other writes do not wait for all of them."""
+        settings, store = self.context.settings, self.context.store
+        kept = [
+            (store.forget, settings.retention_days),
+            (store.forget_subscriptions, settings.retention_days),
+            (store.forget_trigger_events, settings.retention_days),
+            (store.forget_dispatches, settings.dispatch_retention_days),
+        ]
+        while True:
+            for forget, days in kept:
+                before_ns = self.context.clock.wall_ns() - int(days * 86_400 * SECOND_NS)
+                while await forget(before_ns) == FORGOTTEN_AT_ONCE:
+                    pass
+            await asyncio.sleep(FORGET_SECONDS)
+
+    async def _fail_stop(self) -> None:
+        try:
+            await asyncio.shield(self.context.store.failed)
+        except Exception as error:
+            log.error("the database can't be written; the relay stops, nothing answered is lost", error=str(error))
+            raise

@@ -1,0 +1,111 @@
+"""Rows of the tables as messages of an Arrow IPC stream, for clients without access to the catalog.
+
+A table is read window by window, so that an answer of any length needs the memory of one window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from dexorder_common.lake.tables import OHLC, TICKERS, TICKS
+from dexorder_common.model import datasets
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import next_open, split_by_periods
+from dexorder_common.model.time_range import TimeRange
+from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsResponse
+from dexorder_relay.reading.market_reader import MarketReader, MarketRows
+from dexorder_relay.reading.table_reader import Rows, TableReader
+
+WINDOW_PERIODS = 50_000
+WINDOW_TRADES = 50_000
+BATCH_ROWS = 5_000
+"""Rows of a message: at most 2 MB, half of what gRPC's clients accept, whatever the ticker's length."""
+PARALLEL_WINDOWS = 2
+Messages = AsyncGenerator[ReadRowsResponse, None]
+R = TypeVar("R", Rows, MarketRows)
+T = TypeVar("T")
+
+
+class RowStreams:
+    """Reads at most ``PARALLEL_WINDOWS`` windows at a time, so that threads are left for the outcomes of requests."""
+
+    def __init__(self, candles: TableReader, markets: MarketReader) -> None:
+        self._candles = candles
+        self._markets = markets
+        self._windows = asyncio.Semaphore(PARALLEL_WINDOWS)
+
+    def messages(self, series: Series, span: TimeRange, snapshot_id: int | None) -> Messages:
+        """Yield the schema, the number of rows and the rows, all at one snapshot.
+
+        Of ticker snapshots, these are the last one of each ticker that was received in the range.
+
+        Raises:
+            NotFound: The table of trades or of snapshots does not exist yet.
+            Unavailable: The table can't be read now.
+        """
+        if series.dataset is datasets.CANDLES:
+            return self._stream(partial(self._candles.at, snapshot_id), partial(candles, series, span), OHLC.name)
+        if series.dataset is datasets.TICKERS:
+            plan = partial(last_snapshots, series.exchange, span)
+            return self._stream(partial(self._markets.tickers, snapshot_id), plan, TICKERS.name)
+        return self._stream(
+            partial(self._markets.trades, snapshot_id), partial(trades, series.ticker, span), TICKS.name
+        )
+
+    async def _stream(self, open_table: Callable[[], R], plan: Callable[[R], Plan], table: str) -> Messages:
+        rows = await asyncio.to_thread(open_table)
+        yield ReadRowsResponse(data=rows.schema.serialize().to_pybytes(), snapshot_id=rows.snapshot_id)
+        planned = await self._in_turn(partial(plan, rows))
+        yield ReadRowsResponse(row_count=planned.rows)
+        sent = 0
+        for read in planned.parts:
+            part = await self._in_turn(read)
+            sent += part.num_rows
+            for batch in part.combine_chunks().to_batches(BATCH_ROWS):
+                yield ReadRowsResponse(data=batch.serialize().to_pybytes())
+        if sent != planned.rows:
+            raise Unavailable(f"{table} gave {sent} of {planned.rows} rows at snapshot {rows.snapshot_id}")
+
+    async def _in_turn(self, read: Callable[[], T]) -> T:
+        async with self._windows:
+            return await asyncio.to_thread(read)
+
+
+class Plan(NamedTuple):
+    """Number of rows of an answer, and the functions that read them, a part each."""
+
+    rows: int
+    parts: Iterable[Callable[[], pa.Table]]
+
+
+def candles(series: Series, span: TimeRange, rows: Rows) -> Plan:
+    """Return the plan of a series' candles."""
+    found = rows.summary(series, span)
+    if not found.count:
+        return Plan(0, ())
+    whole = TimeRange(found.first_ns, next_open(found.last_ns, series.period_seconds))
+    windows = split_by_periods(whole, series.period_seconds, WINDOW_PERIODS)
+    return Plan(found.count, (partial(_candles_in, rows, series, window) for window in windows))
+
+
+def _candles_in(rows: Rows, series: Series, window: TimeRange) -> pa.Table:
+    return rows.whole(series, window).cast(rows.schema)
+
+
+def trades(ticker: str, span: TimeRange, rows: MarketRows) -> Plan:
+    """Return the plan of a market's trades."""
+    counts = rows.count_trades(ticker, span)
+    windows = filter(None, (window.intersect(span) for window in counts.windows(WINDOW_TRADES)))
+    return Plan(counts.total, (partial(rows.trades, ticker, window) for window in windows))
+
+
+def last_snapshots(venue: str, span: TimeRange, rows: MarketRows) -> Plan:
+    """Return the plan of an exchange's last snapshots, which are read to be counted."""
+    found = rows.last_snapshots(venue, span)
+    return Plan(found.num_rows, [lambda: found])

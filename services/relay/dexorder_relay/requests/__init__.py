@@ -1,0 +1,1 @@
+"""Requests from submission to outcome, and the jobs that they need."""

@@ -1,0 +1,106 @@
+"""Parts that the engine's components share, and the order in which every one of them changes the state.
+
+A kill at any point loses nothing, because each change is made in this order:
+
+1. the state in memory changes, without an await in between;
+2. the same change is handed to the store, which keeps the order of changes;
+3. only when it is on disk, a caller is answered, a dispatch is sent or an outcome is announced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from dexorder_common.clock import Clock
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.history import HistoryRequest
+from dexorder_relay.access import Quotas
+from dexorder_relay.config import RelaySettings
+from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.store.database import Store
+
+
+class Signals:
+    """Wake-ups for streams, by key. A signal between two waits is kept; several count as one.
+
+    A signal carries no data: notifications are in the store, and a stream reads on from its cursor when it is woken.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._closed = False
+
+    @contextmanager
+    def listen(self, key: str, event: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
+        """Yield an event, or this one, that ``notify(key)`` sets. Clear it before looking at what changed."""
+        event = event or asyncio.Event()
+        self._listeners[key].add(event)
+        try:
+            yield event
+        finally:
+            self._listeners[key].discard(event)
+            if not self._listeners[key]:
+                del self._listeners[key]
+
+    def notify(self, key: str) -> None:
+        """Wake every listener of a key."""
+        for event in self._listeners.get(key, ()):
+            event.set()
+
+    def listened(self, prefix: str) -> list[str]:
+        """Return the topics that begin with ``prefix`` and have a listener."""
+        keys = (key.removeprefix("topic:") for key in self._listeners if key.startswith("topic:"))
+        return [key for key in keys if key.startswith(prefix)]
+
+    async def wait(self, event: asyncio.Event) -> None:
+        """Wait for the event and clear it; Unavailable if the relay is stopping, for the stream to resume later."""
+        if not self._closed:
+            await event.wait()
+        if self._closed:
+            raise Unavailable("the relay is stopping; resume from the last cursor")
+        event.clear()
+
+    def close(self) -> None:
+        """End every stream, now and from now on."""
+        self._closed = True
+        for listeners in self._listeners.values():
+            for event in listeners:
+                event.set()
+
+
+@dataclass
+class Context:
+    """Belongs to one event loop.
+
+    Attributes:
+        wake: Set when a queued job and a free slot may be available at the same time.
+        tasks: The engine's task group while it runs.
+        stop_work: Tells ingestors that the work of a request is not needed any more.
+    """
+
+    settings: RelaySettings
+    state: HistoryState
+    store: Store
+    quotas: Quotas
+    clock: Clock
+    metrics: RelayMetrics
+    signals: Signals = field(default_factory=Signals)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: asyncio.TaskGroup | None = None
+    stop_work: Callable[[HistoryRequest], None] = lambda request: None
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in a task of the engine, which must be running."""
+        assert self.tasks is not None
+        self.tasks.create_task(work)
+
+    def changed(self, request_ids: Iterable[str]) -> None:
+        """Wake the streams that watch these requests."""
+        for request_id in request_ids:
+            self.signals.notify(f"request:{request_id}")

@@ -1,0 +1,107 @@
+"""Jobs of history at the dispatcher, and the reports of ingestors and pipeline about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dexorder_common.model.history import Delay, Dispatch, FinalResult, PageResult
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.broker.dispatcher import Loss
+from dexorder_relay.requests.completion import Completion
+from dexorder_relay.requests.context import Context
+from dexorder_relay.state import dispatches
+from dexorder_relay.state.job import Phase
+from dexorder_relay.state.leases import Assignment
+from dexorder_relay.store.schema import Batch
+
+
+class HistoryJobs:
+    """Applies what happens to dispatches of history; a `JobOwner`."""
+
+    def __init__(self, context: Context, completion: Completion) -> None:
+        """Look for requests to end whenever a job may be over."""
+        self._context = context
+        self._completion = completion
+        self.reported_ns = context.clock.monotonic_ns()
+        """Monotonic time of the pipeline's last report, or of the start."""
+
+    def owns(self, job: int) -> bool:
+        """Return whether this is a job of history."""
+        return job in self._context.state.jobs
+
+    def assign(self, assignment: Assignment, batch: Batch) -> Dispatch:
+        """Start a dispatch."""
+        clock = self._context.clock
+        return dispatches.begin(
+            self._context.state, assignment, batch, wall_ns=clock.wall_ns(), now_ns=clock.monotonic_ns()
+        )
+
+    def sent(self, assignment: Assignment) -> None:
+        """Tell those who watch."""
+        self._context.changed(self._context.state.jobs[assignment.job].requests)
+
+    def unsent(self, assignment: Assignment, batch: Batch) -> None:
+        """Queue the job again."""
+        dispatches.unsent(self._context.state, assignment, batch)
+
+    def complete(self, dispatch_id: str, batch: Batch) -> None:
+        """Record that Kafka has the final record."""
+        dispatches.produced(self._context.state, dispatch_id, batch)
+
+    def lose(self, dispatch_id: str, reason: str, batch: Batch, *, rejected_by: bytes | None = None) -> Loss:
+        """Take back a dispatch."""
+        context = self._context
+        job = dispatches.lose(
+            context.state, dispatch_id, reason, batch, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
+        )
+        assert job is not None
+        context.changed(job.requests)
+        return Loss(job.series.exchange, not job.failures_in_a_row, job.phase is Phase.ENDED)
+
+    def heard(self, dispatch_id: str, identity: bytes) -> None:
+        """Do nothing: whoever sends the heartbeat may have reconnected."""
+
+    def take_stops(self) -> list[tuple[bytes, str]]:
+        """Return nothing: a dispatch of history ends by itself."""
+        return []
+
+    def ended(self) -> None:
+        """End requests whose jobs are all over."""
+        self._completion.check_ready()
+
+    async def report_page(self, dispatch_id: str, span: TimeRange, empty: Sequence[TimeRange], calls: int = 0) -> bool:
+        """Record a page that Kafka has acknowledged, and the dispatch's calls of the exchange up to it.
+
+        Returns:
+            Whether the dispatch is current.
+        """
+        context, batch = self._context, Batch()
+        job = dispatches.page(context.state, dispatch_id, span, empty, batch, now_ns=context.clock.monotonic_ns())
+        if job is None:
+            return False
+        job.calls = job.earlier_calls + calls
+        context.changed(job.requests)
+        await context.store.commit(batch)
+        return True
+
+    def report_delay(self, dispatch_id: str, delay: Delay | None) -> bool:
+        """Keep what holds up a dispatch, for those who watch; return whether the dispatch is current."""
+        job = self._context.state.current_job(dispatch_id)
+        if job is None:
+            return False
+        if job.delay != delay:
+            job.delay = delay
+            self._context.changed(job.requests)
+        return True
+
+    async def report_jobs(self, pages: Sequence[PageResult], finals: Sequence[FinalResult]) -> None:
+        """Apply a micro-batch of the pipeline; on disk when this returns. Outcomes of requests follow later."""
+        context, batch = self._context, Batch()
+        self.reported_ns = context.clock.monotonic_ns()
+        wall_ns = context.clock.wall_ns()
+        dispatches.report(context.state, pages, finals, batch, wall_ns=wall_ns, now_ns=self.reported_ns)
+        landed = {page.series for page in pages}
+        context.changed(r for r, live in context.state.requests.items() if finals or live.request.series in landed)
+        await context.store.commit(batch)
+        context.wake.set()  # a final may have left a further range of its job to fetch
+        self._completion.check_ready()

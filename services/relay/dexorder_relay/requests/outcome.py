@@ -1,0 +1,176 @@
+"""Outcome of a request whose jobs are all over: coverage compared with the open times in the table.
+
+Coverage promises a row or a verified hole for every period. The table, at its current snapshot, must confirm it period
+by period, since a surplus row in one place would make up for a lost one in a mere count. Where the table still lacks
+rows after some attempts, the request ends as ERROR with the exact lost ranges, and their coverage is retracted. Rows
+that the table must not have (duplicates, off the grid, in verified-empty ranges) end it as ERROR too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
+
+from dexorder_common.clock import Clock
+from dexorder_common.model.errors import Unavailable
+from dexorder_common.model.history import Outcome
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods
+from dexorder_common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
+from dexorder_relay.reading.table_reader import Rows, TableReader
+from dexorder_relay.requests.retraction_log import RetractionLog
+from dexorder_relay.state import coverage, planner
+from dexorder_relay.state.compare import WINDOW_PERIODS, Comparison, compare
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.request import LiveRequest, decide, describe_wrong
+from dexorder_relay.store.schema import Batch
+
+log = structlog.get_logger(__name__)
+MAX_RETRACTED_RANGES = 1_000
+LOST = "the table lacks rows that were reported as committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Table and coverage compared, window by window.
+
+    Attributes:
+        span: The range that was compared. With a limit it ends after the last candle within the limit.
+        missing: Ranges in it that coverage does not claim.
+        snapshot_id: Snapshot of the table; None if the table has none.
+    """
+
+    span: TimeRange
+    missing: list[TimeRange]
+    found: Comparison
+    snapshot_id: int | None
+
+
+class OutcomeDecider:
+    """Works out outcomes."""
+
+    def __init__(
+        self, state: HistoryState, reader: TableReader, retraction_log: RetractionLog, clock: Clock, *, attempts: int
+    ) -> None:
+        """Read the table at most ``attempts`` times before rows are considered lost."""
+        self._state = state
+        self._reader = reader
+        self._retraction_log = retraction_log
+        self._clock = clock
+        self._attempts = attempts
+
+    async def decide(self, live: LiveRequest, batch: Batch) -> Outcome | None:
+        """Return the outcome, or None if a further wave was planned or the request was ended meanwhile.
+
+        In either case the batch holds changes that must be made durable next.
+
+        Raises:
+            Unavailable: The table cannot be read, or coverage cannot be retracted now.
+        """
+        if not live.request.dataset.pages_count:
+            return self._final_alone(live)
+        reading = await self._read(live)
+        found, request = reading.found, live.request
+        if found.lost:
+            await self._retract(live, found.lost, batch)
+        if live.ending:
+            return None
+        rows = found.rows if request.limit is None else min(found.rows, request.limit)
+        lacking = 0 if request.limit is None else request.limit - rows
+        self._check_settled(live, found)
+        again = intersect(self._state.not_fetched(live), reading.span)
+        missing = merge([*reading.missing, *found.lost, *again])
+        if not missing and not found.wrong and lacking and live.planned_end_ns < request.end_ns:
+            planner.widen(self._state, live, lacking, batch, now_ns=self._clock.monotonic_ns())
+            return None
+        return decide(
+            end_ns=reading.span.end_ns,
+            missing=missing,
+            job_errors=[LOST] * bool(found.lost) + self._state.errors(live),
+            wrong=describe_wrong(found, request.series),
+            row_count=rows,
+            empty_periods=found.empty_periods,
+            snapshot_id=reading.snapshot_id,
+            completed_ns=self._clock.wall_ns(),
+            provisional=self._state.provisional_in(request.series, reading.span),
+            revised=self._state.coverage[request.series].found.within(reading.span) if request.again else (),
+        )
+
+    def _check_settled(self, live: LiveRequest, found: Comparison) -> None:
+        """Raise Unavailable if rows are in ranges verified empty that a job queries again.
+
+        The table may have its candles before the pipeline has reported them.
+        """
+        queried = self._state.queried_again(live.request.series)
+        if found.unexpected and len(subtract(found.unexpected, queried)) < len(merge(found.unexpected)):
+            raise Unavailable("candles that turned up are committed and not reported yet")
+
+    def _final_alone(self, live: LiveRequest) -> Outcome:
+        """Return the outcome of a request whose final record alone counts; its end is the time of its rows."""
+        (job,) = (self._state.jobs[job_id] for job_id in live.jobs)
+        return decide(
+            end_ns=job.taken_ns,
+            missing=(),
+            job_errors=(),
+            wrong=job.error,
+            row_count=job.row_count,
+            empty_periods=0,
+            snapshot_id=None,
+            completed_ns=self._clock.wall_ns(),
+        )
+
+    async def _retract(self, live: LiveRequest, lost: list[TimeRange], batch: Batch) -> None:
+        """Plan new jobs for other requests that wait for lost ranges; this request ends and names them."""
+        series, request_id = live.request.series, live.request.request_id
+        log.error(LOST, request_id=request_id, ranges=len(lost))
+        # following very many ranges one by one would delay everybody, so the ranges between them are retracted too
+        spans = lost if len(lost) <= MAX_RETRACTED_RANGES else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
+        order = await self._retraction_log.record(series, spans, LOST)
+        coverage.retract(self._state, series, spans, order, batch)
+        planner.replan(self._state, series, spans, batch, skip=request_id)
+
+    async def _read(self, live: LiveRequest) -> Reading:
+        """Read until the table confirms coverage, or the attempts are used up."""
+        attempts = AsyncRetrying(
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_exponential(multiplier=0.2, max=5),
+            retry=retry_if_result(lambda reading: reading.found.suspect) | retry_if_exception_type(Unavailable),
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+        )
+        reading: Reading = await attempts(self._read_once, live)
+        return reading
+
+    async def _read_once(self, live: LiveRequest) -> Reading:
+        # coverage before the table: a commit in between may add rows but does not remove any
+        request, span = live.request, live.planned
+        covered, empty = self._state.claims(request.series, span)
+        return await asyncio.to_thread(
+            lambda: read(self._reader.current(), request.series, span, covered, empty, request.limit)
+        )
+
+
+def read(
+    rows: Rows, series: Series, span: TimeRange, covered: list[TimeRange], empty: list[TimeRange], limit: int | None
+) -> Reading:
+    """Compare rows with what coverage claims in ``span``, as far as the ``limit``-th row. Blocking.
+
+    Raises:
+        Unavailable: The table cannot be read.
+    """
+    found, period = Comparison(), series.period_seconds
+    claimed, void = RangeSet(covered), RangeSet(empty)
+    for window in split_by_periods(span, period, WINDOW_PERIODS):
+        times, part, left = rows.times(series, window), window, None if limit is None else limit - found.rows
+        if left is not None and len(times) >= left:
+            last_ns = int(np.partition(times, left - 1)[left - 1])
+            part = TimeRange(window.start_ns, next_open(floor_to_grid(last_ns, period), period))
+            span = TimeRange(span.start_ns, part.end_ns)
+            times = times[times < part.end_ns]
+        found.add(compare(times, claimed.within(part), void.within(part), period))
+        if span.end_ns == part.end_ns:
+            break
+    return Reading(span, claimed.holes(span), found, rows.snapshot_id)

@@ -1,0 +1,141 @@
+"""Queries about requests and coverage: records, progress, notifications, known ranges. They change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+
+from dexorder_common.model.coverage import CoveragePage, CoverageRange, known_ranges
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import (
+    HistoryRequest,
+    IssuedDispatch,
+    Notification,
+    Outcome,
+    Progress,
+    RequestRecord,
+    RequestState,
+)
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.access import unknown_request
+from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.reading.table_reader import TableReader
+from dexorder_relay.requests.context import Signals
+from dexorder_relay.state.history import HistoryState, progress
+from dexorder_relay.state.request import LiveRequest
+from dexorder_relay.store.database import Store
+
+WATCH_SECONDS = 0.1
+NOTIFICATIONS_IN_A_READ = 500
+SNAPSHOTS_IN_AN_ANSWER = 10_000
+TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:", "REVISED:")
+
+
+class RequestQueries:
+    """Reads unfinished requests from the state, ended ones and notifications from the store."""
+
+    def __init__(self, state: HistoryState, store: Store, signals: Signals, metrics: RelayMetrics) -> None:
+        self._state = state
+        self._store = store
+        self._signals = signals
+        self._metrics = metrics
+
+    async def record(self, request_id: str) -> RequestRecord:
+        """Return one request; NotFound if it was never accepted, or is forgotten."""
+        live = self._state.requests.get(request_id)
+        record = self._live_record(live) if live else await self._store.record(request_id)
+        if record is None:
+            raise unknown_request(request_id)
+        return record
+
+    async def dispatches(self, dispatch_ids: Iterable[str]) -> list[IssuedDispatch]:
+        """Return those dispatches that were issued and are not forgotten."""
+        return await self._store.dispatches(dispatch_ids)
+
+    async def named_snapshots(self, since_ns: int) -> list[tuple[int, int]]:
+        """Return the snapshots that were named since a time, with the time of the last notification, by that time."""
+        return await self._store.named_snapshots(since_ns, SNAPSHOTS_IN_AN_ANSWER)
+
+    async def outcome(self, request: HistoryRequest) -> Outcome:
+        """Wait until a request has ended and return its outcome; NotFound as ``record``, Unavailable at the stop."""
+        with self._signals.listen(f"topic:{request.topics[0]}") as event:
+            while (outcome := (await self.record(request.request_id)).outcome) is None:
+                await self._signals.wait(event)
+        return outcome
+
+    async def records(
+        self, client_id: str, state: RequestState | None, before: int | None, size: int
+    ) -> list[RequestRecord]:
+        """Return requests newest first; ``before`` is the sequence of the last one of the previous page."""
+        found = []
+        for sequence, request_id, ended in await self._store.page(client_id, state, before, size):
+            live = self._state.requests.get(request_id)
+            if ended is None and live is None:
+                ended = await self._store.record(request_id)  # it ended since the query
+            record = ended or (self._live_record(live, sequence) if live else None)
+            if record is not None:
+                found.append(record)
+        return found
+
+    def _live_record(self, live: LiveRequest, sequence: int = 0) -> RequestRecord:
+        return RequestRecord(live.request, live.submitted_ns, progress(self._state, live), sequence=sequence)
+
+    async def watch(self, request_id: str) -> AsyncGenerator[Progress, None]:
+        """Yield the progress now and at every change, at most ten a second; the last one is FINISHED."""
+        last = None
+        with self._signals.listen(f"request:{request_id}") as event, self._metrics.progress_streams.track_inprogress():
+            while True:
+                now = (await self.record(request_id)).progress
+                if now != last:
+                    last = now
+                    yield now
+                if now.state is RequestState.FINISHED:
+                    return
+                await asyncio.sleep(WATCH_SECONDS)
+                await self._signals.wait(event)
+
+    async def notifications(self, topic: str, after: int) -> AsyncGenerator[Notification, None]:
+        """Yield a topic's notifications after a cursor, in order, without end; InvalidRequest for an invalid topic."""
+        if not any(topic.startswith(form) and topic != form for form in TOPIC_FORMS):
+            raise InvalidRequest(
+                f"topic {topic[:64]!r} is not HISTORY_READY:request_id, RESPONSE:client_id or REVISED:ticker"
+            )
+        with self._signals.listen(f"topic:{topic}") as event, self._metrics.notification_streams.track_inprogress():
+            while True:
+                found = await self._store.notifications(topic, after, NOTIFICATIONS_IN_A_READ)
+                for notification in found:
+                    after = notification.cursor
+                    yield notification
+                if len(found) < NOTIFICATIONS_IN_A_READ:
+                    await self._signals.wait(event)
+
+
+class CoverageQueries:
+    """Reads known ranges from the state, and the pages behind them from the table."""
+
+    def __init__(self, state: HistoryState, reader: TableReader) -> None:
+        self._state = state
+        self._reader = reader
+
+    def known(self, series: Series, span: TimeRange) -> list[CoverageRange]:
+        """Return the known ranges inside ``span``."""
+        covered, empty = self._state.claims(series, span)
+        return known_ranges(covered, empty, self._state.provisional_in(series, span))
+
+    async def pages(self, series: Series, span: TimeRange) -> list[CoveragePage]:
+        """Return the pages that overlap ``span``, by start, with their retracted parts; Unavailable if unreadable."""
+        rows = await asyncio.to_thread(self._reader.pages, series, span)
+        retractions = self._state.retractions.get(series)
+        return [
+            CoveragePage(
+                row.span,
+                row.rows,
+                row.empty,
+                row.evidence,
+                row.fetched_ns,
+                row.committed_ns,
+                tuple(retractions.taken(row.span, row.order)) if retractions else (),
+            )
+            for row in rows
+        ]

@@ -1,0 +1,79 @@
+"""Retraction table, which only the relay writes, and the order in which coverage is retracted.
+
+First the retraction is in the table, then anything else changes. A kill in between leaves a retraction that the state
+does not have; the relay applies it at its next start (``server.py``). So the relay's database never knows more than the
+two tables. A retraction has a number of the same sequence as the dispatches: what an earlier dispatch brings no longer
+counts, what a later one brings does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from tenacity import AsyncRetrying, stop_after_attempt, wait_random_exponential
+
+from dexorder_common.clock import Clock
+from dexorder_common.lake.coverage import Order, Retraction, decode_retraction, encode_retraction
+from dexorder_common.lake.tables import RETRACTIONS, present_columns
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.reading.table_reader import accessible
+
+WRITE_ATTEMPTS = 4
+MICROSECOND_NS = 1_000
+
+
+class RetractionTable:
+    """``trading.coverage_retractions``: created with the first retraction, then only appended to. Blocking."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def read(self) -> list[Retraction]:
+        """Return all retractions; none if the table does not exist."""
+        with accessible(RETRACTIONS):
+            table = RETRACTIONS.load(self._catalog)
+            if table is None:
+                return []
+            columns = present_columns(table, RETRACTIONS.key)
+            found = RETRACTIONS.rows(table.scan(selected_fields=columns).to_arrow())
+        return list(map(decode_retraction, found))
+
+    def append(self, retractions: Sequence[Retraction], reason: str) -> None:
+        """Append retractions, all or none. A duplicate has no effect."""
+        table = RETRACTIONS.load_or_create(self._catalog)
+        rows = [encode_retraction(each, reason) for each in retractions]
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+
+
+class RetractionLog:
+    """Makes retractions durable, one after the other."""
+
+    def __init__(self, table: RetractionTable, numbers: DispatchNumbers, clock: Clock) -> None:
+        self._table = table
+        self._numbers = numbers
+        self._clock = clock
+        self._lock = asyncio.Lock()
+
+    async def record(self, series: Series, spans: Iterable[TimeRange], reason: str) -> Order:
+        """Write that coverage of ``spans`` is retracted; return its place for ``coverage.retract``.
+
+        The caller changes the state and hands the change to the store before its next await. It must get there even if
+        it is cancelled, so it runs in a task of the engine.
+
+        Raises:
+            Unavailable: The table cannot be written now; nothing has changed.
+        """
+        async with self._lock:
+            order = Order(self._numbers.next(), self._clock.wall_ns() // MICROSECOND_NS * MICROSECOND_NS)
+            made = [Retraction(series, span, order) for span in spans]
+            attempts = AsyncRetrying(
+                stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.2, max=2), reraise=True
+            )
+            with accessible(RETRACTIONS, "written"):
+                await attempts(asyncio.to_thread, self._table.append, made, reason)
+            return order

@@ -1,0 +1,197 @@
+"""Submission of requests: each is checked, planned and on disk before its client is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.rpc.identity import Caller
+from dexorder_common.rpc.streams import retrieved
+from dexorder_relay.requests.completion import Completion
+from dexorder_relay.requests.context import Context
+from dexorder_relay.requests.retraction_log import RetractionLog
+from dexorder_relay.requests.traces import submitted_in
+from dexorder_relay.state import coverage, planner
+from dexorder_relay.state.request import check, check_exchange
+from dexorder_relay.store.schema import Batch
+
+
+class Submitter:
+    """The only part that accepts requests; each once, however often it is submitted at the same time."""
+
+    def __init__(
+        self, context: Context, completion: Completion, retraction_log: RetractionLog, venues: frozenset[str]
+    ) -> None:
+        """Accept requests for instruments of ``venues``."""
+        self._context = context
+        self._completion = completion
+        self._retraction_log = retraction_log
+        self._venues = venues
+        self._unsaved: dict[str, asyncio.Future[None]] = {}
+        self._refetches: dict[str, asyncio.Future[None]] = {}
+
+    async def submit(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
+        """Accept a request, which is on disk when this returns; return whether it is new.
+
+        Raises:
+            InvalidRequest: A field cannot be answered, or the id belongs to another request.
+            Exhausted: A quota of the caller is used up; nothing is stored.
+            Unavailable: The store, or for a refresh the retraction table, cannot be written; the caller may try again.
+        """
+        self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
+        check(request, self._venues, self._context.settings.max_request_periods)
+        return await self._submit(request, caller)
+
+    async def submit_for_exchange(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
+        """Accept a request for a dataset that concerns a whole exchange, as ``submit``."""
+        self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
+        check_exchange(request, self._venues)
+        return await self._submit(request, caller)
+
+    async def _submit(self, request: HistoryRequest, caller: Caller | None) -> bool:
+        request_id = request.request_id
+        while (known := await self._known(request_id)) is None and request_id in self._refetches:
+            await asyncio.wait([self._refetches[request_id]])
+        if known is not None:
+            if known != request:
+                raise InvalidRequest(f"request_id {request_id!r} was used for another request")
+            return False
+        if request.refresh:
+            reason = f"request {request_id} fetches it again"
+            await self.refetch(request.series, [request.span], reason, [request], caller)
+        else:
+            self._enter([request], caller)
+            await self._accept([request], Batch())
+        return True
+
+    async def fetch_again(self, requests: Sequence[HistoryRequest]) -> None:
+        """Accept requests of the relay itself, with ``again``, under ids that nobody else uses; on disk at the end.
+
+        Coverage of their ranges stays in force meanwhile. Unavailable if the store cannot be written.
+        """
+        self._enter(requests, None)
+        await self._accept(requests, Batch())
+
+    async def refetch(
+        self,
+        series: Series,
+        spans: Sequence[TimeRange],
+        reason: str,
+        requests: Sequence[HistoryRequest],
+        caller: Caller | None,
+        retracted: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Retract coverage of ranges, then accept checked requests that fetch them again.
+
+        It runs in a task of the engine: it is complete when this returns, even if the caller is cancelled meanwhile. No
+        other caller can accept the ids until then.
+
+        Args:
+            requests: All of the series, under ids that nobody else uses.
+            retracted: Awaited when the retraction is on disk, before the requests are accepted. If it fails, they are
+                not: coverage is retracted, and nothing else has changed.
+
+        Raises:
+            Exhausted: A quota of the caller is used up; nothing has changed.
+            InvalidRequest: A request exceeds a quota by itself; nothing has changed.
+            Unavailable: A table or the store cannot be written now.
+        """
+        self._enter(requests, caller)
+        request_ids = [each.request_id for each in requests]
+        done = asyncio.get_running_loop().create_future()
+        self._refetches.update(dict.fromkeys(request_ids, done))
+
+        def ended(_: object) -> None:
+            for request_id in request_ids:
+                del self._refetches[request_id]
+
+        done.add_done_callback(ended)
+        done.add_done_callback(retrieved)  # even if the caller is gone
+
+        async def run() -> None:
+            try:
+                await self._refetch(series, spans, reason, requests, retracted)
+            except Exception as error:
+                done.set_exception(error)
+            except BaseException:
+                done.cancel()
+                raise
+            else:
+                done.set_result(None)
+
+        self._context.start(run())  # calls are served only while the engine runs
+        await asyncio.shield(done)
+
+    async def _refetch(
+        self,
+        series: Series,
+        spans: Sequence[TimeRange],
+        reason: str,
+        requests: Sequence[HistoryRequest],
+        retracted: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        context, batch = self._context, Batch()
+        try:
+            if spans:
+                order = await self._retraction_log.record(series, spans, reason)
+                coverage.retract(context.state, series, spans, order, batch)
+                context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
+            if retracted is not None:
+                planner.replan(context.state, series, spans, batch)  # other requests do not wait for these
+                await context.store.commit(batch)
+                context.wake.set()
+                batch, spans = Batch(), ()
+                await retracted()
+        except BaseException:
+            for each in requests:
+                context.quotas.leave(each)
+            raise
+        await self._accept(requests, batch, spans)
+
+    def _enter(self, requests: Sequence[HistoryRequest], caller: Caller | None) -> None:
+        for index, request in enumerate(requests):
+            try:
+                self._context.quotas.admit(caller, request)
+            except BaseException:
+                for entered in requests[:index]:
+                    self._context.quotas.leave(entered)
+                raise
+            self._context.quotas.enter(request)
+
+    async def _accept(
+        self, requests: Sequence[HistoryRequest], batch: Batch, retracted: Sequence[TimeRange] = ()
+    ) -> None:
+        """Plan requests, and retracted ranges for other requests; on disk when this returns."""
+        context = self._context
+        state, wall_ns, now_ns = context.state, context.clock.wall_ns(), context.clock.monotonic_ns()
+        times_ns, trace = {"wall_ns": wall_ns, "now_ns": now_ns}, submitted_in()
+        accepted = [planner.accept(state, each, batch, trace=trace, **times_ns) for each in requests]
+        if retracted:
+            planner.replan(state, requests[0].series, retracted, batch)
+        saved = context.store.commit(batch)
+        for each in requests:
+            self._unsaved[each.request_id] = saved
+            saved.add_done_callback(partial(self._saved, each.request_id))
+        await asyncio.shield(saved)  # callers with the same id wait for it too
+        context.wake.set()
+        self._completion.check_ready(accepted)
+
+    def _saved(self, request_id: str, _: object) -> None:
+        del self._unsaved[request_id]
+
+    async def _known(self, request_id: str) -> HistoryRequest | None:
+        """Return a durable request; if None, no other can appear under the id before the caller's next await."""
+        live = self._completion.live(request_id)
+        if live is None:
+            ended = await self._context.store.record(request_id)
+            live = self._completion.live(request_id)  # another caller may have submitted it meanwhile
+            if live is None:
+                return ended.request if ended else None
+        if (saved := self._unsaved.get(request_id)) is not None:
+            await asyncio.shield(saved)
+        return live.request

@@ -1,0 +1,205 @@
+"""RPCs of realtime, for clients and for ingestors; ``clients.py`` has the services that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import check_period
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.rpc import realtime_messages as messages
+from dexorder_common.rpc.identity import current_caller
+from dexorder_protos.dexorder.market.v1 import market_pb2
+from dexorder_protos.dexorder.relay.v1 import control_pb2
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
+from dexorder_relay import access
+from dexorder_relay.engine import Engine
+from dexorder_relay.realtime.control import CANCEL, Connected
+from dexorder_relay.realtime.control import check as check_control
+from dexorder_relay.realtime.live import Interest, LiveStream
+from dexorder_relay.realtime.live_queue import SlowClientPolicy
+from dexorder_relay.service.paging import page_size, read_token
+from dexorder_relay.state.request import check_id, check_ticker
+from dexorder_relay.triggers.triggers import SUBSCRIPTION_PREFIX
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+HISTORY_IDS = 20
+MAX_TICKERS = 1_000
+ITEMS_IN_AN_ANSWER = 1_000
+MAX_REPORTS = 10_000
+MAX_NAME = 256
+
+
+class RealtimeCalls:
+    """RPCs for clients."""
+
+    engine: Engine
+
+    async def StartRealtime(self, request: pb.StartRealtimeRequest, context: Context) -> pb.StartRealtimeResponse:  # noqa: N802
+        """Start a subscription."""
+        caller = current_caller()
+        _check_own(request.subscription.subscription_id)
+        wanted = access.signed(caller, messages.decode_subscription(request.subscription))
+        return pb.StartRealtimeResponse(duplicate=not await self.engine.realtime.start(wanted, caller))
+
+    async def StopRealtime(self, request: pb.StopRealtimeRequest, context: Context) -> pb.StopRealtimeResponse:  # noqa: N802
+        """Stop a subscription."""
+        _check_own(request.subscription_id)
+        await self.engine.realtime.stop(request.subscription_id, current_caller())
+        return pb.StopRealtimeResponse()
+
+    async def ListRealtime(self, request: pb.ListRealtimeRequest, context: Context) -> pb.ListRealtimeResponse:  # noqa: N802
+        """Return a page of subscriptions with their jobs; the token is the sequence number of its last one."""
+        size = page_size(request.page_size)
+        client_id = access.listed(current_caller(), request.client_id)
+        found, jobs = self.engine.realtime.listed(client_id, request.ticker, read_token(request.page_token) or 0, size)
+        history = await self.engine.realtime.history_ids(found, HISTORY_IDS)
+        return pb.ListRealtimeResponse(
+            subscriptions=[messages.encode_started(each, history[each.subscription.subscription_id]) for each in found],
+            jobs=[messages.encode_job(job) for job in jobs],
+            next_page_token=str(found[-1].sequence) if len(found) == size else "",
+        )
+
+    async def StreamMarketData(  # noqa: N802
+        self, request: pb.StreamMarketDataRequest, context: Context
+    ) -> AsyncIterator[pb.StreamMarketDataResponse]:
+        """Stream live data without end."""
+        interest = self._interest(request)
+        metrics, signals = self.engine.context.metrics, self.engine.context.signals
+        with (
+            self.engine.quotas.stream(current_caller()),
+            metrics.live_streams.track_inprogress(),
+            self.engine.live.open(interest) as stream,
+            signals.listen("live", stream.event),
+        ):
+            while True:
+                answer = _answer(stream)
+                metrics.live_dropped.inc(sum(each.count for each in answer.missed))
+                if answer.ByteSize():  # the event may be older than the last answer
+                    yield answer
+                if not stream.queue.items:
+                    await signals.wait(stream.event)
+
+    async def ControlIngestors(  # noqa: N802
+        self, request: control_pb2.ControlIngestorsRequest, context: Context
+    ) -> control_pb2.ControlIngestorsResponse:
+        """Give an instruction to ingestors; CANCEL ends its request first, so that its jobs are fenced."""
+        access.check_admin(current_caller(), "control ingestors")
+        control = request.control
+        check_control(control)
+        if control.action == CANCEL:
+            await self.engine.queries.record(control.request_id)
+            await self.engine.completion.cancel(control.request_id, stop_work=False)
+        ingestor_id = request.ingestor_id if request.HasField("ingestor_id") else None
+        return control_pb2.ControlIngestorsResponse(results=await self.engine.control.instruct(control, ingestor_id))
+
+    def _interest(self, request: pb.StreamMarketDataRequest) -> Interest:
+        if not 1 <= len(request.tickers) <= MAX_TICKERS:
+            raise InvalidRequest(f"tickers has {len(request.tickers)} entries; 1 to {MAX_TICKERS} are allowed")
+        for ticker in request.tickers:
+            check_ticker(ticker, self.engine.venues)
+        for period in request.period_seconds:
+            check_period(period)
+        if not request.include_trades and not request.period_seconds:
+            raise InvalidRequest("include_trades is not set and period_seconds is empty; ask for one of them")
+        if not 0 <= request.slow_client <= len(SlowClientPolicy):
+            raise InvalidRequest(f"slow_client {request.slow_client} is not one of 0 to {len(SlowClientPolicy)}")
+        return Interest(
+            frozenset(request.tickers),
+            request.include_trades,
+            frozenset(request.period_seconds),
+            request.include_running,
+            SlowClientPolicy(request.slow_client or SlowClientPolicy.COALESCE),
+        )
+
+
+def _check_own(subscription_id: str) -> None:
+    if subscription_id.startswith(SUBSCRIPTION_PREFIX):
+        raise InvalidRequest(
+            f"subscription_id {subscription_id[:64]!r} begins with {SUBSCRIPTION_PREFIX!r}, as those of triggers do; "
+            "they exist while a trigger watches the market"
+        )
+
+
+def _answer(stream: LiveStream) -> pb.StreamMarketDataResponse:
+    dropped, items = stream.queue.take(ITEMS_IN_AN_ANSWER)
+    states, stream.states = stream.states, {}
+    return pb.StreamMarketDataResponse(
+        missed=[
+            pb.Missed(
+                ticker=ticker,
+                period_seconds=period,
+                count=each.count,
+                start_time=each.start_ns,
+                end_time=each.end_ns,
+            )
+            for (ticker, period), each in dropped.items()
+        ],
+        states=[pb.LiveState(ticker=ticker, state=messages.encode_state(state)) for ticker, state in states.items()],
+        trades=[item.message for item in items if isinstance(item.message, market_pb2.Trade)],
+        candles=[item.message for item in items if isinstance(item.message, market_pb2.Candle)],
+    )
+
+
+class RealtimeReports:
+    """RPCs for ingestors."""
+
+    engine: Engine
+
+    async def ResumeRealtime(self, request: ipb.ResumeRealtimeRequest, context: Context) -> ipb.ResumeRealtimeResponse:  # noqa: N802
+        """Return where a dispatch begins."""
+        if not request.job_id:
+            raise InvalidRequest("job_id is missing")
+        exchange_ns = min(request.exchange_time, MAX_TIME_NS) if request.HasField("exchange_time") else None
+        resumption = self.engine.realtime.resume(request.job_id, request.ingestor_id[:MAX_NAME], exchange_ns)
+        return messages.encode_resumption(resumption)
+
+    async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, context: Context) -> ipb.ReportRealtimeResponse:  # noqa: N802
+        """Settle records that Kafka has acknowledged."""
+        if len(request.reports) > MAX_REPORTS:
+            raise InvalidRequest(f"reports has {len(request.reports)} entries; at most {MAX_REPORTS} are allowed")
+        fenced = await self.engine.realtime.report(list(map(messages.decode_report, request.reports)))
+        return ipb.ReportRealtimeResponse(fenced_job_ids=fenced)
+
+    async def PushMarketData(  # noqa: N802
+        self, request: AsyncIterator[ipb.PushMarketDataRequest], context: Context
+    ) -> ipb.PushMarketDataResponse:
+        """Give live data to those who watch; what a fenced dispatch pushes is dropped."""
+        live, current, dropped = self.engine.live, self.engine.realtime.live_ticker, 0
+        async for message in request:
+            for job in message.jobs:
+                ticker = current(job.job_id)
+                if ticker is None:
+                    dropped += 1
+                    self.engine.context.metrics.live_fenced.inc()
+                else:
+                    live.push(ticker, job.trades, job.candles, job.missed)
+        return ipb.PushMarketDataResponse(dropped=dropped)
+
+    async def WatchControl(  # noqa: N802
+        self, request: control_pb2.WatchControlRequest, context: Context
+    ) -> AsyncIterator[control_pb2.WatchControlResponse]:
+        """Stream the instructions for an ingestor; the first answer has none."""
+        check_id("ingestor_id", request.ingestor_id)
+        ingestor = Connected(request.ingestor_id, frozenset(request.exchanges), frozenset(request.topics))
+        control, signals = self.engine.control, self.engine.context.signals
+        with control.connect(ingestor), signals.listen("control", ingestor.event):
+            yield control_pb2.WatchControlResponse()
+            while True:
+                if (found := control.next(ingestor)) is not None:
+                    yield control_pb2.WatchControlResponse(control_id=found[0], control=found[1])
+                else:
+                    await signals.wait(ingestor.event)
+
+    async def ReportControl(  # noqa: N802
+        self, request: control_pb2.ReportControlRequest, context: Context
+    ) -> control_pb2.ReportControlResponse:
+        """Take the result of an instruction."""
+        if request.result.outcome not in (control_pb2.CONTROL_OUTCOME_APPLIED, control_pb2.CONTROL_OUTCOME_REFUSED):
+            raise InvalidRequest(f"result.outcome {request.result.outcome} is neither APPLIED (1) nor REFUSED (2)")
+        self.engine.control.report(request.control_id, request.result)
+        return control_pb2.ReportControlResponse()

@@ -1,0 +1,181 @@
+"""RPCs of triggers, for clients and for the pipeline; ``clients.py`` has the services that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, TypeAlias
+
+import grpc
+import structlog
+
+from dexorder_cep import InvalidSql
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.model.triggers import EventKind
+from dexorder_common.model.user_events import MAX_ID_CHARACTERS
+from dexorder_common.rpc import trigger_messages as messages
+from dexorder_common.rpc.identity import Role, current_caller
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
+from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_relay import access
+from dexorder_relay.engine import Engine
+from dexorder_relay.service.paging import page_size, read_token
+from dexorder_relay.state import triggers as rules
+from dexorder_relay.store import triggers as store
+from dexorder_relay.triggers.backtest import Backtests
+
+log = structlog.get_logger(__name__)
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+MAX_EVENTS = 10_000
+MAX_REASON = 1_000
+
+
+class TriggerCalls:
+    """RPCs for clients."""
+
+    engine: Engine
+    backtests: Backtests
+
+    async def RegisterTrigger(self, request: pb.RegisterTriggerRequest, context: Context) -> ingest.CEPTriggerAck:  # noqa: N802
+        """Register a trigger; an invalid field is a status in the answer, not a gRPC error."""
+        caller = current_caller()
+        answer = ingest.CEPTriggerAck(trigger_id=request.trigger.trigger_id)
+        try:
+            trigger = access.signed(caller, messages.decode_registration(request))
+            new = await self.engine.triggers.register(trigger, caller)
+        except InvalidSql as error:
+            answer.status = ingest.CEPTriggerAck.INVALID_SQL
+            answer.error_message = str(error)
+        except InvalidRequest as error:
+            answer.status = ingest.CEPTriggerAck.ERROR
+            answer.error_message = str(error)
+        else:
+            answer.status = ingest.CEPTriggerAck.REGISTERED if new else ingest.CEPTriggerAck.ALREADY_REGISTERED
+        status = ingest.CEPTriggerAck.TriggerStatus.Name(answer.status)
+        self.engine.context.metrics.trigger_registrations.labels(status).inc()
+        return answer
+
+    async def DeleteTrigger(self, request: pb.DeleteTriggerRequest, context: Context) -> pb.DeleteTriggerResponse:  # noqa: N802
+        """Delete a trigger."""
+        await self.engine.triggers.delete(request.trigger_id, current_caller())
+        return pb.DeleteTriggerResponse()
+
+    async def ListTriggers(self, request: pb.ListTriggersRequest, context: Context) -> pb.ListTriggersResponse:  # noqa: N802
+        """Return a page of triggers; the token is the registration of its last one."""
+        size = page_size(request.page_size)
+        client_id = access.listed(current_caller(), request.client_id)
+        found = await self.engine.triggers.listed(client_id, request.ticker, read_token(request.page_token) or 0, size)
+        return pb.ListTriggersResponse(
+            triggers=map(messages.encode_registered, found),
+            next_page_token=str(found[-1].registration) if len(found) == size else "",
+        )
+
+    async def SubscribeTriggerEvents(  # noqa: N802
+        self, request: pb.SubscribeTriggerEventsRequest, context: Context
+    ) -> AsyncIterator[pb.SubscribeTriggerEventsResponse]:
+        """Stream events after a cursor, without end."""
+        caller = current_caller()
+        named = {"trigger_id": request.trigger_id, "callback_id": request.callback_id}
+        given = [(name, value) for name, value in named.items() if value]
+        if len(given) != 1:
+            raise InvalidRequest(f"{len(given)} of trigger_id and callback_id are given; name exactly one of them")
+        client_id = None if caller is None or caller.role is Role.ADMIN else caller.client_id
+        after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's largest integer; cursors stay far below
+        with self.engine.quotas.stream(caller):
+            async with aclosing(self.engine.triggers.events(given[0], client_id, after)) as found:
+                async for each in found:
+                    yield encode_stored(each)
+
+    async def BacktestTrigger(  # noqa: N802
+        self, request: pb.BacktestTriggerRequest, context: Context
+    ) -> AsyncIterator[pb.BacktestTriggerResponse]:
+        """Stream the firings over stored rows, then the summary."""
+        if not 0 <= request.start_time < request.end_time <= MAX_TIME_NS:
+            raise InvalidRequest(
+                f"start_time {request.start_time} is not before end_time {request.end_time}, both up to {MAX_TIME_NS}"
+            )
+        trigger, span = messages.decode_request(request.trigger), TimeRange(request.start_time, request.end_time)
+        rules.check_watched(trigger, self.engine.venues)
+        try:
+            await self.engine.triggers.compile(trigger)
+        except InvalidSql as error:
+            raise InvalidRequest(f"sql_pattern: {error}") from None
+        with self.engine.quotas.stream(current_caller()):
+            yield pb.BacktestTriggerResponse()  # the trigger is accepted; reading the rows takes time
+            async with aclosing(self.backtests.run(trigger, span)) as answers:
+                async for answer in answers:
+                    yield answer
+
+
+class TriggerReports:
+    """RPCs for the pipeline."""
+
+    _engine: Engine
+
+    async def FollowTriggers(  # noqa: N802
+        self, request: ppb.FollowTriggersRequest, context: Context
+    ) -> AsyncIterator[ppb.FollowTriggersResponse]:
+        """Stream the changes of triggers."""
+        async with aclosing(self._engine.triggers.follow(min(request.after_change, MAX_TIME_NS))) as found:
+            async for each in found:
+                yield ppb.FollowTriggersResponse(
+                    changes=map(_encode_change, each.changes), change=each.change, reset=each.reset
+                )
+
+    async def ReportTriggerEvents(  # noqa: N802
+        self, request: ppb.ReportTriggerEventsRequest, context: Context
+    ) -> ppb.ReportTriggerEventsResponse:
+        """Store events. The pipeline repeats a report until it is answered, so invalid events are skipped."""
+        if len(request.events) > MAX_EVENTS:
+            raise InvalidRequest(f"events has {len(request.events)} entries; at most {MAX_EVENTS} are allowed")
+        events = []
+        for each in request.events:
+            try:
+                events.append(decode_reported(each))
+            except InvalidRequest as error:
+                self._engine.context.metrics.ignored.labels("trigger_event").inc()
+                log.error("event of a trigger ignored", event_id=each.event_id[:64], error=str(error))
+        await self._engine.triggers.report(events, min(request.applied_change, MAX_TIME_NS))
+        return ppb.ReportTriggerEventsResponse()
+
+
+def encode_stored(each: store.StoredEvent) -> pb.SubscribeTriggerEventsResponse:
+    """Return the message of a stored event."""
+    event = each.event
+    return pb.SubscribeTriggerEventsResponse(
+        cursor=each.cursor,
+        event_id=event.event_id,
+        kind=event.kind,  # type: ignore[arg-type]  # the same numbers
+        ticker=event.ticker,
+        event=ingest.CEPTriggerEvent.FromString(event.message),
+    )
+
+
+def decode_reported(message: ppb.ReportedTriggerEvent) -> store.ReportedEvent:
+    """Return an event that the pipeline reports; InvalidRequest if it cannot be stored."""
+    if not 1 <= len(message.event_id) <= MAX_ID_CHARACTERS:
+        raise InvalidRequest(f"event_id has {len(message.event_id)} characters; 1 to {MAX_ID_CHARACTERS} are allowed")
+    if message.kind not in [*EventKind]:
+        raise InvalidRequest(f"kind {message.kind} is not one of 1 to {max(EventKind)}")
+    if max(message.registration, message.event.timestamp) > MAX_TIME_NS:
+        raise InvalidRequest(f"registration {message.registration} or timestamp {message.event.timestamp} is too large")
+    kind = EventKind(message.kind)
+    context = message.event.context
+    reason = "" if kind is EventKind.FIRED else context.get(store.REASON, "no reason given")[:MAX_REASON]
+    return store.ReportedEvent(
+        message.event_id,
+        message.registration,
+        kind,
+        message.ticker,
+        message.event.timestamp,
+        message.event.SerializeToString(),
+        reason,
+    )
+
+
+def _encode_change(change: store.TriggerChange) -> ppb.TriggerChange:
+    trigger = messages.encode_request(change.trigger) if change.trigger else None
+    return ppb.TriggerChange(registration=change.registration, trigger=trigger, registered_at=change.registered_ns)

@@ -1,0 +1,1 @@
+"""All state machines and rules of the relay. Pure."""

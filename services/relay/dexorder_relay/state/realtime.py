@@ -1,0 +1,196 @@
+"""Events of subscriptions and realtime dispatches applied to the registry. Pure.
+
+``realtime_job.py`` has the states of a job. Every change that must survive a restart is added to ``batch``, except
+positions of trades: the caller writes those of ``registry.dirty`` every few seconds, as the trades between are only
+produced again. Candles between would look like a hole that history must fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
+from dexorder_common.model.realtime import RealtimeDispatch, StartedSubscription
+from dexorder_common.model.time_range import TimeRange
+from dexorder_relay.state.job import RetryPolicy
+from dexorder_relay.state.leases import Assignment, SlotKind
+from dexorder_relay.state.realtime_job import RealtimeJob
+from dexorder_relay.state.realtime_registry import HistoryPart, Registry
+from dexorder_relay.store import realtime as store
+from dexorder_relay.store.schema import Batch
+
+NewId = Callable[[], str]
+
+
+def closed_parts(span: TimeRange, period: int, *, wall_ns: int) -> list[TimeRange]:
+    """Split a range of candles at the end of the last closed one, so that history fetches the first part at once."""
+    now_ns = min(max(floor_to_grid(wall_ns, period), span.start_ns), span.end_ns)
+    return [part for part in (TimeRange(span.start_ns, now_ns), TimeRange(now_ns, span.end_ns)) if part]
+
+
+def history_span(started: StartedSubscription, period: int) -> TimeRange | None:
+    """Return the range of candles before those of realtime that a subscription asks for; None without any."""
+    if (since_ns := started.subscription.since_ns) is None:
+        return None
+    start_ns, end_ns = ceil_to_grid(since_ns, period), ceil_to_grid(started.started_ns, period)
+    return TimeRange(start_ns, end_ns) if start_ns < end_ns else None
+
+
+def start(
+    registry: Registry, started: StartedSubscription, new_job_id: Callable[[], int], new_id: NewId, batch: Batch
+) -> RealtimeJob:
+    """Add a checked subscription, and the job of its instrument if there is none."""
+    subscription = started.subscription
+    registry.subscriptions[subscription.subscription_id] = started
+    registry.last_sequence = max(registry.last_sequence, started.sequence)
+    store.add_subscription(batch, started)
+    job = registry.job_for(subscription.ticker)
+    if job is None:
+        job = RealtimeJob(new_job_id(), subscription.ticker)
+        registry.add_job(job)
+        registry.leases.queue(job.id, job.exchange, SlotKind.REALTIME)
+    for period, missing in job.add(started):
+        for part in closed_parts(missing, period, wall_ns=started.started_ns):
+            _fetch(registry, job, started, period, part, new_id, batch)
+    store.store_job(batch, job)
+    store.store_positions(batch, job)
+    return job
+
+
+def _fetch(
+    registry: Registry,
+    job: RealtimeJob,
+    started: StartedSubscription,
+    period: int,
+    span: TimeRange,
+    new_id: NewId,
+    batch: Batch,
+) -> None:
+    subscription = started.subscription
+    part = HistoryPart(new_id(), subscription.subscription_id, job.ticker, period, span, subscription.client_id)
+    registry.history[part.request_id] = part
+    store.add_history(batch, part)
+
+
+def stop(registry: Registry, subscription_id: str, batch: Batch, *, wall_ns: int) -> RealtimeJob:
+    """Remove a subscription. A job without any is removed too, or when its dispatch has stopped."""
+    ticker = registry.subscriptions.pop(subscription_id).subscription.ticker
+    job = registry.job_for(ticker)
+    assert job is not None
+    job.remove(subscription_id)
+    for part in [each for each in registry.history.values() if each.subscription_id == subscription_id]:
+        _hand_over(registry, job, part, batch)
+    store.stop_subscription(batch, subscription_id, stopped_ns=wall_ns)
+    store.store_positions(batch, job)
+    _remove_if_idle(registry, job, batch)
+    return job
+
+
+def _hand_over(registry: Registry, job: RealtimeJob, part: HistoryPart, batch: Batch) -> None:
+    """Have candles that were to be fetched for a stopped subscription fetched for another that has their period."""
+    del registry.history[part.request_id]
+    heirs = (each.subscription for each in job.subscriptions.values())
+    heir = next((each for each in heirs if part.period_seconds in each.params.periods), None)
+    if heir is not None:
+        part = replace(part, subscription_id=heir.subscription_id, client_id=heir.client_id)
+        registry.history[part.request_id] = part
+        store.add_history(batch, part)
+
+
+def _remove_if_idle(registry: Registry, job: RealtimeJob, batch: Batch) -> bool:
+    if job.subscriptions or job.dispatch_id is not None:
+        return False
+    registry.leases.remove(job.id)
+    registry.drop_job(job)
+    store.delete_job(batch, job)
+    return True
+
+
+def assign(registry: Registry, assignment: Assignment, batch: Batch, *, wall_ns: int) -> RealtimeDispatch:
+    """Start the dispatch of a job that was given to a slot; the batch must be on disk before anything is sent."""
+    job = registry.jobs[assignment.job]
+    dispatch = job.assign(assignment.dispatch_id, assignment.slot.identity, wall_ns=wall_ns)
+    store.store_dispatch(batch, job, dispatch.dispatch_id, issued_ns=wall_ns)
+    return dispatch
+
+
+def unsent(registry: Registry, assignment: Assignment, batch: Batch, *, wall_ns: int) -> None:
+    """Queue a job again whose ingestor could not be reached; this is not a failure of the job."""
+    job = registry.jobs[assignment.job]
+    job.dispatches -= 1
+    _end_dispatch(registry, job, batch, wall_ns=wall_ns)
+
+
+def end(
+    registry: Registry,
+    dispatch_id: str,
+    reason: str,
+    policy: RetryPolicy,
+    batch: Batch,
+    *,
+    wall_ns: int,
+    now_ns: int,
+    rejected_by: bytes | None = None,
+) -> RealtimeJob:
+    """End a current dispatch: it was told to stop, or else it has failed for a reason.
+
+    The job is queued again while it has subscriptions; it is never given up.
+    """
+    job = registry.jobs[registry.leases.job_of(dispatch_id) or 0]
+    if job.must_stop:
+        _end_dispatch(registry, job, batch, wall_ns=wall_ns)
+        return job
+    job.lose(reason)
+    wait_ns = policy.wait_ns(job.failures_in_a_row)
+    job.next_attempt_ns = wall_ns + wait_ns if wait_ns else 0
+    registry.leases.requeue(job.id, not_before_ns=now_ns + wait_ns, rejected_by=rejected_by)
+    store.end_dispatch(batch, dispatch_id, ended_ns=wall_ns)
+    store.store_job(batch, job)
+    return job
+
+
+def _end_dispatch(registry: Registry, job: RealtimeJob, batch: Batch, *, wall_ns: int) -> None:
+    assert job.dispatch_id is not None
+    store.end_dispatch(batch, job.dispatch_id, ended_ns=wall_ns)
+    job.end_dispatch()
+    if not _remove_if_idle(registry, job, batch):
+        registry.leases.requeue(job.id)
+        store.store_job(batch, job)
+
+
+def settle(
+    registry: Registry,
+    job: RealtimeJob,
+    period: int,
+    span: TimeRange,
+    new_id: NewId,
+    batch: Batch,
+    *,
+    current: bool,
+    last_trade_id: str = "",
+) -> None:
+    """Settle what Kafka has of a series; candles that realtime did not bring are fetched as history."""
+    position, hole = job.settle(period, span, current=current, last_trade_id=last_trade_id)
+    if position is None:
+        return
+    if period == TRADES_PERIOD:
+        registry.dirty.add(job.id)
+    else:
+        store.store_position(batch, job, period)
+    if hole is not None:
+        oldest = next(iter(job.subscriptions.values()))
+        _fetch(registry, job, oldest, period, hole, new_id, batch)
+
+
+def refetch(registry: Registry, job: RealtimeJob, period: int, span: TimeRange, new_id: NewId, batch: Batch) -> None:
+    """Have candles fetched as history that the pipeline could not use."""
+    if job.subscriptions:
+        _fetch(registry, job, next(iter(job.subscriptions.values())), period, span, new_id, batch)
+
+
+def flush(registry: Registry, batch: Batch) -> None:
+    """Store the positions that are not on disk."""
+    for job_id in registry.dirty:
+        store.store_positions(batch, registry.jobs[job_id])
+    registry.dirty.clear()

@@ -1,0 +1,98 @@
+"""Checks of triggers, and the market data that they need. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+from dexorder_cep import periods_read
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.realtime import RealtimeParams
+from dexorder_common.model.triggers import RegisteredTrigger, Trigger, TriggerState
+from dexorder_common.model.user_events import MAX_CHANNELS, id_problem
+from dexorder_relay.state.request import check_id, check_ticker
+
+MAX_TRIGGER_ID = 128
+"""Length limit of a trigger's id: an event's id contains it, and has at most 256 characters."""
+MAX_TICKERS = 1_000
+MAX_SQL_BYTES = 16 * 1024
+MAX_PARAMETERS, MAX_PARAMETER_LENGTH = 32, 256
+_NEEDED = (TriggerState.WAITING, TriggerState.RUNNING)
+
+
+def check(trigger: Trigger, venues: Container[str]) -> None:
+    """Raise InvalidRequest, with the field and its value, for a trigger that cannot be served.
+
+    The text itself is checked by the compiler.
+    """
+    check_trigger_id(trigger.trigger_id)
+    if trigger.callback_id:
+        check_id("callback_id", trigger.callback_id)
+    if trigger.client_id:
+        check_id("client_id", trigger.client_id)
+    check_watched(trigger, venues)
+    if trigger.alert is None:
+        return
+    if problem := id_problem("alert.user_id", trigger.alert.user_id):
+        raise InvalidRequest(problem)
+    if len(trigger.alert.channels) > MAX_CHANNELS:
+        raise InvalidRequest(
+            f"alert.delivery.channels has {len(trigger.alert.channels)} entries; at most {MAX_CHANNELS} are allowed"
+        )
+
+
+def check_trigger_id(trigger_id: str) -> None:
+    """Raise InvalidRequest for an id that is empty, too long, or not printable."""
+    size = len(trigger_id)
+    if not 1 <= size <= MAX_TRIGGER_ID or not trigger_id.isprintable():
+        raise InvalidRequest(
+            f"trigger_id {trigger_id[:32]!r} has {size} characters; 1 to {MAX_TRIGGER_ID} printable ones are allowed"
+        )
+
+
+def check_watched(trigger: Trigger, venues: Container[str]) -> None:
+    """Raise InvalidRequest for a text that is too long, or for invalid tickers or parameters."""
+    if not 1 <= len(trigger.tickers) <= MAX_TICKERS:
+        raise InvalidRequest(f"tickers has {len(trigger.tickers)} entries; 1 to {MAX_TICKERS} are allowed")
+    if len(set(trigger.tickers)) < len(trigger.tickers):
+        raise InvalidRequest("tickers names a market twice")
+    for ticker in trigger.tickers:
+        check_ticker(ticker, venues)
+    if (size := len(trigger.sql.encode(errors="surrogatepass"))) > MAX_SQL_BYTES:
+        raise InvalidRequest(f"sql_pattern has {size} bytes; at most {MAX_SQL_BYTES} are allowed")
+    if len(trigger.parameters) > MAX_PARAMETERS:
+        raise InvalidRequest(f"parameters has {len(trigger.parameters)} entries; at most {MAX_PARAMETERS} are allowed")
+    for name, value in trigger.parameters.items():
+        if max(len(name), len(value)) > MAX_PARAMETER_LENGTH:
+            raise InvalidRequest(
+                f"parameters has a name or value with more than {MAX_PARAMETER_LENGTH} characters: {name[:32]!r}"
+            )
+
+
+def needed(triggers: Iterable[RegisteredTrigger]) -> dict[str, RealtimeParams]:
+    """Return the realtime data that triggers read, by ticker; suspended and ended ones read none."""
+    found: dict[str, set[int]] = {}
+    for each in triggers:
+        if each.state in _NEEDED:
+            for ticker in each.trigger.tickers:
+                found.setdefault(ticker, set()).update(periods_read(each.period_seconds, each.trigger.parameters))
+    return {ticker: params_of(periods) for ticker, periods in found.items()}
+
+
+def params_of(periods: Iterable[int]) -> RealtimeParams:
+    """Return the parameters of a subscription to series of these periods; 0 stands for trades."""
+    periods = set(periods)
+    return RealtimeParams(TRADES_PERIOD in periods, tuple(sorted(periods - {TRADES_PERIOD})))
+
+
+def changes(
+    wanted: Mapping[str, RealtimeParams], present: Mapping[str, tuple[str, RealtimeParams]]
+) -> tuple[list[tuple[str, RealtimeParams]], list[str]]:
+    """Return the subscriptions to start, and the ids of those to stop.
+
+    Args:
+        present: Id and parameters of the subscription that serves each ticker's triggers.
+    """
+    start = [(ticker, params) for ticker, params in wanted.items() if present.get(ticker, ("", None))[1] != params]
+    stop = [name for ticker, (name, params) in present.items() if wanted.get(ticker) != params]
+    return start, stop

@@ -1,1 +1,0 @@
-"""Users' functions (UDFs): which are to run, and what the Spark driver says about them."""

@@ -1,0 +1,1 @@
+"""Verification of the tables against coverage and against the exchange, and repair."""

@@ -1,0 +1,288 @@
+"""Verification of the table against coverage, window by window, and its repair.
+
+Rows are committed just before they are reported, so each window reads coverage first and then the table: a commit in
+between may add rows but never removes any. A difference is reported only if a second look confirms it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from dexorder_common.model.coverage import VerificationProgress, VerificationResult
+from dexorder_common.model.history import HistoryRequest
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
+from dexorder_common.model.time_range import TimeRange, intersect, merge
+from dexorder_common.rpc.identity import Caller
+from dexorder_relay.config import RelaySettings
+from dexorder_relay.engine import Engine
+from dexorder_relay.reading.table_reader import TableReader
+from dexorder_relay.state.compare import WINDOW_PERIODS, Comparison, compare, repair_ranges
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.verification.mending import TableMender
+from dexorder_relay.verification.value_verification import ValueCheck, ValueVerifier, Waiting
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+MAX_REPAIR_PERIODS = 1_000_000
+MAX_REPAIRED_RANGES = 1_000
+"""Ranges, and requests for them, of one repair."""
+MAX_LISTED_RANGES = 10_000
+"""Ranges of each kind in a result."""
+MAX_PAUSE_SECONDS = 5.0
+DIFFERENCES = "table and coverage differ"
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationState:
+    """State of a verification: ``checked`` of ``windows``; ``span`` is None until known, and if nothing exists.
+
+    Attributes:
+        waiting: The request that the verification waits for.
+        values: Comparison of the values with the exchange, if it was requested.
+        after_repair: The same for what a repair has fetched again.
+        repair: The repair, if it was requested and has begun.
+    """
+
+    series: Series
+    windows: int = 0
+    checked: int = 0
+    found: Comparison = field(default_factory=Comparison)
+    span: TimeRange | None = None
+    waiting: Waiting | None = None
+    values: ValueCheck | None = None
+    after_repair: ValueCheck | None = None
+    repair: Repair = field(default_factory=lambda: Repair())
+
+    def progress(self) -> VerificationProgress:
+        """Return the progress of the verification."""
+        lost_periods = total_periods(self.found.lost, self.series.period_seconds)
+        waiting = (self.waiting.request_id, self.waiting.progress) if self.waiting else ("", None)
+        return VerificationProgress(self.windows, self.checked, self.found.rows, lost_periods, *waiting)
+
+    def result(self) -> VerificationResult:
+        """Return the result, if this is the last step."""
+        found, period, repair = self.found, self.series.period_seconds, self.repair
+        return VerificationResult(
+            self.series.ticker,
+            period,
+            checked=self.span,
+            rows=found.rows,
+            row_periods=found.row_periods,
+            empty_periods=found.empty_periods,
+            lost=tuple(found.lost[:MAX_LISTED_RANGES]),
+            lost_periods=total_periods(found.lost, period),
+            unexpected=tuple(found.unexpected[:MAX_LISTED_RANGES]),
+            unexpected_periods=total_periods(found.unexpected, period),
+            duplicates=tuple(found.duplicates[:MAX_LISTED_RANGES]),
+            surplus_rows=found.surplus_rows,
+            off_grid=tuple(found.off_grid[:MAX_LISTED_RANGES]),
+            off_grid_rows=found.off_grid_rows,
+            unclaimed_periods=found.unclaimed_periods,
+            repairs=tuple(each.request_id for each in repair.requests),
+            repaired_periods=total_periods(
+                [part for each in repair.spans for part in intersect(found.lost, each)], period
+            ),
+            removed_rows=repair.removed_rows,
+            values=self.values.result(repair.spans) if self.values else None,
+            values_after_repair=self.after_repair.result() if self.after_repair else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Requests that fetch ``spans`` again, and how many of the wrong rows that were found have been removed."""
+
+    requests: tuple[HistoryRequest, ...] = ()
+    spans: tuple[TimeRange, ...] = ()
+    removed_rows: int = 0
+
+    def followed_by(self, other: Repair) -> Repair:
+        """Return this repair with the one of what it left; its requests replace those that ended because of that."""
+        ended = [each for each in self.requests if not any(each.span.overlaps(part) for part in other.spans)]
+        return replace(self, requests=(*ended, *other.requests))
+
+
+class Verifier:
+    """Verifies and repairs. One window is read at a time for all callers, so that threads are left for others."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        state: HistoryState,
+        reader: TableReader,
+        mender: TableMender,
+        values: ValueVerifier,
+        settings: RelaySettings,
+    ) -> None:
+        self._engine = engine
+        self._state = state
+        self._reader = reader
+        self._mender = mender
+        self._values = values
+        self._attempts = settings.count_attempts
+        self._max_periods = min(settings.max_request_periods, MAX_REPAIR_PERIODS)
+        self._one_window = asyncio.Semaphore(1)
+
+    async def run(
+        self, series: Series, requested: TimeRange, caller: Caller | None, *, values: bool, repair: bool
+    ) -> AsyncGenerator[VerificationState, None]:
+        """Verify everything that coverage or the table has in a range; the last step has the result.
+
+        Args:
+            caller: On whose behalf something is fetched.
+            values: Compare the values with the exchange as well.
+            repair: Repair what is found. With ``values`` the last step follows when all is fetched, and compared again.
+
+        Raises:
+            Exhausted: A quota of the caller is used up.
+            InvalidRequest: A request of the repair exceeds a quota by itself.
+            Unavailable: A table or the store cannot be read or written now.
+        """
+        current = VerificationState(series)
+        async with aclosing(self._check(series, requested)) as states:
+            async for current in states:
+                yield current
+        check, found = ValueCheck(series), current.found
+        if values:
+            suspect = merge([*found.lost, *found.wrong])
+            async with aclosing(self._values.check(check, current.span, suspect, caller)) as waits:
+                async for waiting in waits:
+                    yield replace(current, waiting=waiting)
+            current = replace(current, values=check)
+            yield current
+        if repair:
+            current = replace(current, repair=await self.repair(series, found, caller, check.differing_ranges))
+            yield current
+        if check.fetched and current.repair.spans:
+            async with aclosing(self._wait(current.repair)) as waits:
+                async for waiting in waits:
+                    yield replace(current, waiting=waiting)
+            left = await self._left(series, current.repair.spans)
+            if left.unexpected:
+                more = await self.repair(series, left, caller)
+                async with aclosing(self._wait(more)) as waits:
+                    async for waiting in waits:
+                        yield replace(current, waiting=waiting)
+                current = replace(current, repair=current.repair.followed_by(more))
+            yield replace(current, after_repair=await self._values.check_again(check, current.repair.spans))
+
+    async def _wait(self, repair: Repair) -> AsyncGenerator[Waiting, None]:
+        """Yield the progress of a repair's requests until all have ended."""
+        for request in repair.requests:
+            async with aclosing(self._values.wait(request.request_id)) as waits:
+                async for waiting in waits:
+                    yield waiting
+
+    async def _left(self, series: Series, spans: Sequence[TimeRange]) -> Comparison:
+        """Return the rows that stand where a repair has found that the exchange has no candle (any more)."""
+        found = Comparison()
+        for window in (
+            part for each in spans for part in split_by_periods(each, series.period_seconds, WINDOW_PERIODS)
+        ):
+            found.add(await self._compare_window(series, window))
+        return Comparison(unexpected=found.unexpected)
+
+    async def _check(self, series: Series, requested: TimeRange) -> AsyncGenerator[VerificationState, None]:
+        current = VerificationState(series)
+        yield current
+        span = await self._extent(series, requested)
+        if span is None:
+            return
+        windows = split_by_periods(span, series.period_seconds, WINDOW_PERIODS)
+        current = VerificationState(series, len(windows), 0, Comparison(), span)
+        yield current
+        found = []
+        for number, window in enumerate(windows, start=1):
+            found.append(await self._compare_window(series, window))
+            current.found.add(found[-1])
+            current = replace(current, checked=number)
+            yield current
+        for attempt in range(1, self._attempts):
+            if not any(each.suspect for each in found):
+                break
+            await asyncio.sleep(min(0.1 * 2**attempt, MAX_PAUSE_SECONDS))
+            for index, window in enumerate(windows):
+                if found[index].suspect:
+                    found[index] = await self._compare_window(series, window)
+            current = replace(current, found=Comparison())
+            for each in found:
+                current.found.add(each)
+            yield current
+
+    async def repair(
+        self, series: Series, found: Comparison, caller: Caller | None, differing: Sequence[TimeRange] = ()
+    ) -> Repair:
+        """Remove rows that the table must not have, and fetch again what is lost, unsure or differs from the exchange.
+
+        Coverage is retracted first, then rows are removed, then requests are accepted: a kill in between leaves ranges
+        missing or rows for the next repair. It is completed even if the caller is cancelled. Ranges that others have
+        retracted meanwhile are left to them. Beyond ``MAX_REPAIRED_RANGES`` ranges the rest stays as it is.
+
+        Args:
+            caller: On whose behalf ranges are fetched.
+            differing: Ranges whose values differ from the exchange's.
+
+        Raises:
+            Exhausted: A quota of the caller is used up; nothing was changed.
+            InvalidRequest: A request exceeds a quota by itself; nothing was changed.
+            Unavailable: A table or the store cannot be read or written now.
+        """
+        look = await self._read(lambda: self._mender.look(series, found.wrong, found.unexpected))
+        covered = self._state.covered(series)
+        claimed = [part for each in (*found.lost, *found.unexpected, *differing) for part in covered.within(each)]
+        again = merge([*claimed, *look.unsure])[:MAX_REPAIRED_RANGES]
+        ranges = repair_ranges(again, covered, series.period_seconds, self._max_periods)[:MAX_REPAIRED_RANGES]
+        spans = [part for each in ranges for part in intersect(again, each)]
+        if not spans and not look.windows:
+            return Repair()
+        ticker, period = series.ticker, series.period_seconds
+        verify_id, client_id = f"verify-{uuid.uuid4().hex[:12]}", caller.client_id if caller else ""
+        requests = [
+            HistoryRequest(f"{verify_id}-{n:04}", ticker, each.start_ns, each.end_ns, period, client_id=client_id)
+            for n, each in enumerate(ranges, start=1)
+        ]
+        removed = 0
+
+        async def remove() -> None:
+            nonlocal removed
+            removed = await self._read(lambda: self._mender.mend(look, spans, verify_id))
+
+        log.error(DIFFERENCES, verify_id=verify_id, **series.encode(), again=len(spans), windows=len(look.windows))
+        await self._engine.submitter.refetch(series, spans, f"{verify_id}: {DIFFERENCES}", requests, caller, remove)
+        replaced = total_periods([part for each in spans for part in intersect(look.unsure, each)], period)
+        return Repair(tuple(requests), tuple(spans), max(removed - replaced, 0))
+
+    async def _extent(self, series: Series, requested: TimeRange) -> TimeRange | None:
+        """Return the range from the first to the last period that coverage or the table has, on the grid."""
+        covered, _ = self._state.claims(series, requested)
+        ends = [time for each in (*covered[:1], *covered[-1:]) for time in (each.start_ns, each.end_ns)]
+        around = (
+            [TimeRange(requested.start_ns, min(ends)), TimeRange(max(ends), requested.end_ns)] if ends else [requested]
+        )
+        for part in filter(None, around):
+            if (extent := await self._read(partial(self._extent_of, series, part))) is not None:
+                first_ns, last_ns = (floor_to_grid(time, series.period_seconds) for time in extent)
+                ends += [first_ns, next_open(last_ns, series.period_seconds)]
+        return TimeRange(min(ends), max(ends)) if ends else None
+
+    def _extent_of(self, series: Series, part: TimeRange) -> tuple[int, int] | None:
+        return self._reader.current().extent(series, part)
+
+    async def _compare_window(self, series: Series, window: TimeRange) -> Comparison:
+        covered, empty = self._state.claims(series, window)
+        return await self._read(
+            lambda: compare(self._reader.current().times(series, window), covered, empty, series.period_seconds)
+        )
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        async with self._one_window:
+            return await asyncio.to_thread(read)

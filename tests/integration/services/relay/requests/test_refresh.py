@@ -1,0 +1,167 @@
+"""RefreshHistorical: the range is fetched again, once, and other requests for it are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.requests.retraction_log import RetractionTable
+from tests.unit.services.relay.harness import (
+    EARLIER,
+    Suite,
+    at,
+    coverage_row,
+    minute,
+    page,
+    request,
+    suite,
+    write_coverage,
+)
+from tests.unit.services.relay.requests.test_retraction_log import covered
+from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded, ids
+from tests.unit.services.relay.test_relay import BAD
+
+OK = ingest.HistoryReadyNotification.OK
+QUEUED, DUPLICATE, INVALID = (ingest.SubmitResponse.SubmitStatus.Value(n) for n in ("QUEUED", "DUPLICATE", "INVALID"))
+
+
+async def refresh(s: Any, request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitResponse:
+    message = rpb.RefreshHistoricalRequest(request=request(request_id, start, end, **fields))
+    answer: ingest.SubmitResponse = await s.RefreshHistorical(message, timeout=30)
+    return answer
+
+
+def span_of(dispatch: Any) -> tuple[int, int]:
+    return minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
+
+
+async def cover(s: Suite, start: int, end: int) -> None:
+    """Put ten minutes into the table, report them and write their coverage."""
+    await s.pipeline.report(snapshot_id=s.pipeline.write(range(start, end)), pages=[page(EARLIER, start, end)])
+    write_coverage(s.pipeline.catalog, coverage_row(start, end, fetched_ns=at(100)))
+
+
+async def test_what_is_covered_is_fetched_again_also_after_a_restart(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await cover(s, 0, 30)
+        answer = await refresh(s.relay, "r", 10, 20, client_id="me")
+        assert (answer.status, answer.notification_topic) == (QUEUED, "RESPONSE:me")
+        assert await covered(s) == [(0, 10), (20, 30)]
+    async with suite(tmp_path) as s:
+        assert await covered(s) == [(0, 10), (20, 30)]
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        dispatch = await ingestor.take()
+        assert (span_of(dispatch), dispatch.request_id) == ((10, 20), "r")
+        await s.pipeline.land(dispatch)
+        record = await s.finished("r")
+        assert (record.status, record.refresh, list(record.missing)) == (OK, True, [])
+        assert await covered(s) == [(0, 30)]
+        assert (await refresh(s.relay, "r", 10, 20, client_id="me")).status == DUPLICATE
+        assert await covered(s) == [(0, 30)], "a repeat takes nothing back"
+        await s.queued("plain", 0, 30)
+        assert ((await s.finished("plain")).progress.jobs, (await s.record("plain")).refresh) == (0, False)
+
+
+@pytest.mark.smoke
+async def test_a_job_that_was_dispatched_before_brings_nothing_of_it(tmp_path: Path) -> None:
+    """The older request waits for the new job as well; pages of the older dispatch do not count."""
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await ingestor.offer()
+        await s.queued("old", 0, 30)
+        before = await ingestor.take()
+        assert await ingestor.page(before.job_id, 0, 15)  # in Kafka, not in the table
+        await refresh(s.relay, "new", 10, 20)
+        await ingestor.offer()
+        after = await ingestor.take()
+        assert (span_of(after), after.request_id) == ((10, 20), "new")
+        assert await ingestor.page(before.job_id, 15, 30)
+        await s.pipeline.land(before)
+        assert await covered(s) == [(0, 10), (20, 30)]
+        for request_id in ("old", "new"):
+            assert (await s.record(request_id)).state == rpb.REQUEST_STATE_RUNNING
+        assert (await s.record("new")).progress.settled_periods == 0
+        assert await ingestor.page(after.job_id, 10, 20)
+        await s.pipeline.report(snapshot_id=s.pipeline.write([]), pages=[page(after.job_id, 10, 20)])
+        old = await s.finished("old")
+        assert (old.status, old.row_count, list(old.missing)) == (OK, 30, [])
+        assert (await s.finished("new")).status == OK
+
+
+async def test_a_job_that_nobody_has_yet_is_shared(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        ingestor = s.ingestor()
+        await s.queued("old", 0, 20)
+        await refresh(s.relay, "new", 10, 20)
+        await ingestor.offer()
+        (dispatch,) = await ingestor.work(s.pipeline, dispatches=1)
+        assert span_of(dispatch) == (0, 20)
+        assert [(await s.finished(each)).status for each in ("old", "new")] == [OK, OK]
+
+
+async def test_the_same_refresh_at_once_takes_back_once(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await cover(s, 0, 10)
+        plain = s.submit("r", 0, 10)
+        answers = await asyncio.gather(*(refresh(s.relay, "r", 0, 10) for _ in range(5)))
+        assert sorted(each.status for each in answers) == sorted([QUEUED, *[DUPLICATE] * 4])
+        assert len(RetractionTable(s.pipeline.catalog).read()) == 1
+        assert "was used for another request" in (await plain).error_message, "without refresh it is another one"
+        await s.queued("p", 20, 30)
+        assert (await refresh(s.relay, "p", 20, 30)).status == INVALID
+        assert len(RetractionTable(s.pipeline.catalog).read()) == 1
+
+
+async def test_bad_fields_are_named_and_nothing_is_taken_back(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await cover(s, 0, 10)
+        for fields, text in [*BAD, ({"limit": 5}, "limit 5 is not allowed in a refresh")]:
+            message = rpb.RefreshHistoricalRequest(request=request("bad", 0, 10))
+            for name, value in fields.items():
+                setattr(message.request, name, value)
+            answer = await s.relay.RefreshHistorical(message)
+            assert (answer.status, answer.notification_topic) == (INVALID, ""), fields
+            assert text in answer.error_message, fields
+        assert (await s.relay.RefreshHistorical(rpb.RefreshHistoricalRequest())).status == INVALID
+        assert not (await s.relay.ListRequests(rpb.ListRequestsRequest())).records
+        assert await covered(s) == [(0, 10)] and RetractionTable(s.pipeline.catalog).read() == []
+
+
+async def test_what_cannot_be_made_durable_is_unavailable_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = RetractionTable.append
+
+    def broken(*_: Any) -> None:
+        raise OSError("the catalog is away")
+
+    async with suite(tmp_path) as s:
+        await cover(s, 0, 10)
+        monkeypatch.setattr(RetractionTable, "append", broken)
+        monkeypatch.setattr("dexorder_relay.requests.retraction_log.WRITE_ATTEMPTS", 1)
+        with pytest.raises(grpc.aio.AioRpcError, match="coverage_retractions can't be written") as caught:
+            await refresh(s.relay, "r", 0, 10)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await covered(s) == [(0, 10)]
+        monkeypatch.setattr(RetractionTable, "append", append)
+        assert (await refresh(s.relay, "r", 0, 10)).status == QUEUED, "the id is not taken"
+        assert await covered(s) == []
+
+
+async def test_a_refresh_is_its_callers_and_counts_in_its_quotas(tmp_path: Path) -> None:
+    tokens = callers_file(tmp_path / "callers.yaml", desk={"unfinished_requests": 1})
+    async with guarded(tmp_path, tokens=tokens) as suite_:
+        desk, other = [await suite_.stub(name) for name in ("desk", "other")]
+        assert (await refresh(desk, "r", 0, 10)).notification_topic == "RESPONSE:desk"
+        code, text = await code_of(refresh(desk, "s", 0, 10))
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith("unfinished_requests would be 2")
+        assert len(RetractionTable(suite_.pipeline.catalog).read()) == 1, "refused before anything was taken back"
+        assert (await refresh(other, "r", 0, 10)).status == INVALID
+        assert (await ids(desk), await ids(other)) == (["r"], [])

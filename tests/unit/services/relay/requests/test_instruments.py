@@ -1,0 +1,122 @@
+"""Instruments of an exchange: stored, refused, and kept across a restart."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import CandleOffer, InstrumentList, ListedInstrument
+from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.requests.instruments import check
+from dexorder_relay.store.schema import read_instruments
+from tests.unit.services.relay.harness import Suite, suite
+
+
+def market(symbol: str, **fields: Any) -> rpb.Market:
+    return rpb.Market(
+        **{"ticker": f"{symbol}.SIM", "active": True, "type": "spot", "base": "B", "quote": "Q", **fields}
+    )
+
+
+async def report(s: Suite, markets: list[rpb.Market], fetched_at: int, exchange: str = "SIM") -> None:
+    await s.ingestors.ReportMarkets(ipb.ReportMarketsRequest(exchange=exchange, markets=markets, fetched_at=fetched_at))
+
+
+async def listed(s: Suite, exchange: str = "SIM") -> Any:
+    return await s.relay.ListMarkets(rpb.ListMarketsRequest(exchange=exchange))
+
+
+async def test_newest_report_is_listed_by_ticker_and_survives_a_restart(tmp_path: Path) -> None:
+    one, two = market("A/Q"), market("B/Q:Q", active=False, type="swap")
+    async with suite(tmp_path) as s:
+        await report(s, [market("OLD/Q")], 10)
+        await report(s, [two, one], 20)
+        await report(s, [market("OLDER/Q")], 19)
+        answer = await listed(s)
+        assert (list(answer.markets), answer.fetched_at) == ([one, two], 20)
+    async with suite(tmp_path) as s:
+        assert await listed(s) == answer
+        await report(s, [one], 20)  # the same moment, told by another ingestor
+        assert list((await listed(s)).markets) == [one]
+
+
+async def test_offer_of_candles_is_listed_and_survives_a_restart(tmp_path: Path) -> None:
+    offer = rpb.CandleOffer(period_seconds=[60, 3_600], call_candles=250, learnt=True, volume_tolerance=1e-9)
+    async with suite(tmp_path) as s:
+        await s.ingestors.ReportMarkets(
+            ipb.ReportMarketsRequest(exchange="SIM", markets=[market("A/Q")], fetched_at=1, candles=offer)
+        )
+        assert (await listed(s)).candles == offer
+    async with suite(tmp_path) as s:
+        assert (await listed(s)).candles == offer
+        await report(s, [market("A/Q")], 2)
+        assert not (await listed(s)).HasField("candles")
+
+
+def test_list_that_an_earlier_version_stored_is_read() -> None:
+    stored = '[["A/Q.SIM",true,"spot","A","Q"]]'
+    found = InstrumentList("SIM", (ListedInstrument("A/Q.SIM", True, "spot", "A", "Q"),), 3)
+    assert read_instruments("SIM", 3, stored) == found
+
+
+@pytest.mark.parametrize(
+    ("offer", "text"),
+    [
+        (CandleOffer((60,), 0), "call_candles 0"),
+        (CandleOffer((61,), 5), r"period_seconds \[61\]"),
+        (CandleOffer((60,), 5, volume_tolerance=1.0), "volume_tolerance 1.0"),
+        (CandleOffer((60,), 5, volume_tolerance=math.nan), "volume_tolerance nan"),
+    ],
+)
+def test_invalid_offer_is_refused(offer: CandleOffer, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        check(InstrumentList("SIM", (ListedInstrument("A.SIM", True, "", "", ""),), 1, offer), now_ns=5)
+
+
+async def test_a_large_exchange_fits_into_one_message(tmp_path: Path) -> None:
+    symbols = [f"BASE{n:05}/USDT:USDT-261225-{n}-C" for n in range(3_000)]
+    async with suite(tmp_path) as s:
+        await report(s, [market(symbol, base="BASE00000", quote="USDT", type="option") for symbol in symbols], 1)
+        answer = await listed(s)
+        assert [each.ticker for each in answer.markets] == [f"{symbol}.SIM" for symbol in symbols]
+        assert answer.ByteSize() < 4 * 1024 * 1024 / 10
+
+
+async def test_unknown_and_unreported_exchanges(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        for call, code, text in (
+            (listed(s), grpc.StatusCode.NOT_FOUND, "no ingestor has reported the markets of 'SIM'"),
+            (listed(s, "MOON"), grpc.StatusCode.NOT_FOUND, "exchange 'MOON' is not known; this relay has SIM"),
+            (report(s, [market("A/Q")], 1, "MOON"), grpc.StatusCode.INVALID_ARGUMENT, "exchange 'MOON' is not known"),
+            (report(s, [], 1), grpc.StatusCode.INVALID_ARGUMENT, "markets is empty"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is code and text in str(caught.value.details())
+
+
+@pytest.mark.parametrize(
+    ("tickers", "fetched_ns", "text"),
+    [
+        (["A.SIM"], 0, "fetched_at 0"),
+        (["A.SIM"], 2**64 - 1, "fetched_at"),
+        (["A.MOON"], 1, "ticker 'A.MOON' is not one of exchange 'SIM'"),
+        (["A"], 1, "ticker 'A' is not SYMBOL.VENUE"),
+        (["A.SIM", "B.SIM", "A.SIM"], 1, "ticker 'A.SIM' is a duplicate"),
+    ],
+)
+def test_report_that_can_not_be_one(tickers: list[str], fetched_ns: int, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        instruments = tuple(ListedInstrument(t, True, "", "", "") for t in tickers)
+        check(InstrumentList("SIM", instruments, fetched_ns), now_ns=5)
+
+
+def test_time_after_now_is_now() -> None:
+    markets = (ListedInstrument("A.SIM", True, "spot", "A", "Q"),)
+    assert check(InstrumentList("SIM", markets, 99), now_ns=5) == InstrumentList("SIM", markets, 5)

@@ -1,0 +1,156 @@
+"""Coverage, retractions and provisional absences: the state and the two tables always agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dexorder_common.lake.coverage import Claim, Order
+from dexorder_common.model.dispatch_id import DispatchNumbers
+from dexorder_common.model.history import PageResult
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
+from dexorder_common.model.time_range import TimeRange, intersect, subtract
+from dexorder_common.model.times import SECOND_NS
+from dexorder_relay.state import coverage, dispatches
+from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.job import RetryPolicy
+from dexorder_relay.state.leases import Leases
+from dexorder_relay.store.schema import Batch
+from tests.fakes.pages import dispatch_id
+from tests.unit.services.relay.harness import at, minute
+
+SERIES = Series("BTC/USDT.SIM", 60)
+
+
+def span(start: int, end: int) -> TimeRange:
+    return TimeRange(at(start), at(end))
+
+
+parts = st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda p: span(p[0], p[0] + p[1]))
+pages = st.tuples(st.just("page"), parts, st.integers(0, 100), parts)
+taken = st.tuples(st.just("taken"), parts, st.just(0), parts)
+
+
+@given(events=st.lists(pages | taken, max_size=20), order=st.randoms())
+def test_the_board_says_what_the_two_tables_say(
+    events: list[tuple[str, TimeRange, int, TimeRange]], order: object
+) -> None:
+    """Pages and retractions arrive in any order; a page is reported some time after its dispatch, or twice."""
+    live, ledger, retracted = new_state(), list[PageResult](), list[tuple[TimeRange, Order]]()
+    for number, (what, part, ago, empty) in enumerate(events, start=1):
+        if what == "taken":
+            coverage.retract(live, SERIES, [part], Order(number, 0), Batch())
+            retracted.append((part, Order(number, 0)))
+        else:
+            ledger.append(PageResult(dispatch_id(max(number - ago, 1)), SERIES, part, (empty,)))
+            for _ in range(1 + ago % 2):
+                dispatches.report(live, ledger[-1:], [], Batch(), wall_ns=0, now_ns=0)
+    order.shuffle(ledger)  # type: ignore[attr-defined]
+    order.shuffle(retracted)  # type: ignore[attr-defined]
+    again = new_state()
+    for part, order_of in retracted:
+        coverage.retract(again, SERIES, [part], order_of, Batch())
+    for page in ledger:
+        coverage.cover(again, SERIES, page.span, page.empty, Order(page.dispatch, 0), Batch())
+    assert list(again.coverage[SERIES].covered) == list(live.coverage[SERIES].covered)
+    assert list(again.coverage[SERIES].empty) == list(live.coverage[SERIES].empty)
+    for part, order_of in retracted:
+        fresh = [page.span for page in ledger if page.dispatch >= order_of.dispatch]
+        assert not subtract(live.coverage[SERIES].covered.within(part), fresh), "never more than was dispatched since"
+    assert again.retractions[SERIES].in_force() == live.retractions[SERIES].in_force()
+
+
+@given(reported=st.lists(st.tuples(parts, parts), max_size=12))
+def test_only_what_every_page_calls_empty_is_empty(reported: list[tuple[TimeRange, TimeRange]]) -> None:
+    """A row stays in the table, whatever a page of a fenced dispatch claims before or after."""
+    state = new_state()
+    for number, (part, empty) in enumerate(reported, start=1):
+        page = PageResult(dispatch_id(number), SERIES, part, (empty,))
+        dispatches.report(state, [page], [], Batch(), wall_ns=0, now_ns=0)
+    rows = [row for part, empty in reported for row in subtract([part], [empty])]
+    assert list(state.coverage[SERIES].empty) == subtract([part for part, _ in reported], rows)
+
+
+steps = st.tuples(st.sampled_from(["page", "taken"]), parts, parts)
+
+
+@given(steps=st.lists(steps, max_size=12))
+def test_candles_that_turned_up_are_in_coverage_until_they_are_announced(
+    steps: list[tuple[str, TimeRange, TimeRange]],
+) -> None:
+    state = new_state(recheck_after_ns=(600 * SECOND_NS,))
+    for number, (what, part, empty) in enumerate(steps, start=1):
+        if what == "taken":
+            coverage.retract(state, SERIES, [part], Order(number, NOW_NS), Batch())
+        else:
+            page = PageResult(dispatch_id(number), SERIES, part, (empty,), provisional=(empty,))
+            dispatches.report(state, [page], [], Batch(), wall_ns=NOW_NS, now_ns=0)
+        known, found = state.coverage[SERIES], list(state.coverage[SERIES].found)
+        rows = subtract(known.covered, known.empty)
+        assert not subtract(found, rows)
+        assert not [part for each in found for part in state.provisional.within(SERIES, each)]
+
+
+# ---- provisional absences, derived from claims ----------------------------------------------------------------------
+
+DAY_NS = 86_400 * SECOND_NS
+NOW_NS = at(0) + 400 * DAY_NS  # the ranges ended long ago, so what is asked for long enough is final
+
+
+@dataclass
+class Told:
+    """A claim of the table, in the order of dispatches."""
+
+    span: TimeRange
+    empty: TimeRange
+    kind: str
+    age_days: int
+
+    def claim(self, number: int) -> Claim:
+        asked_ns = NOW_NS - self.age_days * DAY_NS
+        spread_ns = {"young": 1, "final": 600, "none": 0}[self.kind] * SECOND_NS
+        proof = Proof(self.span, ProofKind.ODDS, 5, asked_ns, asked_ns + spread_ns)
+        evidence = encode_proofs([proof]) if spread_ns else NO_PROOF
+        return Claim(SERIES, self.span, number, asked_ns, tuple(intersect([self.empty], self.span)), evidence=evidence)
+
+
+tellings = st.builds(Told, parts, parts, st.sampled_from(["young", "final", "none"]), st.integers(0, 3))
+
+
+@given(told=st.lists(tellings, max_size=6), covered=st.lists(parts, max_size=2), order=st.randoms())
+def test_of_claims_that_were_not_known_the_last_one_says_which_absences_are_provisional(
+    told: list[Told], covered: list[TimeRange], order: Any
+) -> None:
+    """A relay that has lost its database reads all of them; one that has it knows what they cover."""
+    state = new_state(recheck_after_ns=(600 * SECOND_NS, 2 * DAY_NS))
+    for part in covered:
+        coverage.cover(state, SERIES, part, [part], Order(0, 0), Batch())
+    claims = [each.claim(number) for number, each in enumerate(told, start=1)]
+    order.shuffle(claims)
+    unknown = [state.covered(SERIES).holes(claim.span) for claim in claims]
+    for claim in claims:
+        coverage.cover(state, SERIES, claim.span, claim.empty, claim.order, Batch())
+    batch = Batch()
+    coverage.note_claims(state, zip(claims, unknown, strict=True), batch, now_ns=NOW_NS)
+    found = state.provisional.within(SERIES, span(0, 100))
+    expected = [m for m in range(45) if is_provisional(span(m, m + 1), told, covered)]
+    assert [m for part in found for m in range(minute(part.start_ns), minute(part.end_ns))] == expected
+    assert bool(batch.statements) == bool(expected)
+
+
+def is_provisional(period: TimeRange, told: list[Told], covered: list[TimeRange]) -> bool:
+    about = [each for each in told if each.span.contains(period)]
+    if not about or any(part.contains(period) for part in covered):
+        return False
+    absent = all(each.empty.contains(period) for each in about)
+    return absent and about[-1].kind != "final" and about[-1].age_days < 2
+
+
+def new_state(recheck_after_ns: Sequence[int] = ()) -> HistoryState:
+    leases = Leases(lease_ns=15, new_id=DispatchNumbers().new_id)
+    return HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10, recheck_after_ns=recheck_after_ns)
