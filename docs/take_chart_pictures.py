@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dexorder.charts.html import write_html
 from dexorder.rows.table import Rows
-from dexorder_exchange_sim.candles import CandleQuery
+from dexorder_exchange_sim.candles import CandleRequest
 from dexorder_exchange_sim.instruments import INSTRUMENTS
 from dexorder_exchange_sim.market import SyntheticMarket
 from dexorder_exchange_sim.periods import PERIODS
@@ -29,7 +29,7 @@ WIDE, PHONE = (1280, 720), (390, 780)
 def candles(period: str, count: int, *, skipped: range = range(0)) -> pa.Table:
     """Return candles of BTC/USDT.SIM from 2024-01-01 on, without those with these numbers."""
     market = SyntheticMarket(next(each for each in INSTRUMENTS if each.symbol == "BTC/USDT"), seed=SEED)
-    found = market.candles(PERIODS[period], CandleQuery(START_S * 1_000, None, count), now_ns=2 * START_S * 10**9)
+    found = market.candles(PERIODS[period], CandleRequest(START_S * 1_000, None, count), now_ns=2 * START_S * 10**9)
     rows = pa.table(
         {
             "ticker": ["BTC/USDT.SIM"] * len(found),

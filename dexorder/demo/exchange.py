@@ -54,7 +54,7 @@ class FaultCounts:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DemoComparison:
     """Comparison of table rows with the exchange's candles, as numbers of candles."""
 
     rows: int
@@ -76,11 +76,11 @@ class Comparison:
         )
 
 
-def compare(rows: Iterable[tuple[int, Values]], truth: Mapping[int, Values]) -> Comparison:
+def compare(rows: Iterable[tuple[int, Values]], truth: Mapping[int, Values]) -> DemoComparison:
     """Compare rows (open time in ns, values) with the exchange's candles. Pure."""
     found = list(rows)
     times = Counter(open_ns for open_ns, _ in found)
-    return Comparison(
+    return DemoComparison(
         rows=len(found),
         lost=sum(open_ns not in times for open_ns in truth),
         duplicate=sum(count - 1 for count in times.values()),

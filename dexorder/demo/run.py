@@ -26,7 +26,7 @@ from dexorder.cli.rows.options import OutputOptions
 from dexorder.cli.terminal import output
 from dexorder.client.async_client import new_request_id
 from dexorder.client.blocking import Client
-from dexorder.demo.exchange import FAULT_SHARE, Comparison, DemoExchange, FaultCounts, compare
+from dexorder.demo.exchange import FAULT_SHARE, DemoComparison, DemoExchange, FaultCounts, compare
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.rows.table import times_ns
 from dexorder.supervisor.orphan_guard import guarded
@@ -92,7 +92,7 @@ def show_history(options: SuiteOptions, chart: Path, request_id: str) -> int:
     return history.run(asked, RunStore(options.directory / "run.json"), timeout=120)
 
 
-def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str) -> Comparison:
+def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str) -> DemoComparison:
     """Compare the request's rows in Iceberg with the exchange's candles, without faults."""
     with Client(options.address("relay")) as client:
         ended = client.wait(request_id, timeout=30)
@@ -102,7 +102,7 @@ def compare_rows(options: SuiteOptions, exchange: DemoExchange, request_id: str)
     return compare(zip(opens_ns, values, strict=True), exchange.candles(MARKET_ID, PERIOD, ended.record.span))
 
 
-def show_verdict(faults: FaultCounts, compared: Comparison) -> None:
+def show_verdict(faults: FaultCounts, compared: DemoComparison) -> None:
     """Show the faults and the comparison; SuiteFailed if there were no faults or a candle differs."""
     for line in (*faults.lines(), compared.line()):
         say(line)

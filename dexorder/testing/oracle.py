@@ -11,7 +11,7 @@ from dexorder.rows.table import Rows
 from dexorder_common.model.periods import PERIOD_SECONDS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_exchange_sim.candles import CandleQuery
+from dexorder_exchange_sim.candles import CandleRequest
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_exchange_sim.instruments import INSTRUMENTS
 from dexorder_exchange_sim.market import SyntheticMarket
@@ -33,7 +33,7 @@ def candles_of(market: SyntheticMarket, period: str, span: TimeRange, *, now_ns:
     start_ms, end_ms = span.start_ns // 1_000_000, span.end_ns // 1_000_000
     count = (end_ms - start_ms) // step_ms
     candles = market.candles(
-        PERIODS[period], CandleQuery(start_ms=start_ms, end_ms=end_ms - 1, limit=count), now_ns=now_ns
+        PERIODS[period], CandleRequest(start_ms=start_ms, end_ms=end_ms - 1, limit=count), now_ns=now_ns
     )
     return pa.table(
         {

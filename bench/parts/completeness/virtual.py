@@ -23,13 +23,13 @@ from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS
-from dexorder_exchange_sim.candles import CandleQuery
+from dexorder_exchange_sim.candles import CandleRequest
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_exchange_sim.faults import FaultPlan, FaultRule
 from dexorder_exchange_sim.periods import DAY, PERIODS
 from dexorder_exchange_sim.server import Simulator
 from dexorder_exchange_sim.stats import Stats
-from dexorder_exchange_sim.venue import Clock
+from dexorder_exchange_sim.venue import SimClock
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
@@ -50,7 +50,7 @@ _KLINES = "/api/v3/klines"
 class SimulatedTime:
     """The exchange's clock as the ingestor's."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SimClock) -> None:
         self._clock = clock
 
     def wall_ns(self) -> int:
@@ -122,7 +122,7 @@ class VirtualWorld:
         source = self.simulator.venue.sources[symbol.replace("/", "")]
         end_ms, step = span.end_ns // 1_000_000 - 1, PERIODS[period]
         limit = (span.end_ns - span.start_ns) // ((step.step_s or DAY) * SECOND_NS) + 1
-        query = CandleQuery(span.start_ns // 1_000_000, end_ms, limit)
+        query = CandleRequest(span.start_ns // 1_000_000, end_ms, limit)
         rows = source.candles(step, query, now_ns=self.time.wall_ns())
         columns = (column.tolist() for column in rows.columns())
         return {open_s * SECOND_NS: tuple(values) for open_s, *values in zip(*columns, strict=True)}

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles, Source, aggregate, concat
+from dexorder_exchange_sim.candles import CandleRequest, Candles, Source, aggregate, concat
 from dexorder_exchange_sim.periods import MINUTE, PERIODS, Period
 from dexorder_exchange_sim.trades import Trades, TradeSource
 
@@ -34,14 +34,14 @@ class _Absent:
         self._span_s = span_s
         self._coarser = coarser
 
-    def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
+    def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """See `Source.candles`."""
         start_s, end_s = self._span_s
         is_coarser = period.step_s == 0 or period.step_s > MINUTE
         if is_coarser and self._coarser == "kept":
             return self._source.candles(period, query, now_ns=now_ns)
         more = period.index(end_s) - period.index(start_s) + 1
-        wide = CandleQuery(query.start_ms, query.end_ms, query.limit + more)
+        wide = CandleRequest(query.start_ms, query.end_ms, query.limit + more)
         rows = self._source.candles(period, wide, now_ns=now_ns)
         if is_coarser and self._coarser == "computed":
             rows = self._computed(period, rows, now_ns=now_ns)
@@ -60,7 +60,7 @@ class _Absent:
         if not touched.any():
             return rows
         first_s, last_s = int(rows.open_s[touched][0]), int(ends_s[touched][-1])
-        query = CandleQuery(first_s * 1000, last_s * 1000 - 1, (last_s - first_s) // MINUTE + 1)
+        query = CandleRequest(first_s * 1000, last_s * 1000 - 1, (last_s - first_s) // MINUTE + 1)
         minutes = self._source.candles(PERIODS["1m"], query, now_ns=now_ns)
         left = aggregate(_select(minutes, ~self._hidden(minutes.open_s)), period)
         before, after = rows.open_s < first_s, rows.open_s >= last_s

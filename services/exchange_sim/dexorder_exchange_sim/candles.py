@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dexorder_exchange_sim.instruments import Instrument
+from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.periods import MINUTE, PERIODS, Period
 
 Column = NDArray[Any]
@@ -40,7 +40,7 @@ class Candles:
 
 
 @dataclass(frozen=True, slots=True)
-class CandleQuery:
+class CandleRequest:
     """Request for candles: both ends inclusive on the open time, in milliseconds.
 
     With ``start_ms`` the oldest ``limit`` candles from there on; without it the newest ``limit`` up to ``end_ms``.
@@ -54,9 +54,9 @@ class CandleQuery:
 class Source(Protocol):
     """Source of one symbol's candles."""
 
-    instrument: Instrument
+    instrument: SimInstrument
 
-    def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
+    def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """Return ascending candles in units (float64) that open by ``now_ns``; empty where there is no data."""
 
     def newest_s(self, *, now_ns: int) -> int:
@@ -89,7 +89,7 @@ def aggregate(fine: Candles, period: Period) -> Candles:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class MarketSummary:
     """Summary of some hours of one market, to the minute; all 0 where there was no candle.
 
     ``mean`` is the price weighted by volume, estimated from the minutes' closes.
@@ -103,13 +103,13 @@ class Summary:
     mean: float = 0.0
 
 
-def sum_up(source: Source, start_s: int, end_s: int, *, now_ns: int) -> Summary:
+def sum_up(source: Source, start_s: int, end_s: int, *, now_ns: int) -> MarketSummary:
     """Summarize the minutes that open in [start_s, end_s]."""
-    query = CandleQuery(start_s * 1000, end_s * 1000, (end_s - start_s) // MINUTE + 1)
+    query = CandleRequest(start_s * 1000, end_s * 1000, (end_s - start_s) // MINUTE + 1)
     minutes = source.candles(PERIODS["1m"], query, now_ns=now_ns)
     if not len(minutes):
-        return Summary()
+        return MarketSummary()
     volume = float(minutes.volume.sum())
     mean = float(np.average(minutes.close, weights=minutes.volume)) if volume else float(minutes.close[-1])
     high, low = float(minutes.high.max()), float(minutes.low.min())
-    return Summary(float(minutes.open[0]), high, low, float(minutes.close[-1]), volume, mean)
+    return MarketSummary(float(minutes.open[0]), high, low, float(minutes.close[-1]), volume, mean)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles, concat
+from dexorder_exchange_sim.candles import CandleRequest, Candles, concat
 from dexorder_exchange_sim.periods import Period
 from dexorder_exchange_sim.trades import Trades, TradeSource
 
@@ -19,7 +19,7 @@ class Filled:
         self.end_s = source.instrument.delisted_s or _NEVER_S
         self._source = source
 
-    def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
+    def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """See `Source.candles`."""
         newest_s = min(now_ns // 1_000_000_000, self.end_s - 1)
         if query.end_ms is not None:
@@ -31,12 +31,12 @@ class Filled:
             first = max(oldest, period.first_index(max(query.start_ms, 0)))
             last = min(last, first + query.limit - 1)
         if last < first or newest_s < self.instrument.listed_s:
-            return self._source.candles(period, CandleQuery(0, 0, 1), now_ns=0)
+            return self._source.candles(period, CandleRequest(0, 0, 1), now_ns=0)
         first_ms, last_ms = (period.open_s(index) * 1000 for index in (first, last))
         rows = concat(
             [
-                self._source.candles(period, CandleQuery(None, first_ms - 1, 1), now_ns=now_ns),
-                self._source.candles(period, CandleQuery(first_ms, last_ms, last - first + 1), now_ns=now_ns),
+                self._source.candles(period, CandleRequest(None, first_ms - 1, 1), now_ns=now_ns),
+                self._source.candles(period, CandleRequest(first_ms, last_ms, last - first + 1), now_ns=now_ns),
             ]
         )
         opens = period.opens_s(np.arange(first, last + 1))

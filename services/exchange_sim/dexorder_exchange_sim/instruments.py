@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Instrument:
+class SimInstrument:
     """One spot market.
 
     Attributes:
@@ -83,36 +83,36 @@ _COLUMNS = (
 )
 _ODD = (
     # halted
-    Instrument("LUNA", "USDT", 4, 2, False, _day("2020-08-21"), 20, 0.05, 1e8),
+    SimInstrument("LUNA", "USDT", 4, 2, False, _day("2020-08-21"), 20, 0.05, 1e8),
     # quiet: 18 minutes of each hour without a trade
-    Instrument("XMR", "USD", 2, 5, True, _day("2019-01-01"), 160, 0.04, 2e6, busy_minutes=42, busy_seconds=3),
+    SimInstrument("XMR", "USD", 2, 5, True, _day("2019-01-01"), 160, 0.04, 2e6, busy_minutes=42, busy_seconds=3),
     # down for three days
-    Instrument(
+    SimInstrument(
         *("ZEC", "USD", 2, 5, True, _day("2019-01-01"), 28, 0.05, 2e6),
         outage_s=(_day("2022-03-10"), _day("2022-03-13")),
     ),
     # delisted
-    Instrument("OMG", "USD", 4, 3, True, _day("2019-01-01"), 0.7, 0.05, 2e6, delisted_s=_day("2023-06-15")),
+    SimInstrument("OMG", "USD", 4, 3, True, _day("2019-01-01"), 0.7, 0.05, 2e6, delisted_s=_day("2023-06-15")),
     # names: a coin with another name at Kraken, and one with a dot
-    Instrument("DOGE", "USD", 5, 0, True, _day("2019-07-05"), 0.09, 0.05, 2e7, busy_seconds=10),
-    Instrument("ETH2.S", "ETH", 5, 5, True, _day("2021-01-01"), 0.98, 0.004, 1e3, busy_minutes=12, busy_seconds=1),
+    SimInstrument("DOGE", "USD", 5, 0, True, _day("2019-07-05"), 0.09, 0.05, 2e7, busy_seconds=10),
+    SimInstrument("ETH2.S", "ETH", 5, 5, True, _day("2021-01-01"), 0.98, 0.004, 1e3, busy_minutes=12, busy_seconds=1),
 )
 
 INSTRUMENTS = (
     *(
-        Instrument(base, quote, ticks, lots, True, _day(listed), price, volatility, turnover)
+        SimInstrument(base, quote, ticks, lots, True, _day(listed), price, volatility, turnover)
         for base, quote, ticks, lots, listed, price, volatility, turnover in _COLUMNS
     ),
     *_ODD,
 )
 """Synthetic markets; recorded files replace or extend them (see `venue`)."""
 DARK_POOLS = (
-    Instrument("BTC", "USD", 2, 5, True, _day("2019-01-01"), 44_000, 0.03, 1e6, busy_minutes=5, busy_seconds=1),
+    SimInstrument("BTC", "USD", 2, 5, True, _day("2019-01-01"), 44_000, 0.03, 1e6, busy_minutes=5, busy_seconds=1),
 )
 """Further markets with the symbol of one above and their own trades; only some dialects list them."""
 
 
-def extra_instruments(count: int, *, busy_seconds: int = 60) -> list[Instrument]:
+def extra_instruments(count: int, *, busy_seconds: int = 60) -> list[SimInstrument]:
     """Return further markets, ``X0001/USDT`` and on, for tests of many subscriptions.
 
     Args:
@@ -120,6 +120,6 @@ def extra_instruments(count: int, *, busy_seconds: int = 60) -> list[Instrument]
     """
     listed_s = _day("2020-01-01")
     return [
-        Instrument(f"X{number:04}", "USDT", 4, 2, True, listed_s, 10, 0.04, 1e7, busy_seconds=busy_seconds)
+        SimInstrument(f"X{number:04}", "USDT", 4, 2, True, listed_s, 10, 0.04, 1e7, busy_seconds=busy_seconds)
         for number in range(1, count + 1)
     ]

@@ -20,8 +20,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles, aggregate, concat
-from dexorder_exchange_sim.instruments import Instrument
+from dexorder_exchange_sim.candles import CandleRequest, Candles, aggregate, concat
+from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.periods import DAY, HOUR, MINUTE, Period
 from dexorder_exchange_sim.trades import Ints, Trades
 
@@ -31,7 +31,7 @@ TRADES_A_SECOND = 4
 _STEPS_S = (DAY, HOUR, MINUTE, 1)
 _NEVER_S = 1 << 60
 _REFERENCE_DAY = 19_723
-"""2024-01-01, the day of `Instrument.price`."""
+"""2024-01-01, the day of `SimInstrument.price`."""
 _CHUNK_DAYS = 1024
 _LONGEST_SWING_DAYS = 256
 """Longer swings have this one's amplitude, so that prices keep their order of magnitude for centuries."""
@@ -40,7 +40,7 @@ _LEAST_DAY_LOTS = 1 << 25
 _LEAST_TICKS = 100
 
 
-def usual_trades(instrument: Instrument, lengths_s: Ints) -> Ints:
+def usual_trades(instrument: SimInstrument, lengths_s: Ints) -> Ints:
     """Return the average number of trades in candles of these lengths; 0 for recordings."""
     if instrument.price_decimals is None:
         return np.zeros_like(lengths_s)
@@ -52,7 +52,7 @@ def usual_trades(instrument: Instrument, lengths_s: Ints) -> Ints:
 class SyntheticMarket:
     """Candles and trades of one instrument, from its listing to its delisting or the present."""
 
-    def __init__(self, instrument: Instrument, *, seed: int) -> None:
+    def __init__(self, instrument: SimInstrument, *, seed: int) -> None:
         if instrument.price_decimals is None or instrument.lot_decimals is None:
             raise ValueError(f"{instrument.symbol}: a synthetic market needs a tick and a lot size")
         self.instrument = instrument
@@ -67,7 +67,7 @@ class SyntheticMarket:
         self._chunks: dict[int, Candles] = {}
         self._reference = float(self._walk(np.array([_REFERENCE_DAY]))[0])
 
-    def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
+    def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """See `Source.candles`; the last candle may be unfinished at ``now_ns``."""
         now_s = now_ns // 1_000_000_000
         start_ms = None if query.start_ms is None else max(query.start_ms, 0)

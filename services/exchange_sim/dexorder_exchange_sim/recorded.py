@@ -13,8 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles, Source, aggregate
-from dexorder_exchange_sim.instruments import Instrument
+from dexorder_exchange_sim.candles import CandleRequest, Candles, Source, aggregate
+from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.periods import PERIODS, Period
 from dexorder_exchange_sim.trades import RecordedTrades, Trades
 
@@ -30,12 +30,12 @@ _EARLIEST_MS = 10**11
 class RecordedMarket:
     """Recorded candles of one symbol, by period. A missing period is aggregated from a finer one."""
 
-    def __init__(self, instrument: Instrument, tables: dict[str, Candles]) -> None:
+    def __init__(self, instrument: SimInstrument, tables: dict[str, Candles]) -> None:
         self.instrument = instrument
         self._tables = tables
         self._sums: dict[str, tuple[int, Candles]] = {}
 
-    def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
+    def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """See `Source.candles`; a recorded candle is visible once it ends by ``now_ns``."""
         rows = self._finished(period, now_ns // 1_000_000_000)
         times_ms = rows.open_s * 1000
@@ -105,7 +105,7 @@ def load(specs: Iterable[str]) -> list[Source]:
 
 def _trades_market(symbol: str, trades: Trades) -> RecordedTrades:
     base, quote = symbol.split("/")
-    return RecordedTrades(Instrument(base, quote, listed_s=int(trades.time_ms[0]) // 1000), trades)
+    return RecordedTrades(SimInstrument(base, quote, listed_s=int(trades.time_ms[0]) // 1000), trades)
 
 
 def read_trades(path: Path) -> Trades:
@@ -140,7 +140,7 @@ def _table(path: Path) -> Any:
 def _market(symbol: str, tables: dict[str, Candles]) -> RecordedMarket:
     base, quote = symbol.split("/")
     listed_s = min(int(rows.open_s[0]) for rows in tables.values())
-    return RecordedMarket(Instrument(base, quote, listed_s=listed_s), tables)
+    return RecordedMarket(SimInstrument(base, quote, listed_s=listed_s), tables)
 
 
 def read_file(path: Path, period: str | None) -> dict[str, Candles]:

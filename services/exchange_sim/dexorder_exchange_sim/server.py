@@ -20,7 +20,7 @@ from dexorder_common.config import split_address
 from dexorder_exchange_sim import recorded
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_exchange_sim.dialects import binance, kraken
-from dexorder_exchange_sim.dialects.dialect import Answer, Dialect, Query, Refusal
+from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect, SimRefusal
 from dexorder_exchange_sim.dialects.session import Tapes
 from dexorder_exchange_sim.faults import (
     BANS,
@@ -36,7 +36,7 @@ from dexorder_exchange_sim.instruments import extra_instruments
 from dexorder_exchange_sim.sockets import Sockets, end
 from dexorder_exchange_sim.spoiling import spoil
 from dexorder_exchange_sim.stats import Stats
-from dexorder_exchange_sim.venue import Clock, ClockChange, Venue
+from dexorder_exchange_sim.venue import ClockChange, SimClock, SimVenue
 
 _RULES = TypeAdapter(tuple[FaultRule, ...])
 _DIALECTS = (binance.DIALECT, kraken.DIALECT)
@@ -52,9 +52,9 @@ class Simulator:
 
     def __init__(self, settings: SimSettings) -> None:
         self._settings = settings
-        self.clock = Clock(settings.now_ns, settings.speed)
+        self.clock = SimClock(settings.now_ns, settings.speed)
         extra = extra_instruments(settings.markets, busy_seconds=settings.markets_busy_seconds)
-        self.venue = Venue(recorded.load(settings.recorded), seed=settings.seed, fill=settings.fill, extra=extra)
+        self.venue = SimVenue(recorded.load(settings.recorded), seed=settings.seed, fill=settings.fill, extra=extra)
         self.plan = self._plan(settings.faults)
         self.stats = Stats()
         self.sockets = Sockets(Tapes(self.venue, self.clock), self)
@@ -159,23 +159,23 @@ class Simulator:
             self._connected += 1
         return self._connections[transport]
 
-    def _ask_replica(self, rule: FaultRule, dialect: Dialect, path: str, query: Query) -> Answer:
+    def _ask_replica(self, rule: FaultRule, dialect: SimDialect, path: str, query: Query) -> SimAnswer:
         """Return the answer of a replica that is behind, or lacks what opens in the rule's span."""
         if rule.span is None or rule.kind == "behind":
             return self._ask(dialect, path, query, now_ns=max(0, self.clock.now_ns() - int(rule.lag_s * 1e9)))
         return self._ask(dialect, path, query, venue=self.venue.without(rule.span, rule.coarser))
 
     def _ask(
-        self, dialect: Dialect, path: str, query: Query, *, venue: Venue | None = None, now_ns: int | None = None
-    ) -> Answer:
+        self, dialect: SimDialect, path: str, query: Query, *, venue: SimVenue | None = None, now_ns: int | None = None
+    ) -> SimAnswer:
         now_ns = self.clock.now_ns() if now_ns is None else now_ns
         try:
             answer = dialect.answer(path, query, venue or self.venue, now_ns)
-        except Refusal as refusal:
+        except SimRefusal as refusal:
             return refusal.answer
-        return answer or Answer({"code": -1000, "msg": f"no such path: {path}"}, weight=0, status=404)
+        return answer or SimAnswer({"code": -1000, "msg": f"no such path: {path}"}, weight=0, status=404)
 
-    def _spoiled(self, strike: Strike, dialect: Dialect, answer: Answer) -> web.Response:
+    def _spoiled(self, strike: Strike, dialect: SimDialect, answer: SimAnswer) -> web.Response:
         rule, history = strike.rule, answer.history
         if rule.kind in STATUSES:
             return self._refuse(rule, dialect)
@@ -191,7 +191,7 @@ class Simulator:
             response.body = response.body[: len(response.body) // 2]
         return response
 
-    def _refuse(self, rule: FaultRule, dialect: Dialect = binance.DIALECT) -> web.Response:
+    def _refuse(self, rule: FaultRule, dialect: SimDialect = binance.DIALECT) -> web.Response:
         status, *usual = STATUSES[rule.kind]
         content_type, body = dialect.bodies.get(rule.kind, usual)
         response = web.Response(status=status, text=body, content_type=content_type)
@@ -204,7 +204,7 @@ class Simulator:
         self.stats.fault("over_limit")
         return self._refuse(FaultRule(kind="http_429", retry_after_s=retry_after_s))
 
-    def _send(self, answer: Answer) -> web.Response:
+    def _send(self, answer: SimAnswer) -> web.Response:
         """Return the response; count its weight, report it, and refuse requests above the limit, if there is one."""
         response = _json(answer.body, status=answer.status)
         if not answer.weight:

@@ -61,7 +61,7 @@ class Close:
 Action = Send | SendHalf | Close
 
 
-class Outbox:
+class SocketOutbox:
     """Messages of one connection. Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ from aiohttp import WSMsgType, web
 
 from dexorder_exchange_sim.dialects.binance_socket import BinanceSession
 from dexorder_exchange_sim.dialects.kraken_socket import KrakenSession
-from dexorder_exchange_sim.dialects.session import Session, Tapes
+from dexorder_exchange_sim.dialects.session import SocketSession, Tapes
 from dexorder_exchange_sim.faults import MESSAGE, FaultPlan, FaultRule
-from dexorder_exchange_sim.socket_faults import AT_ONCE, Action, Close, Outbox, Send
+from dexorder_exchange_sim.socket_faults import AT_ONCE, Action, Close, Send, SocketOutbox
 from dexorder_exchange_sim.stats import Stats
-from dexorder_exchange_sim.venue import Clock
+from dexorder_exchange_sim.venue import SimClock
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _BATCH = 256
@@ -61,7 +61,7 @@ class Sockets:
             self._switches.stats.socket("closed")
         return ws
 
-    def _session(self, request: web.Request) -> Session | None:
+    def _session(self, request: web.Request) -> SocketSession | None:
         path, now_ns = request.path, self._clock.now_ns()
         if path.startswith(("/ws", "/stream")):
             return BinanceSession(self._tapes, path, request.query.get("streams", ""), now_ns)
@@ -97,12 +97,12 @@ class _Connection:
         self,
         ws: web.WebSocketResponse,
         transport: asyncio.Transport | None,
-        session: Session,
-        clock: Clock,
+        session: SocketSession,
+        clock: SimClock,
         switches: Switches,
     ) -> None:
         self.session = session
-        self.outbox = Outbox()
+        self.outbox = SocketOutbox()
         self._ws = ws
         self._transport = transport
         self._clock = clock

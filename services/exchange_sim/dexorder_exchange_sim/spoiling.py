@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from dexorder_exchange_sim.dialects.dialect import History, Layout, Row, Rows
+from dexorder_exchange_sim.dialects.dialect import History, Row, RowLayout, Rows
 from dexorder_exchange_sim.faults import Strike
 
 
@@ -60,7 +60,7 @@ _WHOLE: dict[str, Callable[[History, int], Rows]] = {
 }
 
 
-_TWINS: dict[str, Callable[[Row, Layout], Row]] = {
+_TWINS: dict[str, Callable[[Row, RowLayout], Row]] = {
     "double": lambda row, layout: row,
     "double_other": lambda row, layout: _spoil_row("edited", row, layout),
 }
@@ -80,7 +80,7 @@ def _touched(strike: Strike, history: History) -> range | list[int]:
     return range(start, start + size)
 
 
-def _spoil_row(kind: str, row: Row, layout: Layout) -> Row:
+def _spoil_row(kind: str, row: Row, layout: RowLayout) -> Row:
     if kind == "null_fields":
         return _with(row, {layout.close: None, layout.volume: None})
     if kind == "unreadable":

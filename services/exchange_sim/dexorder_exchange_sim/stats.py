@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import Any
 
 
-class Window:
+class RollingSum:
     """Sum over the last seconds, and its maximum."""
 
     def __init__(self, seconds: float) -> None:
@@ -37,9 +37,9 @@ class Stats:
         self._calls_in_ban = 0
         self._minute = -1
         self._weight = 0
-        self._calls_1s = Window(1)
-        self._calls_60s = Window(60)
-        self._weight_60s = Window(60)
+        self._calls_1s = RollingSum(1)
+        self._calls_60s = RollingSum(60)
+        self._weight_60s = RollingSum(60)
 
     def request(self, path: str, *, now_s: float) -> int:
         """Count a request for a path of the exchange; return the number of requests within the last second."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dexorder_exchange_sim.candles import CandleQuery
+from dexorder_exchange_sim.candles import CandleRequest
 from dexorder_exchange_sim.dialects.dialect import printer
 from dexorder_exchange_sim.filled import Filled
 from dexorder_exchange_sim.periods import Period
@@ -24,7 +24,7 @@ _CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Trade:
+class TapeTrade:
     """One trade; ``price_text`` and ``amount_text`` are as the exchange prints them."""
 
     id: int
@@ -64,7 +64,7 @@ class Sample:
     time_ns: int
 
 
-Event = Trade | Kline | Sample
+Event = TapeTrade | Kline | Sample
 Feed = Iterator[tuple[int, Event]]
 """Pairs of a time, nanoseconds since the epoch, and an event; times do not decrease."""
 
@@ -74,13 +74,13 @@ class Tape:
 
     def __init__(self, source: TradeSource) -> None:
         self.source = source
-        self._chunks: dict[int, list[Trade]] = {}
+        self._chunks: dict[int, list[TapeTrade]] = {}
 
-    def after(self, time_ns: int) -> Iterator[Trade]:
+    def after(self, time_ns: int) -> Iterator[TapeTrade]:
         """Return the trades of the milliseconds after a time, without end unless the market has one."""
         return self.since(self.source.first_trade_at(time_ns // _MS + 1, now_ns=_FOREVER_NS))
 
-    def since(self, first_id: int) -> Iterator[Trade]:
+    def since(self, first_id: int) -> Iterator[TapeTrade]:
         """Return the trades from an id on."""
         while True:
             number = first_id // _CHUNK
@@ -90,7 +90,7 @@ class Tape:
             if not chunk or chunk[-1].id != first_id - 1:
                 return
 
-    def _chunk(self, number: int) -> list[Trade]:
+    def _chunk(self, number: int) -> list[TapeTrade]:
         chunk = self._chunks.get(number)
         if chunk is None:
             if len(self._chunks) > 1:
@@ -98,12 +98,12 @@ class Tape:
             chunk = self._chunks[number] = self._render(number * _CHUNK)
         return chunk
 
-    def _render(self, first_id: int) -> list[Trade]:
+    def _render(self, first_id: int) -> list[TapeTrade]:
         trades, instrument = self.source.trades(first_id, _CHUNK, now_ns=_FOREVER_NS), self.source.instrument
         columns = (trades.id, trades.time_ms, trades.micros, trades.price, trades.amount)
         texts = (printer(instrument.price_decimals)(trades.price), printer(instrument.lot_decimals)(trades.amount))
         makers = trades.buyer_is_maker.astype(np.bool_).tolist()
-        return [Trade(*row) for row in zip(*(column.tolist() for column in columns), *texts, makers, strict=True)]
+        return [TapeTrade(*row) for row in zip(*(column.tolist() for column in columns), *texts, makers, strict=True)]
 
 
 class _Running:
@@ -117,7 +117,7 @@ class _Running:
         self._trades = self._lots = 0
         self._open = self._high = self._low = self._close = price
 
-    def add(self, trade: Trade) -> None:
+    def add(self, trade: TapeTrade) -> None:
         self.merge(trade.price, trade.price, trade.price, trade.amount, trade.id + 1)
 
     def merge(self, high: float, low: float, close: float, volume: float, next_id: int) -> None:
@@ -167,7 +167,7 @@ def _klines(tape: Tape, period: Period, from_s: int) -> Iterator[tuple[int, Klin
 def _begun(tape: Tape, period: Period, from_s: int) -> _Running | None:
     """Return the candle that contains a second with its trades before it."""
     open_s = period.open_s(period.index(from_s))
-    query = CandleQuery(open_s * 1000, open_s * 1000, 1)
+    query = CandleRequest(open_s * 1000, open_s * 1000, 1)
     rows = tape.source.candles(period, query, now_ns=from_s * _NS - 1)
     if open_s == from_s or not len(rows) or not rows.volume[0]:
         return None
@@ -182,7 +182,7 @@ def _flat(tape: Tape, period: Period, open_s: int, until_s: int | None) -> Itera
     """Yield the closed candles without trades of [open_s, until_s), if the source fills them."""
     if not isinstance(tape.source, Filled):
         return
-    rows = tape.source.candles(period, CandleQuery(None, open_s * 1000 - 1, 1), now_ns=open_s * _NS - 1)
+    rows = tape.source.candles(period, CandleRequest(None, open_s * 1000 - 1, 1), now_ns=open_s * _NS - 1)
     if not len(rows):
         return
     price, index = float(rows.close[0]), period.index(open_s)

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles, Source, aggregate, concat
-from dexorder_exchange_sim.instruments import Instrument
+from dexorder_exchange_sim.candles import CandleRequest, Candles, Source, aggregate, concat
+from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.periods import Period
 
 Ints = NDArray[np.int64]
@@ -61,7 +61,7 @@ class TradeSource(Source, Protocol):
 class RecordedTrades:
     """Recorded trades of one symbol, and the candles of any period that they add up to."""
 
-    def __init__(self, instrument: Instrument, trades: Trades) -> None:
+    def __init__(self, instrument: SimInstrument, trades: Trades) -> None:
         self.instrument = instrument
         self._trades = trades
         lots = np.rint(trades.amount * _LOTS).astype(np.int64)
@@ -80,7 +80,7 @@ class RecordedTrades:
         place = int(np.searchsorted(self._trades.time_ms, time_ms))
         return int(self._trades.id[0]) + min(place, self._count(now_ns))
 
-    def candles(self, period: Period, query: CandleQuery, *, now_ns: int) -> Candles:
+    def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """See `Source.candles`; the last candle may be unfinished."""
         rows = self._rows(period, now_ns)
         times_ms = rows.open_s * 1000

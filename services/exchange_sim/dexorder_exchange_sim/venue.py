@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dexorder_exchange_sim.absent import Coarser, without
 from dexorder_exchange_sim.candles import Source
 from dexorder_exchange_sim.filled import Filled
-from dexorder_exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, Instrument
+from dexorder_exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
 from dexorder_exchange_sim.trades import TradeSource
 
 
-class Clock:
+class SimClock:
     """Clock of the exchange: the machine's, or one that starts at a given time and runs at a multiple of its speed.
 
     Attributes:
@@ -67,7 +67,7 @@ class ClockChange(BaseModel):
             raise ValueError("use now_ns, advance_ns or speed; only speed may be beside another one")
         return self
 
-    def apply(self, clock: Clock) -> None:
+    def apply(self, clock: SimClock) -> None:
         """Change a clock."""
         if "now_ns" in self.model_fields_set:
             clock.set(self.now_ns, self.speed)
@@ -78,7 +78,7 @@ class ClockChange(BaseModel):
             clock.advance(self.advance_ns)
 
 
-class Venue:
+class SimVenue:
     """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
     With ``fill`` their candles have no gaps; ``extra`` markets are added. ``dark`` holds the dark pools by the id of
@@ -86,7 +86,7 @@ class Venue:
     """
 
     def __init__(
-        self, recorded: Iterable[Source], *, seed: int, fill: bool = False, extra: Iterable[Instrument] = ()
+        self, recorded: Iterable[Source], *, seed: int, fill: bool = False, extra: Iterable[SimInstrument] = ()
     ) -> None:
         synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra))
         self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}
@@ -97,7 +97,7 @@ class Venue:
         dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in DARK_POOLS]
         self.dark = {source.instrument.id: source for source in dark}
 
-    def without(self, span_ns: tuple[int, int], coarser: Coarser) -> Venue:
+    def without(self, span_ns: tuple[int, int], coarser: Coarser) -> SimVenue:
         """Return the venue as a replica has it that lacks what opens in [start, end), nanoseconds."""
         replica = copy.copy(self)
         replica.sources = {id: without(source, span_ns, coarser) for id, source in self.sources.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.demo import run as demo
-from dexorder.demo.exchange import FAULTS, Comparison, DemoExchange, FaultCounts, Values, compare
+from dexorder.demo.exchange import FAULTS, DemoComparison, DemoExchange, FaultCounts, Values, compare
 from dexorder.errors import SuiteFailed
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.prepare import ports_in_use
@@ -60,22 +60,22 @@ A, B, C = (1.0, 3.0, 1.0, 2.0, 5.0), (2.0, 4.0, 2.0, 3.0, 6.0), (3.0, 5.0, 3.0, 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([(1, A), (2, B)], Comparison(2, 0, 0, 0, 0)),
-        ([(2, B)], Comparison(1, 1, 0, 0, 0)),
-        ([], Comparison(0, 2, 0, 0, 0)),
-        ([(1, A), (2, B), (2, B)], Comparison(3, 0, 1, 0, 0)),
-        ([(1, A), (2, B), (3, C)], Comparison(3, 0, 0, 1, 0)),
-        ([(1, A), (2, (2.0, 4.0, 2.0, 3.0, 6.0000001))], Comparison(2, 0, 0, 0, 1)),
-        ([(2, A), (3, B)], Comparison(2, 1, 0, 1, 1)),
+        ([(1, A), (2, B)], DemoComparison(2, 0, 0, 0, 0)),
+        ([(2, B)], DemoComparison(1, 1, 0, 0, 0)),
+        ([], DemoComparison(0, 2, 0, 0, 0)),
+        ([(1, A), (2, B), (2, B)], DemoComparison(3, 0, 1, 0, 0)),
+        ([(1, A), (2, B), (3, C)], DemoComparison(3, 0, 0, 1, 0)),
+        ([(1, A), (2, (2.0, 4.0, 2.0, 3.0, 6.0000001))], DemoComparison(2, 0, 0, 0, 1)),
+        ([(2, A), (3, B)], DemoComparison(2, 1, 0, 1, 1)),
     ],
 )
-def test_rows_are_compared_exactly(rows: list[tuple[int, Values]], expected: Comparison) -> None:
+def test_rows_are_compared_exactly(rows: list[tuple[int, Values]], expected: DemoComparison) -> None:
     assert compare(rows, {1: A, 2: B}) == expected
     assert expected.equal == (rows == [(1, A), (2, B)])
 
 
 def test_verdict_fails_without_faults_or_with_a_lost_row(capsys: pytest.CaptureFixture[str]) -> None:
-    good, lossy = Comparison(10, 0, 0, 0, 0), Comparison(9, 1, 0, 0, 0)
+    good, lossy = DemoComparison(10, 0, 0, 0, 0), DemoComparison(9, 1, 0, 0, 0)
     demo.show_verdict(FaultCounts(20, {"hole": 1, "html": 3}), good)
     assert capsys.readouterr().err.splitlines() == [
         "the exchange corrupted 4 of its 20 candle responses:",

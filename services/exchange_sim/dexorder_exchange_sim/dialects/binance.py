@@ -12,65 +12,65 @@ from typing import Any
 
 import numpy as np
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles, Source, sum_up
+from dexorder_exchange_sim.candles import CandleRequest, Candles, Source, sum_up
 from dexorder_exchange_sim.dialects.dialect import (
-    Answer,
-    Dialect,
     History,
-    Layout,
     Query,
-    Refusal,
     Row,
+    RowLayout,
     Rows,
+    SimAnswer,
+    SimDialect,
+    SimRefusal,
     printer,
 )
-from dexorder_exchange_sim.instruments import Instrument
+from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY, PERIODS, Period
 from dexorder_exchange_sim.trades import Trades, TradeSource
-from dexorder_exchange_sim.venue import Venue
+from dexorder_exchange_sim.venue import SimVenue
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 500
 WEIGHT_LIMIT = 6000
 _MS = 1_000_000
-_KLINE = Layout(time=0, unit_ns=_MS, close=4, volume=5, high=2, low=3, off_grid=500)
+_KLINE = RowLayout(time=0, unit_ns=_MS, close=4, volume=5, high=2, low=3, off_grid=500)
 AGGREGATES = 10**12
 """Id of the aggregate of trade 0: each trade is an aggregate, but their ids are another series, as at Binance."""
 _OTHERS = ("ETHUSDT", "BTCUSDT")
 
 
-class BinanceError(Refusal):
+class BinanceError(SimRefusal):
     """Error in Binance's form: a code, a message, HTTP 400."""
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(Answer({"code": code, "msg": message}, status=400))
+        super().__init__(SimAnswer({"code": code, "msg": message}, status=400))
 
 
-def _of_other(query: Query, venue: Venue, other: str | None) -> Query:
+def _of_other(query: Query, venue: SimVenue, other: str | None) -> Query:
     asked = query.get("symbol")
     if asked is None:
         return query
     return {**query, "symbol": next(id for id in (other, *_OTHERS) if id and id != asked)}
 
 
-def _ping(query: Query, venue: Venue, now_ns: int) -> Answer:
-    return Answer({})
+def _ping(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
+    return SimAnswer({})
 
 
-def _time(query: Query, venue: Venue, now_ns: int) -> Answer:
-    return Answer({"serverTime": now_ns // 1_000_000})
+def _time(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
+    return SimAnswer({"serverTime": now_ns // 1_000_000})
 
 
-def _spot_info(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _spot_info(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     wanted: Iterable[Source] = venue.sources.values()
     if "symbol" in query:
         wanted = [_source(query, venue)]
-    return Answer(_info([_market(source.instrument, now_ns) for source in wanted], now_ns), weight=20)
+    return SimAnswer(_info([_market(source.instrument, now_ns) for source in wanted], now_ns), weight=20)
 
 
-def _no_derivatives(query: Query, venue: Venue, now_ns: int) -> Answer:
-    return Answer(_info([], now_ns))
+def _no_derivatives(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
+    return SimAnswer(_info([], now_ns))
 
 
 def _info(symbols: list[dict[str, Any]], now_ns: int) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _info(symbols: list[dict[str, Any]], now_ns: int) -> dict[str, Any]:
     }
 
 
-def _market(instrument: Instrument, now_ns: int) -> dict[str, Any]:
+def _market(instrument: SimInstrument, now_ns: int) -> dict[str, Any]:
     tick, lot = (
         f"{10.0 ** -(8 if decimals is None else decimals):.8f}"
         for decimals in (instrument.price_decimals, instrument.lot_decimals)
@@ -113,14 +113,14 @@ def _market(instrument: Instrument, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _klines(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _klines(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     source = _source(query, venue)
     period = PERIODS.get(_needed(query, "interval"))
     if period is None:
         raise BinanceError(-1120, "Invalid interval.")
-    wanted = CandleQuery(_integer(query, "startTime"), _integer(query, "endTime"), _limit(query))
+    wanted = CandleRequest(_integer(query, "startTime"), _integer(query, "endTime"), _limit(query))
 
-    def fetch(wanted: CandleQuery, now_ns: int) -> Rows:
+    def fetch(wanted: CandleRequest, now_ns: int) -> Rows:
         return kline_rows(source.candles(period, wanted, now_ns=now_ns), period, source.instrument)
 
     rows = fetch(wanted, now_ns)
@@ -132,7 +132,7 @@ def _klines(query: Query, venue: Venue, now_ns: int) -> Answer:
     def half() -> Row | None:
         open_ms, last_ms = rows[-1][0], rows[-1][6]
         middle_ns = min(now_ns, (open_ms + last_ms + 1) // 2 * _MS - 1)
-        return next(iter(fetch(CandleQuery(open_ms, open_ms, 1), middle_ns)), None)
+        return next(iter(fetch(CandleRequest(open_ms, open_ms, 1), middle_ns)), None)
 
     history = History(
         rows,
@@ -140,14 +140,14 @@ def _klines(query: Query, venue: Venue, now_ns: int) -> Answer:
         (asked_ms * _MS, end_ms * _MS),
         wrap=lambda rows: rows,
         nothing=[],
-        earlier=lambda size: fetch(CandleQuery(None, asked_ms - 1, size), now_ns),
+        earlier=lambda size: fetch(CandleRequest(None, asked_ms - 1, size), now_ns),
         half=half,
         running=period.open_s(period.index(now_ns // 1_000_000_000)) * 1000,
     )
-    return Answer(rows, weight=2, history=history)
+    return SimAnswer(rows, weight=2, history=history)
 
 
-def kline_rows(candles: Candles, period: Period, instrument: Instrument) -> list[list[Any]]:
+def kline_rows(candles: Candles, period: Period, instrument: SimInstrument) -> list[list[Any]]:
     """Return candles as the twelve columns of a kline; values are text that reads back to the same float64."""
     indexes = period.indexes(candles.open_s)
     ends_s = period.opens_s(indexes + 1)
@@ -168,7 +168,7 @@ def kline_rows(candles: Candles, period: Period, instrument: Instrument) -> list
     return [[*row, "0"] for row in zip(*columns, strict=True)]
 
 
-def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _agg_trades(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     start_ms, end_ms, first = (_integer(query, name) for name in ("startTime", "endTime", "fromId"))
     if first is not None and (start_ms is not None or end_ms is not None):
         raise BinanceError(-1128, "Combination of optional parameters invalid.")
@@ -177,26 +177,26 @@ def _agg_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
     return _trades(query, venue, now_ns, _AGGREGATES, first, (start_ms, end_ms))
 
 
-def _old_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _old_trades(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     return _trades(query, venue, now_ns, _RAW_TRADES, _integer(query, "fromId"))
 
 
-def _recent_trades(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _recent_trades(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     return _trades(query, venue, now_ns, _RAW_TRADES)
 
 
 def _trades(
     query: Query,
-    venue: Venue,
+    venue: SimVenue,
     now_ns: int,
     form: _Form,
     first_id: int | None = None,
     span_ms: tuple[int | None, int | None] = (None, None),
-) -> Answer:
+) -> SimAnswer:
     """Return trades from an id on, or of a time span; without both the newest."""
     source, limit, (start_ms, end_ms) = _source(query, venue), _limit(query), span_ms
     if not isinstance(source, TradeSource):
-        return Answer([], weight=form.weight)  # a recording of candles
+        return SimAnswer([], weight=form.weight)  # a recording of candles
     stop_id = source.first_trade_at((now_ns // _MS if end_ms is None else end_ms) + 1, now_ns=now_ns)
     if first_id is None:
         first_id = stop_id - limit if start_ms is None else source.first_trade_at(start_ms, now_ns=now_ns)
@@ -218,10 +218,10 @@ def _trades(
 
     window_ns = (from_ms * _MS, to_ms * _MS)
     history = History(rows, form.layout, window_ns, wrap=lambda rows: rows, nothing=[], earlier=earlier)
-    return Answer(rows, weight=form.weight, history=history)
+    return SimAnswer(rows, weight=form.weight, history=history)
 
 
-def _raw_rows(trades: Trades, instrument: Instrument) -> Rows:
+def _raw_rows(trades: Trades, instrument: SimInstrument) -> Rows:
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     cost = printer(8)(trades.price * trades.amount)
     columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), cost, trades.time_ms.tolist())
@@ -232,7 +232,7 @@ def _raw_rows(trades: Trades, instrument: Instrument) -> Rows:
     ]
 
 
-def _aggregate_rows(trades: Trades, instrument: Instrument) -> Rows:
+def _aggregate_rows(trades: Trades, instrument: SimInstrument) -> Rows:
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
     rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
@@ -246,19 +246,19 @@ def _aggregate_rows(trades: Trades, instrument: Instrument) -> Rows:
 class _Form:
     """Form of trades in an answer, and the weight of the request."""
 
-    layout: Layout
-    rows: Callable[[Trades, Instrument], Rows]
+    layout: RowLayout
+    rows: Callable[[Trades, SimInstrument], Rows]
     weight: int
 
 
-_RAW_TRADES = _Form(Layout(time="time", unit_ns=_MS, close="price", volume="qty"), _raw_rows, weight=25)
-_AGGREGATES = _Form(Layout(time="T", unit_ns=_MS, close="p", volume="q"), _aggregate_rows, weight=4)
+_RAW_TRADES = _Form(RowLayout(time="time", unit_ns=_MS, close="price", volume="qty"), _raw_rows, weight=25)
+_AGGREGATES = _Form(RowLayout(time="T", unit_ns=_MS, close="p", volume="q"), _aggregate_rows, weight=4)
 
 
-def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _ticker(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     if "symbol" in query:
-        return Answer(day_ticker(_source(query, venue), now_ns), weight=2)
-    return Answer([day_ticker(source, now_ns) for source in venue.sources.values()], weight=80)
+        return SimAnswer(day_ticker(_source(query, venue), now_ns), weight=2)
+    return SimAnswer([day_ticker(source, now_ns) for source in venue.sources.values()], weight=80)
 
 
 def day_ticker(source: Source, now_ns: int) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def day_ticker(source: Source, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _source(query: Query, venue: Venue) -> Source:
+def _source(query: Query, venue: SimVenue) -> Source:
     source = venue.sources.get(_needed(query, "symbol"))
     if source is None:
         raise BinanceError(-1121, "Invalid symbol.")
@@ -345,7 +345,7 @@ _ROUTES = {
     "/dapi/v1/exchangeInfo": _no_derivatives,
 }
 
-DIALECT = Dialect(
+DIALECT = SimDialect(
     _ROUTES,
     knows=lambda id, venue: id in venue.sources,
     market=lambda query, venue: query.get("symbol"),

@@ -16,10 +16,10 @@ import orjson
 from dexorder_exchange_sim.candles import Source
 from dexorder_exchange_sim.dialects.binance import AGGREGATES, day_ticker
 from dexorder_exchange_sim.dialects.dialect import printer
-from dexorder_exchange_sim.dialects.session import Message, Session, Tapes
-from dexorder_exchange_sim.instruments import Instrument
+from dexorder_exchange_sim.dialects.session import SocketMessage, SocketSession, Tapes
+from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.periods import PERIODS
-from dexorder_exchange_sim.stream import Event, Feed, Kline, Trade, klines
+from dexorder_exchange_sim.stream import Event, Feed, Kline, TapeTrade, klines
 from dexorder_exchange_sim.trades import TradeSource
 
 _MS = 1_000_000
@@ -50,7 +50,7 @@ _TICKERS = {
 """Kinds of tickers: their event's name, and their fields by those of the REST ticker."""
 
 
-class BinanceSession(Session):
+class BinanceSession(SocketSession):
     """Connection to ``/ws``, ``/ws/<anything>`` or ``/stream``; keys are names of streams.
 
     Args:
@@ -69,11 +69,11 @@ class BinanceSession(Session):
                 self.subscribe(name, now_ns)
 
     def greeting(self, now_ns: int) -> list[str]:
-        """See `Session.greeting`."""
+        """See `SocketSession.greeting`."""
         return []
 
     def receive(self, text: str, now_ns: int) -> list[str]:
-        """See `Session.receive`."""
+        """See `SocketSession.receive`."""
         try:
             command = orjson.loads(text)
             id, method, names = command.get("id"), command["method"], command.get("params") or []
@@ -93,7 +93,7 @@ class BinanceSession(Session):
         return [_text({"result": None, "id": id})]
 
     def feed(self, key: Hashable, after_ns: int) -> Feed | None:
-        """See `Session.feed`."""
+        """See `SocketSession.feed`."""
         source, kind = self._stream(key)
         if kind in _TICKERS and (source is not None or str(key).startswith("!")):
             return self.samples(after_ns)
@@ -104,11 +104,11 @@ class BinanceSession(Session):
             return ((trade.time_ms * _MS, trade) for trade in tape.after(after_ns))
         return klines(tape, period, after_ns) if period else None
 
-    def render(self, key: Hashable, event: Event, now_ns: int) -> Message | None:
-        """See `Session.render`."""
+    def render(self, key: Hashable, event: Event, now_ns: int) -> SocketMessage | None:
+        """See `SocketSession.render`."""
         source, kind = self._stream(key)
         market = source.instrument.id if source else None
-        if isinstance(event, Trade):
+        if isinstance(event, TapeTrade):
             time_ns = event.time_ms * _MS
             body: Any = {"e": kind, "E": now_ns // _MS, "s": market, **_trade(kind, event)}
         elif isinstance(event, Kline) and source is not None:
@@ -122,7 +122,7 @@ class BinanceSession(Session):
             if not tickers:
                 return None
             body = tickers[0] if source else tickers
-        return Message(_text({"stream": key, "data": body} if self._combined else body), market, time_ns)
+        return SocketMessage(_text({"stream": key, "data": body} if self._combined else body), market, time_ns)
 
     def _stream(self, key: Hashable) -> tuple[Source | None, str]:
         """Return the market and the kind of a stream; no market for those of all markets."""
@@ -144,7 +144,7 @@ class BinanceSession(Session):
         return {"e": event, "E": now_ns // _MS, "s": market, **fields}
 
 
-def _trade(kind: str, trade: Trade) -> dict[str, Any]:
+def _trade(kind: str, trade: TapeTrade) -> dict[str, Any]:
     ids: dict[str, Any] = {"t": trade.id}
     if kind == "aggTrade":
         ids = {"a": trade.id + AGGREGATES, "f": trade.id, "l": trade.id}
@@ -158,7 +158,7 @@ def _trade(kind: str, trade: Trade) -> dict[str, Any]:
     }
 
 
-def _kline(kline: Kline, period: str, instrument: Instrument) -> dict[str, Any]:
+def _kline(kline: Kline, period: str, instrument: SimInstrument) -> dict[str, Any]:
     price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
     o, h, low, c = price(np.array([kline.open, kline.high, kline.low, kline.close]))
     traded = (kline.open + kline.high + kline.low + kline.close) / 4 * kline.volume

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from dexorder_exchange_sim.candles import Column
-from dexorder_exchange_sim.venue import Venue
+from dexorder_exchange_sim.venue import SimVenue
 
 Query = Mapping[str, str]
 Key = int | str
 Row = Any
-"""List or dict; `Layout` describes it."""
+"""List or dict; `RowLayout` describes it."""
 Rows = list[Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """Fields of the rows of an answer: indexes in lists, names in dicts.
 
     Attributes:
@@ -60,7 +60,7 @@ class History:
     """
 
     rows: Rows
-    layout: Layout
+    layout: RowLayout
     window_ns: tuple[int, int]
     wrap: Callable[[Rows], Any]
     nothing: Any
@@ -70,7 +70,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimAnswer:
     """JSON body, request weight (0 is not counted) and HTTP status; ``history`` where it has candles or trades."""
 
     body: Any
@@ -79,33 +79,33 @@ class Answer:
     status: int = 200
 
 
-class Refusal(Exception):
+class SimRefusal(Exception):
     """Refusal of a request, as the exchange words it."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: SimAnswer) -> None:
         super().__init__(str(answer.body))
         self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class SimDialect:
     """REST protocol of one exchange.
 
     Attributes:
-        routes: By path, how a request is answered, given query, venue and now (nanoseconds); may raise `Refusal`.
+        routes: By path, how a request is answered, given query, venue and now (nanoseconds); may raise `SimRefusal`.
         knows: Returns whether an id is one of its markets'.
         market: Returns the exchange's id of the market that a query names; None if it names none.
         of_other: Returns the query for another market: the given id, or one that always exists.
         bodies: Content type and body of fault kinds that differ from those in `faults`.
     """
 
-    routes: Mapping[str, Callable[[Query, Venue, int], Answer]]
-    knows: Callable[[str, Venue], bool]
-    market: Callable[[Query, Venue], str | None]
-    of_other: Callable[[Query, Venue, str | None], Query]
+    routes: Mapping[str, Callable[[Query, SimVenue, int], SimAnswer]]
+    knows: Callable[[str, SimVenue], bool]
+    market: Callable[[Query, SimVenue], str | None]
+    of_other: Callable[[Query, SimVenue, str | None], Query]
     bodies: Mapping[str, tuple[str, str]]
 
-    def answer(self, path: str, query: Query, venue: Venue, now_ns: int) -> Answer | None:
+    def answer(self, path: str, query: Query, venue: SimVenue, now_ns: int) -> SimAnswer | None:
         """Answer one request; return None for a path that the exchange does not have."""
         handler = self.routes.get(path)
         return None if handler is None else handler(query, venue, now_ns)

@@ -8,28 +8,28 @@ from typing import Any
 import numpy as np
 
 from dexorder_exchange_sim.candles import Source, sum_up
-from dexorder_exchange_sim.dialects.dialect import Answer, Dialect, Query, printer
+from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect, printer
 from dexorder_exchange_sim.dialects.kraken_history import ohlc, trades
 from dexorder_exchange_sim.dialects.kraken_query import Pair, altname, asset, find, one_pair, pairs
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY
-from dexorder_exchange_sim.venue import Venue
+from dexorder_exchange_sim.venue import SimVenue
 
 _NS = 1_000_000_000
 _OTHERS = ("XETHZUSD", "XXBTZUSD")
 
 
-def _result(result: Any) -> Answer:
-    return Answer({"error": [], "result": result}, weight=0)
+def _result(result: Any) -> SimAnswer:
+    return SimAnswer({"error": [], "result": result}, weight=0)
 
 
-def _market_of(query: Query, venue: Venue) -> str | None:
+def _market_of(query: Query, venue: SimVenue) -> str | None:
     name = query.get("pair", "")
     pair = find(name, venue)
     return pair.key if pair else name or None
 
 
-def _of_other(query: Query, venue: Venue, other: str | None) -> Query:
+def _of_other(query: Query, venue: SimVenue, other: str | None) -> Query:
     asked = _market_of(query, venue)
     if asked is None:
         return query
@@ -37,12 +37,12 @@ def _of_other(query: Query, venue: Venue, other: str | None) -> Query:
     return {**query, "pair": next(key for key in keys if key and key != asked)}
 
 
-def _time(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _time(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     text = _date(now_ns).strftime("%a, %d %b %y %H:%M:%S +0000")
     return _result({"unixtime": now_ns // _NS, "rfc1123": text})
 
 
-def _status(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _status(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     return _result({"status": "online", "timestamp": _date(now_ns).strftime("%Y-%m-%dT%H:%M:%SZ")})
 
 
@@ -50,14 +50,14 @@ def _date(now_ns: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(now_ns // _NS, dt.UTC)
 
 
-def _assets(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _assets(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     instruments = [source.instrument for source in venue.sources.values()]
     coins = {coin for instrument in instruments for coin in (instrument.base, instrument.quote)}
     common = {"aclass": "currency", "decimals": 10, "display_decimals": 5, "status": "enabled"}
     return _result({asset(coin): {"altname": altname(coin), **common} for coin in sorted(coins, key=asset)})
 
 
-def _asset_pairs(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _asset_pairs(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     return _result({pair.key: _describe(pair, now_ns) for pair in pairs(venue).values()})
 
 
@@ -88,7 +88,7 @@ def _describe(pair: Pair, now_ns: int) -> dict[str, Any]:
     }
 
 
-def _ticker(query: Query, venue: Venue, now_ns: int) -> Answer:
+def _ticker(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     named = [one_pair({"pair": name}, venue) for name in query["pair"].split(",")] if "pair" in query else None
     return _result({pair.key: _day(pair.source, now_ns) for pair in (named or pairs(venue).values())})
 
@@ -123,7 +123,7 @@ _ROUTES = {
     "/0/public/Ticker": _ticker,
 }
 
-DIALECT = Dialect(
+DIALECT = SimDialect(
     _ROUTES,
     knows=lambda id, venue: find(id, venue) is not None,
     market=_market_of,

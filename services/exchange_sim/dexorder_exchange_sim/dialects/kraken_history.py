@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from dexorder_exchange_sim.candles import CandleQuery, Source
-from dexorder_exchange_sim.dialects.dialect import Answer, History, Layout, Query, Row, Rows, printer
+from dexorder_exchange_sim.candles import CandleRequest, Source
+from dexorder_exchange_sim.dialects.dialect import History, Query, Row, RowLayout, Rows, SimAnswer, printer
 from dexorder_exchange_sim.dialects.kraken_query import KrakenError, Pair, integer, one_pair, since_ns
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY, PERIODS, Period
 from dexorder_exchange_sim.trades import Ints, Trades, TradeSource
-from dexorder_exchange_sim.venue import Venue
+from dexorder_exchange_sim.venue import SimVenue
 
 MAX_CANDLES = 720
 MAX_TRADES = 1000
 _NS, _MS = 1_000_000_000, 1_000_000
-_OHLC = Layout(time=0, unit_ns=_NS, close=4, volume=6, high=2, low=3, off_grid=1)
-_TRADE = Layout(time=2, unit_ns=_NS, close=0, volume=1)
+_OHLC = RowLayout(time=0, unit_ns=_NS, close=4, volume=6, high=2, low=3, off_grid=1)
+_TRADE = RowLayout(time=2, unit_ns=_NS, close=0, volume=1)
 PERIODS_BY_MINUTES = {
     **{PERIODS[name].step_s // 60: PERIODS[name] for name in ("1m", "5m", "15m", "30m", "1h", "4h", "1d")},
     10_080: Period("7d", 7 * DAY),
@@ -32,7 +32,7 @@ PERIODS_BY_MINUTES = {
 """Periods by ``interval``, in minutes; weeks and half months count from the epoch, so weeks open on Thursdays."""
 
 
-def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
+def ohlc(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     """Return the newest 720 finished candles and the running one; of the finished, those that open after ``since``."""
     pair = one_pair(query, venue)
     period = PERIODS_BY_MINUTES.get(integer(query, "interval", 1))
@@ -40,7 +40,7 @@ def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
         raise KrakenError("EGeneral:Invalid arguments:interval")
     since, source = since_ns(query), pair.source
     running_s = period.open_s(period.index(now_ns // _NS))
-    newest = _candles(source, period, CandleQuery(None, None, MAX_CANDLES + 1), now_ns)
+    newest = _candles(source, period, CandleRequest(None, None, MAX_CANDLES + 1), now_ns)
     finished = [row for row in newest if row[0] < running_s][-MAX_CANDLES:]
     asked = 0 if since is None else since // _NS
     rows = [row for row in finished if since is None or row[0] * _NS > since]
@@ -50,10 +50,10 @@ def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
     def half() -> Row | None:
         open_s = rows[-1][0]
         middle_ns = min(now_ns, (open_s + period.step_s // 2) * _NS - 1)
-        return next(iter(_candles(source, period, CandleQuery(open_s * 1000, open_s * 1000, 1), middle_ns)), None)
+        return next(iter(_candles(source, period, CandleRequest(open_s * 1000, open_s * 1000, 1), middle_ns)), None)
 
     def earlier(size: int) -> Rows:
-        return _candles(source, period, CandleQuery(None, (asked_ns - 1) // _MS, size), now_ns)
+        return _candles(source, period, CandleRequest(None, (asked_ns - 1) // _MS, size), now_ns)
 
     history = History(
         rows,
@@ -65,10 +65,10 @@ def ohlc(query: Query, venue: Venue, now_ns: int) -> Answer:
         half=half,
         running=running_s,
     )
-    return Answer(history.wrap(rows), weight=0, history=history)
+    return SimAnswer(history.wrap(rows), weight=0, history=history)
 
 
-def _candles(source: Source, period: Period, wanted: CandleQuery, now_ns: int) -> Rows:
+def _candles(source: Source, period: Period, wanted: CandleRequest, now_ns: int) -> Rows:
     candles = source.candles(period, wanted, now_ns=now_ns)
     price, lot = printer(source.instrument.price_decimals), printer(8)
     mean = np.clip((candles.open + candles.high + candles.low + candles.close) / 4, candles.low, candles.high)
@@ -81,7 +81,7 @@ def _candles(source: Source, period: Period, wanted: CandleQuery, now_ns: int) -
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
+def trades(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     """Return the oldest trades after ``since``, which is exclusive; without it, the newest ones."""
     pair, since = one_pair(query, venue), since_ns(query)
     count = min(integer(query, "count", MAX_TRADES), MAX_TRADES)
@@ -89,7 +89,7 @@ def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
         raise KrakenError("EGeneral:Invalid arguments:count")
     source, asked = pair.source, str(now_ns if since is None else since)
     if not isinstance(source, TradeSource):  # a recording of candles
-        return Answer(_wrap(pair, asked)([]), weight=0)
+        return SimAnswer(_wrap(pair, asked)([]), weight=0)
     oldest_id, stop_id = source.first_trade_at(0, now_ns=now_ns), _first_after(source, now_ns, now_ns)
     first_id = max(oldest_id, stop_id - count) if since is None else _first_after(source, since, now_ns)
     rows, times = _trade_rows(source, first_id, min(count, stop_id - first_id), now_ns)
@@ -103,7 +103,7 @@ def trades(query: Query, venue: Venue, now_ns: int) -> Answer:
 
     window_ns = (start_ns, times[-1] + 1 if full else now_ns)
     history = History(rows, _TRADE, window_ns, wrap, _wrap(pair, asked)([]), earlier)
-    return Answer(wrap(rows), weight=0, history=history)
+    return SimAnswer(wrap(rows), weight=0, history=history)
 
 
 def _first_after(source: TradeSource, since_ns: int, now_ns: int) -> int:

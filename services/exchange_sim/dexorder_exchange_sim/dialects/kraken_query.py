@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from dexorder_exchange_sim.candles import Source
-from dexorder_exchange_sim.dialects.dialect import Answer, Query, Refusal
-from dexorder_exchange_sim.venue import Venue
+from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimRefusal
+from dexorder_exchange_sim.venue import SimVenue
 
 _RENAMED = {"BTC": "XBT", "DOGE": "XDG", "LUNA": "LUNA2"}
 _LETTERED = {name: f"X{name}" for name in ("XBT", "XDG", "ETH", "LTC", "XRP", "XMR", "ZEC")} | {
@@ -53,14 +53,14 @@ def asset(coin: str) -> str:
     return _LETTERED.get(altname(coin), altname(coin))
 
 
-def pairs(venue: Venue) -> dict[str, Pair]:
+def pairs(venue: SimVenue) -> dict[str, Pair]:
     """Return all pairs by key, sorted; a dark pool follows the pair whose symbol it shares."""
     lit = [_pair(source, dark="") for source in venue.sources.values()]
     dark = [_pair(source, dark=_DARK) for source in venue.dark.values()]
     return {pair.key: pair for pair in sorted((*lit, *dark), key=lambda pair: pair.key)}
 
 
-def find(name: str, venue: Venue) -> Pair | None:
+def find(name: str, venue: SimVenue) -> Pair | None:
     """Return a pair by any of its three names."""
     known = pairs(venue)
     return known.get(name) or next((pair for pair in known.values() if name in (pair.altname, pair.wsname)), None)
@@ -75,14 +75,14 @@ def _pair(source: Source, *, dark: str) -> Pair:
     return Pair(key + dark, short + dark, None if dark else f"{base}/{quote}", base_asset, quote_asset, source)
 
 
-class KrakenError(Refusal):
+class KrakenError(SimRefusal):
     """Error in Kraken's form: HTTP 200 with a text under ``error``."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(Answer({"error": [text]}, weight=0))
+        super().__init__(SimAnswer({"error": [text]}, weight=0))
 
 
-def one_pair(query: Query, venue: Venue) -> Pair:
+def one_pair(query: Query, venue: SimVenue) -> Pair:
     """Return the pair that a query names, by any of its names."""
     name = query.get("pair", "")
     if not name:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dexorder_exchange_sim.candles import CandleQuery, Source, sum_up
+from dexorder_exchange_sim.candles import CandleRequest, Source, sum_up
 from dexorder_exchange_sim.dialects.kraken_history import PERIODS_BY_MINUTES
 from dexorder_exchange_sim.dialects.kraken_query import pairs
-from dexorder_exchange_sim.dialects.session import Message, Session, Tapes
+from dexorder_exchange_sim.dialects.session import SocketMessage, SocketSession, Tapes
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY, Period
-from dexorder_exchange_sim.stream import Event, Feed, Kline, Trade, klines
+from dexorder_exchange_sim.stream import Event, Feed, Kline, TapeTrade, klines
 from dexorder_exchange_sim.trades import TradeSource
 
 _NS = 1_000_000_000
@@ -31,7 +31,7 @@ Key = tuple[str, str, int]
 """Channel, market and minutes of the period; 0 minutes except for ``ohlc``."""
 
 
-class KrakenSession(Session):
+class KrakenSession(SocketSession):
     """Connection to ``/v2``."""
 
     beat_s = 1.0
@@ -44,12 +44,12 @@ class KrakenSession(Session):
         self._sent: dict[str, dict[str, Any]] = {}
 
     def greeting(self, now_ns: int) -> list[str]:
-        """See `Session.greeting`."""
+        """See `SocketSession.greeting`."""
         status = {"api_version": "v2", "connection_id": 1, "system": "online", "version": "2.0.0"}
         return [_text({"channel": "status", "type": "update", "data": [status]})]
 
     def receive(self, text: str, now_ns: int) -> list[str]:
-        """See `Session.receive`."""
+        """See `SocketSession.receive`."""
         try:
             command = orjson.loads(text)
             method, params = command["method"], command.get("params") or {}
@@ -90,7 +90,7 @@ class KrakenSession(Session):
         return texts
 
     def feed(self, key: Hashable, after_ns: int) -> Feed | None:
-        """See `Session.feed`."""
+        """See `SocketSession.feed`."""
         channel, source, period = self._open(key)
         if channel == "ticker":
             return self.samples(after_ns)
@@ -101,11 +101,11 @@ class KrakenSession(Session):
             return klines(tape, period, after_ns)
         return ((trade.time_ns, trade) for trade in tape.after(after_ns))
 
-    def render(self, key: Hashable, event: Event, now_ns: int) -> Message | None:
-        """See `Session.render`."""
+    def render(self, key: Hashable, event: Event, now_ns: int) -> SocketMessage | None:
+        """See `SocketSession.render`."""
         channel, source, period = self._open(key)
         symbol, time_ns = source.instrument.symbol, now_ns
-        if isinstance(event, Trade):
+        if isinstance(event, TapeTrade):
             row, time_ns = _trade(symbol, event), event.time_ns
         elif isinstance(event, Kline) and period is not None:
             row, time_ns = _candle(symbol, event), event.open_s * _NS
@@ -114,7 +114,7 @@ class KrakenSession(Session):
             if self._sent.get(symbol) == row:
                 return None
             self._sent[symbol] = row
-        return Message(_update(channel, "update", [row], now_ns), self._markets[symbol].key, time_ns)
+        return SocketMessage(_update(channel, "update", [row], now_ns), self._markets[symbol].key, time_ns)
 
     def _open(self, key: Hashable) -> tuple[str, Source, Period | None]:
         assert isinstance(key, tuple)
@@ -142,7 +142,7 @@ class KrakenSession(Session):
         return [_trade(source.instrument.symbol, trade) for trade in newest]
 
 
-def _trade(symbol: str, trade: Trade) -> dict[str, Any]:
+def _trade(symbol: str, trade: TapeTrade) -> dict[str, Any]:
     return {
         "symbol": symbol,
         "side": "sell" if trade.buyer_is_maker else "buy",
@@ -156,7 +156,7 @@ def _trade(symbol: str, trade: Trade) -> dict[str, Any]:
 
 def _candles(source: Source, period: Period, now_ns: int) -> list[dict[str, Any]]:
     """Return the newest candles, the last one unfinished."""
-    found = source.candles(period, CandleQuery(None, None, _SNAPSHOT_CANDLES), now_ns=now_ns)
+    found = source.candles(period, CandleRequest(None, None, _SNAPSHOT_CANDLES), now_ns=now_ns)
     counts = usual_trades(source.instrument, np.full(len(found), period.step_s))
     ends_s = found.open_s + period.step_s
     columns = (found.open_s, ends_s, *found.columns()[1:], counts, ends_s <= now_ns // _NS)

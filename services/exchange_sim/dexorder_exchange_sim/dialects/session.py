@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from dexorder_exchange_sim.stream import Event, Feed, Merge, Sample, Tape
 from dexorder_exchange_sim.trades import TradeSource
-from dexorder_exchange_sim.venue import Clock, Venue
+from dexorder_exchange_sim.venue import SimClock, SimVenue
 
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class SocketMessage:
     """Message to a client; ``market`` is the exchange's id of the market that it is about, None for several."""
 
     text: str
@@ -25,7 +25,7 @@ class Message:
 class Tapes:
     """Tapes of a venue's markets, which all connections share, and its clock."""
 
-    def __init__(self, venue: Venue, clock: Clock) -> None:
+    def __init__(self, venue: SimVenue, clock: SimClock) -> None:
         self.venue = venue
         self.clock = clock
         self._tapes: dict[str, Tape] = {}
@@ -38,7 +38,7 @@ class Tapes:
         return self._tapes[id]
 
 
-class Session(ABC):
+class SocketSession(ABC):
     """State of one connection: what the client is subscribed to, and the messages that are due.
 
     Attributes:
@@ -68,7 +68,7 @@ class Session(ABC):
         """Return the events of a subscription after a time; None for a market that has none."""
 
     @abstractmethod
-    def render(self, key: Hashable, event: Event, now_ns: int) -> Message | None:
+    def render(self, key: Hashable, event: Event, now_ns: int) -> SocketMessage | None:
         """Return an event as a message; None if there is nothing to say."""
 
     @property
@@ -96,7 +96,7 @@ class Session(ABC):
         for key in keys:
             self.subscribe(key, now_ns)
 
-    def take(self, now_ns: int, limit: int) -> list[Message]:
+    def take(self, now_ns: int, limit: int) -> list[SocketMessage]:
         """Return the messages that are due, at most ``limit``."""
         self._now_ns = now_ns
         messages = (self.render(key, event, now_ns) for key, event in self._merge.take(now_ns, limit))

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dexorder_exchange_sim.dialects import binance, kraken, kraken_query
-from dexorder_exchange_sim.dialects.dialect import Refusal
+from dexorder_exchange_sim.dialects.dialect import SimRefusal
 from dexorder_exchange_sim.faults import REPLICAS, Kind
-from dexorder_exchange_sim.venue import Venue
+from dexorder_exchange_sim.venue import SimVenue
 from tests.integration.services.exchange_sim.conftest import NOW_NS, Exchange
 
 NOW_S, NOW_MS = NOW_NS // 10**9, NOW_NS // 10**6
-VENUE = Venue([], seed=9)
+VENUE = SimVenue([], seed=9)
 PAIRS = kraken_query.pairs(VENUE)
 LIT = [pair for pair in PAIRS.values() if pair.wsname]
 SINCE = 1_577_836_800_000
@@ -159,7 +159,7 @@ def test_names(coins: str, names: tuple[str, ...]) -> None:
     ],
 )
 def test_refusals(path: str, query: dict[str, str], error: str) -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(SimRefusal) as refused:
         kraken.DIALECT.answer(f"/0/public/{path}", query, VENUE, NOW_NS)
     assert (refused.value.answer.status, refused.value.answer.body) == (200, {"error": [error]})
 

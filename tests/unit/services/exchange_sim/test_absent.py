@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dexorder_exchange_sim.absent import without
-from dexorder_exchange_sim.candles import CandleQuery, Candles
+from dexorder_exchange_sim.candles import CandleRequest, Candles
 from dexorder_exchange_sim.instruments import INSTRUMENTS
 from dexorder_exchange_sim.market import SyntheticMarket
 from dexorder_exchange_sim.periods import HOUR, MINUTE, PERIODS
@@ -22,15 +22,15 @@ SPAN = (START_S + 90 * MINUTE, START_S + 150 * MINUTE)
 SPAN_NS = (SPAN[0] * 1_000_000_000, SPAN[1] * 1_000_000_000)
 
 
-def query(limit: int, start_s: int | None = START_S, end_s: int | None = None) -> CandleQuery:
-    return CandleQuery(None if start_s is None else start_s * 1000, None if end_s is None else end_s * 1000, limit)
+def query(limit: int, start_s: int | None = START_S, end_s: int | None = None) -> CandleRequest:
+    return CandleRequest(None if start_s is None else start_s * 1000, None if end_s is None else end_s * 1000, limit)
 
 
 def rows(candles: Candles) -> list[tuple[float, ...]]:
     return list(zip(*(column.tolist() for column in candles.columns()), strict=True))
 
 
-def whole(name: str, wanted: CandleQuery) -> list[tuple[float, ...]]:
+def whole(name: str, wanted: CandleRequest) -> list[tuple[float, ...]]:
     return rows(MARKET.candles(PERIODS[name], wanted, now_ns=NOW_NS))
 
 

@@ -5,7 +5,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from dexorder_exchange_sim.venue import Clock, ClockChange
+from dexorder_exchange_sim.venue import ClockChange, SimClock
 
 NOW_NS = 1_700_000_123 * 10**9
 
@@ -20,7 +20,7 @@ def monotonic(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_a_clock_runs_at_its_speed_from_when_it_was_set(monotonic: list[int]) -> None:
-    clock = Clock(NOW_NS, 360)
+    clock = SimClock(NOW_NS, 360)
     monotonic[0] += 10**9
     assert clock.now_ns() == NOW_NS + 360 * 10**9
     ClockChange(speed=2).apply(clock)
@@ -34,7 +34,7 @@ def test_a_clock_runs_at_its_speed_from_when_it_was_set(monotonic: list[int]) ->
 
 
 def test_without_a_time_it_is_the_machines(monotonic: list[int]) -> None:
-    clock = Clock()
+    clock = SimClock()
     monotonic[0] += 3
     assert (clock.now_ns(), clock.speed) == (time.time_ns(), 1)
     ClockChange(speed=10).apply(clock)

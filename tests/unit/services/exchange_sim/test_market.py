@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles
+from dexorder_exchange_sim.candles import CandleRequest, Candles
 from dexorder_exchange_sim.instruments import INSTRUMENTS
 from dexorder_exchange_sim.market import TRADES_A_SECOND, SyntheticMarket
 from dexorder_exchange_sim.periods import DAY, PERIODS, Period
@@ -35,7 +35,7 @@ def fetch(
     now_ns: int = NOW_NS,
 ) -> Candles:
     start_ms, end_ms = (None if time_s is None else time_s * 1000 for time_s in (start_s, end_s))
-    return market.candles(period, CandleQuery(start_ms, end_ms, limit), now_ns=now_ns)
+    return market.candles(period, CandleRequest(start_ms, end_ms, limit), now_ns=now_ns)
 
 
 def same(a: Candles, b: Candles) -> bool:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles, Source
+from dexorder_exchange_sim.candles import CandleRequest, Candles, Source
 from dexorder_exchange_sim.periods import PERIODS
 from dexorder_exchange_sim.recorded import load
 
@@ -49,7 +49,7 @@ def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def fetch(market: Source, period: str, start: int | None = None, end: int | None = None, n: int = 1000) -> Candles:
-    return market.candles(PERIODS[period], CandleQuery(start, end, n), now_ns=LATER_NS)
+    return market.candles(PERIODS[period], CandleRequest(start, end, n), now_ns=LATER_NS)
 
 
 def test_rows_come_back_as_recorded(file: Path) -> None:
@@ -93,9 +93,9 @@ def test_coarser_periods_are_added_up_and_finer_ones_are_empty(file: Path) -> No
 def test_a_candle_shows_once_it_is_over(file: Path) -> None:
     [market] = load([f"{file}=ABC/USDT"])
     half_past = START_MS + 30 * 60_000 + 30_000
-    rows = market.candles(PERIODS["1m"], CandleQuery(None, None, 1), now_ns=half_past * 10**6)
+    rows = market.candles(PERIODS["1m"], CandleRequest(None, None, 1), now_ns=half_past * 10**6)
     assert (rows.open_s * 1000 - START_MS).tolist() == [29 * 60_000]
-    running = market.candles(PERIODS["1h"], CandleQuery(None, None, 1), now_ns=half_past * 10**6)
+    running = market.candles(PERIODS["1h"], CandleRequest(None, None, 1), now_ns=half_past * 10**6)
     assert running.close[0] == rows.close[0]
     assert fetch(market, "1h", n=1, end=START_MS).close[0] != rows.close[0]
 

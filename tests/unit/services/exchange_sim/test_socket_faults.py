@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dexorder_exchange_sim.faults import MESSAGE, FaultPlan, FaultRule, Strike
-from dexorder_exchange_sim.socket_faults import GARBAGE, Close, Outbox, Send, SendHalf, shuffled
+from dexorder_exchange_sim.socket_faults import GARBAGE, Close, Send, SendHalf, SocketOutbox, shuffled
 
 
-def outbox(*messages: str, struck: int, kind: Any, **fields: Any) -> Outbox:
+def outbox(*messages: str, struck: int, kind: Any, **fields: Any) -> SocketOutbox:
     """Messages of one moment, of which one is struck."""
-    box = Outbox()
+    box = SocketOutbox()
     for place, text in enumerate(messages):
         box.put(text, Strike(FaultRule(kind=kind, **fields)) if place == struck else None, now_s=100)
     return box
 
 
-def sent(box: Outbox, now_s: float) -> list[Any]:
+def sent(box: SocketOutbox, now_s: float) -> list[Any]:
     return [action.data if isinstance(action, Send) else action for action in box.due(now_s=now_s)]
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from dexorder_exchange_sim.dialects.dialect import History, Layout
+from dexorder_exchange_sim.dialects.dialect import History, RowLayout
 from dexorder_exchange_sim.faults import FaultRule, Strike
 from dexorder_exchange_sim.spoiling import spoil
 
 MINUTE_NS = 60_000_000_000
-KLINE = Layout(time=0, unit_ns=1_000_000, close=4, volume=5, high=2, low=3, off_grid=500)
-AGG_TRADE = Layout(time="T", unit_ns=1_000_000, close="p", volume="q")
+KLINE = RowLayout(time=0, unit_ns=1_000_000, close=4, volume=5, high=2, low=3, off_grid=500)
+AGG_TRADE = RowLayout(time="T", unit_ns=1_000_000, close="p", volume="q")
 ROWS: list[list[Any]] = [
     [minute * 60_000, "2.00", "3.00", "1.00", "2.50", "9.0", 0, "0", 4, "0", "0", "0"] for minute in range(100)
 ]
@@ -19,7 +19,9 @@ ROLL = 1468  # 12 modulo the 91 places of ten rows, 68 modulo the 100 of one
 HALF = [99 * 60_000, "2.00", "2.60", "1.90", "2.20", "4.0", 0, "0", 4, "0", "0", "0"]
 
 
-def history(rows: list[Any], layout: Layout = KLINE, half: list[Any] | None = None, running: int | None = 7) -> History:
+def history(
+    rows: list[Any], layout: RowLayout = KLINE, half: list[Any] | None = None, running: int | None = 7
+) -> History:
     def earlier(size: int) -> list[Any]:
         return [[-60_000 * number] for number in range(size, 0, -1)]
 

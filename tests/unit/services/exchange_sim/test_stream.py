@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dexorder_exchange_sim.candles import CandleQuery, Candles
+from dexorder_exchange_sim.candles import CandleRequest, Candles
 from dexorder_exchange_sim.filled import Filled
-from dexorder_exchange_sim.instruments import INSTRUMENTS, Instrument
+from dexorder_exchange_sim.instruments import INSTRUMENTS, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
 from dexorder_exchange_sim.periods import PERIODS, Period
-from dexorder_exchange_sim.stream import Kline, Merge, Sample, Tape, Trade, klines
+from dexorder_exchange_sim.stream import Kline, Merge, Sample, Tape, TapeTrade, klines
 from dexorder_exchange_sim.trades import RecordedTrades, Trades, TradeSource
 
 NS = 1_000_000_000
@@ -30,7 +30,7 @@ def recorded(random: np.random.Generator, count: int = 300) -> RecordedTrades:
     price, amount = random.integers(1, 1000, count) / 1e5, random.integers(1, 1000, count) / 1e3
     maker = random.integers(0, 2, count).astype(np.bool_)
     micros = np.ones(count, np.int64)
-    return RecordedTrades(Instrument("A", "B", listed_s=START_S), Trades(ids, time_ms, micros, price, amount, maker))
+    return RecordedTrades(SimInstrument("A", "B", listed_s=START_S), Trades(ids, time_ms, micros, price, amount, maker))
 
 
 RECORDED = recorded(np.random.default_rng(3))
@@ -39,7 +39,7 @@ sources = st.sampled_from([MARKETS["BTCUSDT"], MARKETS["DOGEUSD"], QUIET, RECORD
 
 def rest(source: TradeSource, period: Period, start_s: int, end_s: int) -> list[tuple[Any, ...]]:
     """Candles that open in [start_s, end_s), as REST gives them once they are over."""
-    query = CandleQuery(start_s * 1000, end_s * 1000 - 1, 100_000)
+    query = CandleRequest(start_s * 1000, end_s * 1000 - 1, 100_000)
     rows = source.candles(period, query, now_ns=(end_s + period.step_s) * NS)
     return list(zip(*(column.tolist() for column in rows.columns()), strict=True))
 
@@ -67,7 +67,7 @@ def test_a_running_kline_is_the_candle_so_far(source: TradeSource, after_ns: int
     period = PERIODS["1m"]
     for due_ns, kline in islice(klines(Tape(source), period, after_ns), 20):
         assert isinstance(kline, Kline)
-        query = CandleQuery(kline.open_s * 1000, kline.open_s * 1000, 1)
+        query = CandleRequest(kline.open_s * 1000, kline.open_s * 1000, 1)
         rows = source.candles(period, query, now_ns=due_ns - 1)
         o, h, low, c, volume = (column.tolist()[0] for column in rows.columns()[1:])
         assert (kline.open, kline.high, kline.low, kline.close) == (o, h, low, c)
@@ -92,7 +92,7 @@ def test_filled_candles_have_no_gaps(start_s: int, limit: int, period: Period) -
     for source in (QUIET, RECORDED):
 
         def fetch(start_ms: int | None, source: TradeSource) -> Candles:
-            return source.candles(period, CandleQuery(start_ms, None, limit), now_ns=now_ns)
+            return source.candles(period, CandleRequest(start_ms, None, limit), now_ns=now_ns)
 
         rows = fetch(start_s * 1000, Filled(source))
         assert (np.diff(rows.open_s) == period.step_s).all()
@@ -145,7 +145,7 @@ def test_events_do_not_depend_on_how_often_they_are_asked_for() -> None:
         merge.add("trades", ((t.time_ns, t) for t in Tape(QUIET).after(now_ns)))
         while now_ns < (START_S + 600) * NS:
             now_ns = min(now_ns + step_ns, (START_S + 600) * NS)
-            found += [event.id for _, event in merge.take(now_ns, 100_000) if isinstance(event, Trade)]
+            found += [event.id for _, event in merge.take(now_ns, 100_000) if isinstance(event, TapeTrade)]
         return found
 
     assert ids(NS) == ids(97 * NS + 1) == ids(3600 * NS)
