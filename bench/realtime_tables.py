@@ -32,11 +32,11 @@ from dexorder_common.lake.claims import claim_rows, collect_claims, join_claims,
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.commit_state import CommitState
 from dexorder_common.lake.merge import merge_small_files
-from dexorder_common.lake.tables import COVERAGE, TICKS, trades_in, writable
+from dexorder_common.lake.tables import COVERAGE, TICKS, rows_in, writable
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.dispatch_id import new_dispatch_id
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.config import MaintenanceSettings
@@ -116,7 +116,7 @@ def read_seconds(tables: Catalog) -> float:
     found = list[float]()
     for _ in range(READS):
         started = time.process_time()
-        tables.load_table(TICKS.name).scan(trades_in(TICKERS[INSTRUMENTS // 2], day)).to_arrow()
+        tables.load_table(TICKS.name).scan(rows_in(Series(TICKERS[INSTRUMENTS // 2], dataset=TRADES), day)).to_arrow()
         found.append(time.process_time() - started)
     return min(found)
 
@@ -178,7 +178,7 @@ def run_coverage(folder: Path, hours: float, *, merges: bool) -> Row:
     """Claim a minute of trades and of candles of each symbol, minute by minute; return the rows that are left."""
     tables = new_tables(folder / "coverage")
     dispatch = new_dispatch_id(1, "0" * 16)
-    series = [Series(f"COIN{n:03}/USDT.SIM", period) for n in range(SYMBOLS) for period in (TRADES_PERIOD, 60)]
+    series = [Series.decode(f"COIN{n:03}/USDT.SIM", period) for n in range(SYMBOLS) for period in (0, 60)]
     minutes, spent = round(hours * 60), 0.0
     for minute in range(minutes):
         span = TimeRange(START_NS + minute * 60 * SECOND_NS, START_NS + (minute + 1) * 60 * SECOND_NS)

@@ -21,7 +21,7 @@ from dexorder.rows.answers import SQLITE, answered_span, check_rows, note_expire
 from dexorder.rows.table import Rows
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.lake import catalog as lake
-from dexorder_common.lake.tables import OHLC, IcebergTable, opens_in
+from dexorder_common.lake.tables import OHLC, IcebergTable, rows_in
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
@@ -115,7 +115,7 @@ class Answer:
             note_expired(self.record, self.snapshot_id, on_note)
 
     def _scan(self, span: TimeRange, *columns: str) -> DataScan:
-        wanted = opens_in(self.record.request.series, span)
+        wanted = rows_in(self.record.request.series, span)
         return self.table.scan(wanted, selected_fields=columns or ("*",), snapshot_id=self.snapshot_id)
 
     def _distinct(self, opens: DataScan) -> int:
@@ -146,7 +146,7 @@ class StoredRows:
             return
         with readable():
             for span in split_by_periods(self.span, self.series.period_seconds, PIECE_PERIODS):
-                wanted = opens_in(self.series, span)
+                wanted = rows_in(self.series, span)
                 rows = self.table.scan(wanted, snapshot_id=self.snapshot_id).to_arrow().sort_by("open_time")
                 yield from map(Rows, rows.combine_chunks().to_batches())
 
@@ -157,7 +157,7 @@ def find_stored(name: str, properties: Mapping[str, str], series: Series, span: 
     current = table.current_snapshot()
     snapshot_id = None if current is None else current.snapshot_id
     with readable():
-        scan = table.scan(opens_in(series, span), selected_fields=("open_time",), snapshot_id=snapshot_id)
+        scan = table.scan(rows_in(series, span), selected_fields=("open_time",), snapshot_id=snapshot_id)
         opens = scan.to_arrow()["open_time"]
     found = TimeRange(span.start_ns, span.start_ns)
     if len(opens):

@@ -8,7 +8,9 @@ import pyarrow as pa
 
 from dexorder.rows.reading import load_table, readable
 from dexorder_common.lake.market_rows import last_snapshots, sort_trades
-from dexorder_common.lake.tables import TICKERS, TICKS, received_in, trades_in
+from dexorder_common.lake.tables import TICKERS, TICKS, received_in, rows_in
+from dexorder_common.model.datasets import TRADES
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 
 
@@ -16,7 +18,7 @@ def read_trades(name: str, properties: Mapping[str, str], ticker: str, span: Tim
     """Return the stored trades of a market in a range, by time and id; CatalogError as `reading.load_table`."""
     table = load_table(name, properties, TICKS)
     with readable(TICKS):
-        rows = table.scan(trades_in(ticker, span)).to_arrow()
+        rows = table.scan(rows_in(Series(ticker, dataset=TRADES), span)).to_arrow()
     return sort_trades(rows)
 
 

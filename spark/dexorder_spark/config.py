@@ -8,12 +8,13 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from dexorder_common.model.datasets import DATASETS
 from dexorder_common.rpc.settings import ServiceSettings
 
 _MOMENTS = "before_commit|during_commit|before_report|after_report|before_journal|after_journal|during_publish"
 _ONE = rf"die_({_MOMENTS}):[1-9][0-9]*(:[^,]+)?"
 _FAULTS = rf"^(|{_ONE}(,{_ONE})*)$"
-TABLES = ("ohlc", "ticks", "tickers")
+TABLES = tuple(each.table.rpartition(".")[2] for each in DATASETS)
 """Tables that a driver can fill."""
 
 
@@ -102,7 +103,7 @@ class SparkSettings(ServiceSettings):
     candle_batch_seconds: float = Field(default=1.0, ge=0)
     """Seconds for which a micro-batch of candles collects pages at most while many come. It begins sooner if no further
     page comes, and at once if the batch before had few."""
-    tables: str = "ohlc,ticks,tickers"
+    tables: str = ",".join(TABLES)
     """Tables to fill, separated by commas; each has its own query and its own Kafka topic."""
     trigger_folder: Path = Path("triggers")
     """Folder of the triggers' journal, on a volume that outlives the driver. Without it triggers begin again

@@ -27,18 +27,15 @@ from dexorder_spark.maintenance.runner import MaintenanceRunner
 from dexorder_spark.records.reporter import named_snapshots
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.service import MAINTENANCE, MaintenanceService
-from dexorder_spark.tables.ohlc import CANDLES
+from dexorder_spark.tables.registry import PAGE_TABLES
 from dexorder_spark.tables.table import PageTable
-from dexorder_spark.tables.tickers import SNAPSHOTS
-from dexorder_spark.tables.ticks import TRADES
 
 log = structlog.get_logger(__name__)
-ALL_TABLES = (CANDLES, TRADES, SNAPSHOTS)
 
 
 def tables_of(settings: SparkSettings) -> list[PageTable]:
     """Return the tables that the settings name."""
-    return [table for table in ALL_TABLES if table.name.rpartition(".")[2] in settings.tables.split(",")]
+    return [table for table in PAGE_TABLES if table.name.rpartition(".")[2] in settings.tables.split(",")]
 
 
 class Health:

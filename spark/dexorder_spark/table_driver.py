@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.datasets import CANDLES
 from dexorder_common.model.errors import SuiteError, Unavailable
-from dexorder_common.model.page import Kind
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.metrics import TableMetrics
 from dexorder_spark.pipeline.batch import DecodedBatch, Pipeline
@@ -78,12 +78,12 @@ class QueryRules:
 
     @staticmethod
     def of(table: PageTable, settings: SparkSettings) -> QueryRules:
-        """Return the rules of one of the three tables."""
-        if table.kind is Kind.PAGE:
+        """Return the rules of a table. Candles come by the source's own topic, and their query always runs."""
+        if table.dataset is CANDLES:
             pace = Pace(settings.candle_batch_seconds, _PAGE_SECONDS)
             return QueryRules(settings.source, settings.max_records_per_batch, pace, always_runs=True)
-        is_trades = table.kind is Kind.TRADES
-        max_records = settings.max_trade_records_per_batch if is_trades else settings.max_records_per_batch
+        is_realtime = table.dataset.is_realtime
+        max_records = settings.max_trade_records_per_batch if is_realtime else settings.max_records_per_batch
         pace = Pace(settings.batch_seconds)
         return QueryRules(f"{settings.source}#{table.topic}", max_records, pace, always_runs=False)
 

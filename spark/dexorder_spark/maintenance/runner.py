@@ -23,7 +23,8 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import collect_claims, join_claims, renew_marks
 from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.merge import merge_small_files
-from dexorder_common.lake.tables import COVERAGE, OHLC, TICKERS, IcebergTable, udf_tables
+from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, udf_tables
+from dexorder_common.model.datasets import DATASETS
 from dexorder_common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from dexorder_spark.config import MaintenanceSettings
 from dexorder_spark.maintenance import procedures
@@ -43,7 +44,7 @@ _NAMES = tuple(table.name for table in TABLES)
 _POLL_S = 0.25
 _TAG = "dexorder-maintenance"
 """Tag of the Spark jobs of a step."""
-_NAMED = (OHLC.name, TICKERS.name)
+_NAMED = tuple(each.table for each in DATASETS if not each.is_realtime)
 """Tables whose snapshots notifications name."""
 _INSPECT_EVERY_NS = 3_600 * 1_000_000_000
 """Time after which an unchanged table is inspected again: its snapshots get older."""

@@ -9,7 +9,8 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC, TICKERS, TICKS, IcebergTable
+from dexorder_common.lake.market_tables import MARKET_TABLES
+from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, IcebergTable
 from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.dispatch_id import new_dispatch_id
 from dexorder_common.model.instrument import Series
@@ -21,7 +22,7 @@ Sample: TypeAlias = Callable[[], tuple[PageHeaders, bytes]]
 
 SAMPLE_TICKER = "SAMPLE/PAGE.NONE"
 SAMPLE_DISPATCH = new_dispatch_id(1, "0" * 16)
-TABLES = (OHLC, TICKS, TICKERS, COVERAGE, DEAD_LETTERS)
+TABLES = (*MARKET_TABLES, COVERAGE, DEAD_LETTERS)
 
 
 def ensure_tables(catalog: Catalog) -> None:

@@ -1,7 +1,7 @@
 """Declarations of the suite's Iceberg tables.
 
 Each table is one ``IcebergTable``: name, schema, key, version column, layout. Arrow schemas and Spark DDL are derived
-from it. A new table is one more declaration here.
+from it. A new table is one more declaration, here or in a file of its own.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ _SMALL_ROW_GROUPS = {"write.parquet.row-group-size-bytes": str(1024 * 1024), "wr
 _OF_JAVA = ("write.parquet.row-group-size-bytes",)  # pyiceberg has another one, in rows
 # Batches are small and come from few tasks: a shuffle before the write costs more than the files it saves.
 _NO_SHUFFLE = {f"write.{action}distribution-mode": "none" for action in ("", "delete.", "update.", "merge.")}
+IN_PLACE = _COMMON | _MERGE_ON_READ | _NO_SHUFFLE
+"""Properties of a table of market data, whose rows may be replaced."""
 
 
 @dataclass(frozen=True)
@@ -158,21 +160,12 @@ def present_columns(table: Table, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in table.schema().column_names)
 
 
-def opens_in(series: Series, span: TimeRange) -> BooleanExpression:
-    """Return a filter for the rows of ``OHLC`` that belong to a series and open in ``span``."""
+def rows_in(series: Series, span: TimeRange) -> BooleanExpression:
+    """Return a filter for the rows of a series whose time is in ``span``."""
     made: Any = expressions  # its constructors' annotations do not cover (column, value)
-    rows: BooleanExpression = made.And(
-        made.EqualTo("ticker", series.ticker),
-        made.EqualTo("period_seconds", series.period_seconds),
-        *_within("open_time", span),
-    )
-    return rows
-
-
-def trades_in(ticker: str, span: TimeRange) -> BooleanExpression:
-    """Return a filter for the rows of ``TICKS`` that belong to an instrument and took place in ``span``."""
-    made: Any = expressions
-    rows: BooleanExpression = made.And(made.EqualTo("ticker", ticker), *_within("time", span))
+    dataset = series.dataset
+    values = (made.EqualTo(column, getattr(series, column)) for column in dataset.series_columns)
+    rows: BooleanExpression = made.And(*values, *_within(dataset.time_column, span))
     return rows
 
 
@@ -253,30 +246,32 @@ def _integer_type(kind: pa.DataType) -> pa.DataType:
 # Field ids are stored in existing tables: never change them.
 
 
-def _required(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+def required(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    """Return a column that is never null."""
     return NestedField(number, name, kind, required=True, doc=doc)
 
 
-def _optional(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+def optional(number: int, name: str, kind: IcebergType, doc: str | None = None) -> NestedField:
+    """Return a column that may be null."""
     return NestedField(number, name, kind, required=False, doc=doc)
 
 
 OHLC = IcebergTable(
     datasets.CANDLES.table,
     Schema(
-        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
-        _required(2, "period_seconds", IntegerType(), "candle period in seconds"),
-        _required(3, "open_time", TimestamptzType(), "first moment of the candle, on the period's grid"),
-        _required(4, "open", DoubleType()),
-        _required(5, "high", DoubleType()),
-        _required(6, "low", DoubleType()),
-        _required(7, "close", DoubleType()),
-        _required(8, "volume", DoubleType(), "in units of the base currency"),
-        _optional(9, "quote_volume", DoubleType(), "in units of the quote currency, where the exchange gives it"),
-        _optional(10, "trades", LongType(), "number of trades, where the exchange gives it"),
-        _required(11, "fetched_at", TimestamptzType(), "when the exchange answered, by the ingestor's clock"),
-        _optional(12, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
-        _optional(13, "page", IntegerType(), "number of the page in its dispatch; the larger one stays"),
+        required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        required(2, "period_seconds", IntegerType(), "candle period in seconds"),
+        required(3, "open_time", TimestamptzType(), "first moment of the candle, on the period's grid"),
+        required(4, "open", DoubleType()),
+        required(5, "high", DoubleType()),
+        required(6, "low", DoubleType()),
+        required(7, "close", DoubleType()),
+        required(8, "volume", DoubleType(), "in units of the base currency"),
+        optional(9, "quote_volume", DoubleType(), "in units of the quote currency, where the exchange gives it"),
+        optional(10, "trades", LongType(), "number of trades, where the exchange gives it"),
+        required(11, "fetched_at", TimestamptzType(), "when the exchange answered, by the ingestor's clock"),
+        optional(12, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
+        optional(13, "page", IntegerType(), "number of the page in its dispatch; the larger one stays"),
         identifier_field_ids=[1, 2, 3],
     ),
     key=("ticker", "period_seconds", "open_time"),
@@ -286,21 +281,21 @@ OHLC = IcebergTable(
         PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),
     ),
     order=SortOrder(*(SortField(number, IdentityTransform()) for number in (1, 2, 3))),
-    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE,
+    properties=IN_PLACE,
 )
 """Candles."""
 
 TICKS = IcebergTable(
     datasets.TRADES.table,
     Schema(
-        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
-        _required(2, "trade_id", StringType(), "the exchange's id of the trade, unique within a ticker"),
-        _required(3, "time", TimestamptzType(), "when it was traded, by the exchange's clock"),
-        _required(4, "price", DoubleType(), "in units of the quote currency"),
-        _required(5, "amount", DoubleType(), "in units of the base currency"),
-        _optional(6, "side", StringType(), "the taker's: buy or sell; null where the exchange does not say"),
-        _optional(7, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
-        _required(8, "dispatch", LongType(), "number of the dispatch that brought the row"),
+        required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        required(2, "trade_id", StringType(), "the exchange's id of the trade, unique within a ticker"),
+        required(3, "time", TimestamptzType(), "when it was traded, by the exchange's clock"),
+        required(4, "price", DoubleType(), "in units of the quote currency"),
+        required(5, "amount", DoubleType(), "in units of the base currency"),
+        optional(6, "side", StringType(), "the taker's: buy or sell; null where the exchange does not say"),
+        optional(7, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
+        required(8, "dispatch", LongType(), "number of the dispatch that brought the row"),
         identifier_field_ids=[1, 2],
     ),
     key=("ticker", "trade_id"),
@@ -309,64 +304,64 @@ TICKS = IcebergTable(
         PartitionField(1, 1001, BucketTransform(4), "ticker_bucket"),
     ),
     order=SortOrder(*(SortField(number, IdentityTransform()) for number in (1, 3, 2))),
-    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE | _SMALL_ROW_GROUPS,
+    properties=IN_PLACE | _SMALL_ROW_GROUPS,
 )
 """Trades."""
 
 TICKERS = IcebergTable(
     datasets.TICKERS.table,
     Schema(
-        _required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
-        _required(2, "time", TimestamptzType(), "moment of the snapshot, by the exchange's clock where it gives one"),
-        _optional(3, "last", DoubleType(), "price of the last trade"),
-        _optional(4, "bid", DoubleType(), "best bid"),
-        _optional(5, "ask", DoubleType(), "best ask"),
-        _optional(6, "bid_size", DoubleType(), "amount at the best bid, in units of the base currency"),
-        _optional(7, "ask_size", DoubleType(), "amount at the best ask, in units of the base currency"),
-        _optional(8, "open", DoubleType(), "price 24 hours before"),
-        _optional(9, "high", DoubleType(), "highest price of the last 24 hours"),
-        _optional(10, "low", DoubleType(), "lowest price of the last 24 hours"),
-        _optional(11, "base_volume", DoubleType(), "amount of the last 24 hours in units of the base currency"),
-        _optional(12, "quote_volume", DoubleType(), "amount of the last 24 hours in units of the quote currency"),
-        _optional(13, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
-        _required(14, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
-        _required(15, "page", IntegerType(), "number of the record in its dispatch; the larger one stays"),
+        required(1, "ticker", StringType(), "market, for example BTC/USDT.BINANCE"),
+        required(2, "time", TimestamptzType(), "moment of the snapshot, by the exchange's clock where it gives one"),
+        optional(3, "last", DoubleType(), "price of the last trade"),
+        optional(4, "bid", DoubleType(), "best bid"),
+        optional(5, "ask", DoubleType(), "best ask"),
+        optional(6, "bid_size", DoubleType(), "amount at the best bid, in units of the base currency"),
+        optional(7, "ask_size", DoubleType(), "amount at the best ask, in units of the base currency"),
+        optional(8, "open", DoubleType(), "price 24 hours before"),
+        optional(9, "high", DoubleType(), "highest price of the last 24 hours"),
+        optional(10, "low", DoubleType(), "lowest price of the last 24 hours"),
+        optional(11, "base_volume", DoubleType(), "amount of the last 24 hours in units of the base currency"),
+        optional(12, "quote_volume", DoubleType(), "amount of the last 24 hours in units of the quote currency"),
+        optional(13, "received_at", TimestamptzType(), "when the ingestor received it, by its own clock"),
+        required(14, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
+        required(15, "page", IntegerType(), "number of the record in its dispatch; the larger one stays"),
         identifier_field_ids=[1, 2],
     ),
     key=("ticker", "time"),
     version=("dispatch", "page"),
     partitions=PartitionSpec(PartitionField(2, 1000, DayTransform(), "time_day")),
     order=SortOrder(*(SortField(number, IdentityTransform()) for number in (2, 1))),
-    properties=_COMMON | _MERGE_ON_READ | _NO_SHUFFLE,
+    properties=IN_PLACE,
 )
 """Snapshots of the state of markets."""
 
 COVERAGE = IcebergTable(
     f"{NAMESPACE}.coverage",
     Schema(
-        _required(1, "ticker", StringType()),
-        _required(2, "period_seconds", IntegerType()),
-        _required(3, "start_time", TimestamptzType(), "first moment that is settled"),
-        _required(4, "end_time", TimestamptzType(), "first moment after it"),
-        _required(5, "rows", LongType(), "candles inside"),
-        _required(
+        required(1, "ticker", StringType()),
+        required(2, "period_seconds", IntegerType()),
+        required(3, "start_time", TimestamptzType(), "first moment that is settled"),
+        required(4, "end_time", TimestamptzType(), "first moment after it"),
+        required(5, "rows", LongType(), "candles inside"),
+        required(
             6,
             "empty",
             ListType(
                 11,
                 StructType(
-                    _required(12, "start_time", TimestamptzType()),
-                    _required(13, "end_time", TimestamptzType()),
+                    required(12, "start_time", TimestamptzType()),
+                    required(13, "end_time", TimestamptzType()),
                 ),
                 element_required=True,
             ),
             "ranges verified to hold no candle",
         ),
-        _required(7, "evidence", StringType(), "proofs of the range, as JSON; page if there are none"),
-        _required(8, "fetched_at", TimestamptzType()),
-        _required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
-        _optional(10, "dispatch", LongType(), "number of the dispatch that settled the range"),
-        _optional(14, "dataset", StringType(), "null for candles and, with period 0, trades"),
+        required(7, "evidence", StringType(), "proofs of the range, as JSON; page if there are none"),
+        required(8, "fetched_at", TimestamptzType()),
+        required(9, "committed_at", TimestamptzType(), "when this row was written, after the candles"),
+        optional(10, "dispatch", LongType(), "number of the dispatch that settled the range"),
+        optional(14, "dataset", StringType(), "null for candles and, with period 0, trades"),
     ),
     key=("ticker", "period_seconds", "start_time", "end_time", "dispatch"),
 )
@@ -375,14 +370,14 @@ COVERAGE = IcebergTable(
 RETRACTIONS = IcebergTable(
     f"{NAMESPACE}.coverage_retractions",
     Schema(
-        _required(1, "ticker", StringType()),
-        _required(2, "period_seconds", IntegerType()),
-        _required(3, "start_time", TimestamptzType(), "first moment that is no longer settled"),
-        _required(4, "end_time", TimestamptzType(), "first moment after it"),
-        _required(5, "reason", StringType()),
-        _required(6, "retracted_at", TimestamptzType()),
-        _optional(7, "dispatch", LongType(), "pages of dispatches with a smaller number claim nothing inside"),
-        _optional(8, "dataset", StringType(), "null for candles and, with period 0, trades"),
+        required(1, "ticker", StringType()),
+        required(2, "period_seconds", IntegerType()),
+        required(3, "start_time", TimestamptzType(), "first moment that is no longer settled"),
+        required(4, "end_time", TimestamptzType(), "first moment after it"),
+        required(5, "reason", StringType()),
+        required(6, "retracted_at", TimestamptzType()),
+        optional(7, "dispatch", LongType(), "pages of dispatches with a smaller number claim nothing inside"),
+        optional(8, "dataset", StringType(), "null for candles and, with period 0, trades"),
     ),
     key=("ticker", "period_seconds", "start_time", "end_time", "dispatch", "retracted_at"),
 )
@@ -391,14 +386,14 @@ RETRACTIONS = IcebergTable(
 DEAD_LETTERS = IcebergTable(
     f"{NAMESPACE}.dead_letters",
     Schema(
-        _required(1, "source", StringType(), "address of the source.v1 server"),
-        _required(2, "partition", IntegerType()),
-        _required(3, "offset", LongType()),
-        _required(4, "reason", StringType()),
-        _optional(5, "key", StringType()),
-        _required(6, "headers", MapType(11, StringType(), 12, StringType(), value_required=True)),
-        _optional(7, "payload", BinaryType()),
-        _required(8, "seen_at", TimestamptzType()),
+        required(1, "source", StringType(), "address of the source.v1 server"),
+        required(2, "partition", IntegerType()),
+        required(3, "offset", LongType()),
+        required(4, "reason", StringType()),
+        optional(5, "key", StringType()),
+        required(6, "headers", MapType(11, StringType(), 12, StringType(), value_required=True)),
+        optional(7, "payload", BinaryType()),
+        required(8, "seen_at", TimestamptzType()),
     ),
     key=("source", "partition", "offset"),
 )
@@ -407,17 +402,17 @@ DEAD_LETTERS = IcebergTable(
 
 def _values(number: int, name: str, kind: IcebergType, doc: str) -> NestedField:
     value = MapType(number + 10, StringType(), number + 11, kind, value_required=True)
-    return _required(number, name, value, doc)
+    return required(number, name, value, doc)
 
 
 _UDF_SCHEMA = Schema(
-    _required(1, "sequence", LongType(), "number of the row in this table, from 0, in the order of the output"),
-    _required(2, "time", TimestamptzType(), "time of the point"),
-    _optional(3, "ticker", StringType(), "tag ticker, where the point has it"),
-    _optional(4, "period", StringType(), "tag period, where the point has it"),
-    _required(5, "name", StringType(), "name of the point or of its batch"),
-    _required(6, "group", StringType(), "group of the point: its dimensions, k=v,k2=v2"),
-    _optional(7, "batch_time", TimestamptzType(), "end of the batch in which the point came; null outside a batch"),
+    required(1, "sequence", LongType(), "number of the row in this table, from 0, in the order of the output"),
+    required(2, "time", TimestamptzType(), "time of the point"),
+    optional(3, "ticker", StringType(), "tag ticker, where the point has it"),
+    optional(4, "period", StringType(), "tag period, where the point has it"),
+    required(5, "name", StringType(), "name of the point or of its batch"),
+    required(6, "group", StringType(), "group of the point: its dimensions, k=v,k2=v2"),
+    optional(7, "batch_time", TimestamptzType(), "end of the batch in which the point came; null outside a batch"),
     _values(8, "tags", StringType(), "all tags"),
     _values(9, "doubles", DoubleType(), "fields that are double"),
     _values(10, "ints", LongType(), "fields that are integers"),

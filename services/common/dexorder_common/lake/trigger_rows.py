@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 
 from dexorder_common.lake.market_rows import sort_trades
-from dexorder_common.lake.tables import MICROSECONDS, OHLC, TICKS, opens_in, trades_in
+from dexorder_common.lake.tables import MICROSECONDS, OHLC, TICKS, rows_in
 from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -30,9 +30,9 @@ def stored_rows(catalog: Catalog, series: Series, span: TimeRange) -> list[Row]:
     if table is None or table.current_snapshot() is None:
         return []
     if not is_trades:
-        found = table.scan(opens_in(series, span), selected_fields=CANDLE_COLUMNS).to_arrow()
+        found = table.scan(rows_in(series, span), selected_fields=CANDLE_COLUMNS).to_arrow()
         return as_rows(found.sort_by("open_time"), CANDLE_COLUMNS)
-    found = table.scan(trades_in(series.ticker, span), selected_fields=TRADE_COLUMNS).to_arrow()
+    found = table.scan(rows_in(series, span), selected_fields=TRADE_COLUMNS).to_arrow()
     return as_rows(sort_trades(found), TRADE_COLUMNS)
 
 

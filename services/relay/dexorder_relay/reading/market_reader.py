@@ -18,9 +18,11 @@ from dexorder_common.lake.tables import (
     TICKS,
     IcebergTable,
     received_in,
-    trades_in,
+    rows_in,
 )
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import NotFound
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.reading.table_reader import accessible
 from dexorder_relay.reading.time_counts import TimeCounts
@@ -45,13 +47,13 @@ class MarketRows:
     def count_trades(self, ticker: str, span: TimeRange) -> TimeCounts:
         """Count the trades of an instrument in ``span`` by time."""
         counts = TimeCounts()
-        for batch in self._batches(trades_in(ticker, span), "time"):
+        for batch in self._batches(rows_in(Series(ticker, dataset=TRADES), span), "time"):
             counts.add(pc.cast(pc.cast(batch.column("time"), MICROSECONDS), pa.int64()).to_numpy())
         return counts
 
     def trades(self, ticker: str, span: TimeRange) -> pa.Table:
         """Return the trades of an instrument in ``span`` by time and id. Holds all of them in memory."""
-        return sort_trades(self._table(self._batches(trades_in(ticker, span))))
+        return sort_trades(self._table(self._batches(rows_in(Series(ticker, dataset=TRADES), span))))
 
     def last_snapshots(self, venue: str, span: TimeRange) -> pa.Table:
         """Return the last snapshot of each market that was received in ``span``, by ticker, in memory of one each."""

@@ -23,7 +23,7 @@ from pyiceberg.types import LongType
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import state_of
 from dexorder_common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
-from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, opens_in, present_columns
+from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, present_columns, rows_in
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -78,7 +78,7 @@ class Rows:
         if self.table is None or self.snapshot_id is None:
             return _NONE
         with accessible(OHLC):
-            scan = self.table.scan(opens_in(series, span), selected_fields=KEY, snapshot_id=self.snapshot_id)
+            scan = self.table.scan(rows_in(series, span), selected_fields=KEY, snapshot_id=self.snapshot_id)
             files = list(scan.plan_files())
             if any(file.delete_files for file in files):  # a row in them was replaced
                 return np.concatenate([_NONE, *map(_open_times, scan.to_arrow_batch_reader())])
@@ -123,7 +123,7 @@ class Rows:
         if self.table is None or self.snapshot_id is None:
             return
         with accessible(OHLC):
-            scan = self.table.scan(opens_in(series, span), selected_fields=columns, snapshot_id=self.snapshot_id)
+            scan = self.table.scan(rows_in(series, span), selected_fields=columns, snapshot_id=self.snapshot_id)
             yield from scan.to_arrow_batch_reader()
 
 

@@ -22,7 +22,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.rewrite import read_rows, replace_rows
-from dexorder_common.lake.tables import MICROSECONDS, OHLC, opens_in
+from dexorder_common.lake.tables import MICROSECONDS, OHLC, rows_in
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import split_by_periods
@@ -171,7 +171,7 @@ class TableMender:
         choice = choose(found, void, look.series.period_seconds, look.condemned)
         if choice.removed:
             with accessible(OHLC, "changed"):
-                where = opens_in(look.series, window)
+                where = rows_in(look.series, window)
                 replace_rows(table, where, choice.kept, {"dexorder.repair": reason})
             log.warning("wrong rows removed", **look.series.encode(), rows=choice.removed, range=str(window))
         return choice.removed
@@ -180,7 +180,7 @@ class TableMender:
         """Return the table as it is now, and the rows of a series."""
         with accessible(OHLC):
             table = self._catalog.load_table(OHLC.name)
-            return table, read_rows(table, opens_in(series, window))
+            return table, read_rows(table, rows_in(series, window))
 
 
 def _windows(wrong: Sequence[TimeRange], period_seconds: int) -> list[TimeRange]:

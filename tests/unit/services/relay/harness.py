@@ -25,7 +25,7 @@ from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.coverage import CoverageRow, encode_coverage
 from dexorder_common.lake.rewrite import replace_rows
-from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, opens_in
+from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, rows_in
 from dexorder_common.messaging.frames import decode_work, encode_work
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Series
@@ -173,7 +173,7 @@ class Pipeline:
 
     def upsert(self, minutes: Sequence[int]) -> int:
         """Write one row a minute in place of any that is there; return the snapshot."""
-        table, where = self.catalog.load_table(OHLC.name), opens_in(Series(TICKER, 60), TimeRange(at(0), at(1_000_000)))
+        table, where = self.catalog.load_table(OHLC.name), rows_in(Series(TICKER, 60), TimeRange(at(0), at(1_000_000)))
         found = table.scan(row_filter=where).to_arrow().cast(OHLC.arrow)
         again = pc.is_in(found["open_time"], pa.array(list(map(moment, minutes)), MICROSECONDS))
         rows = pa.concat_tables([found.filter(pc.invert(again)), self.rows(minutes)])

@@ -16,7 +16,8 @@ from pyiceberg.table import Table
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.commit_state import state_of
-from dexorder_common.lake.tables import TICKERS, TICKS, trades_in
+from dexorder_common.lake.tables import TICKERS, TICKS, rows_in
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -156,7 +157,8 @@ def test_the_first_copy_stays_and_a_replay_writes_no_row(tmp_path: Path) -> None
 def test_one_instruments_trades_in_a_range_are_read(tmp_path: Path) -> None:
     load = load_new(tmp_path, TICKS.name)
     send(load, [Sent(BOTH[0], 0, 30, 1, 0), Sent(BOTH[1], 0, 30, 1, 0)])
-    rows = TICKS.rows(load().scan(row_filter=trades_in(BOTH[0], TimeRange(second(5), second(10)))).to_arrow())
+    where = rows_in(Series(BOTH[0], dataset=TRADES.dataset), TimeRange(second(5), second(10)))
+    rows = TICKS.rows(load().scan(row_filter=where).to_arrow())
     assert sorted(row["trade_id"] for row in rows) == [f"t{n}" for n in range(10, 20)]
     assert {row["ticker"] for row in rows} == {BOTH[0]}
 

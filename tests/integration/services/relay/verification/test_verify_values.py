@@ -11,7 +11,7 @@ import pytest
 
 from dexorder_common.clock import SystemClock
 from dexorder_common.lake.rewrite import replace_rows
-from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.coverage import VerificationResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -47,13 +47,13 @@ async def table_of(w: Whole, part: TimeRange) -> dict[int, list[float]]:
 
 def _rows(w: Whole, part: TimeRange) -> pa.Table:
     table = w.suite.pipeline.catalog.load_table(OHLC.name)
-    return table.scan(opens_in(Series(TICKER, 60), part)).to_arrow()
+    return table.scan(rows_in(Series(TICKER, 60), part)).to_arrow()
 
 
 def change(w: Whole, minute: int, name: str, value: float) -> None:
     """Change a value of a row by hand."""
     table = w.suite.pipeline.catalog.load_table(OHLC.name)
-    where = opens_in(Series(TICKER, 60), span(minute, minute + 1))
+    where = rows_in(Series(TICKER, 60), span(minute, minute + 1))
     row = table.scan(where).to_arrow()
     column = pa.array([value], row.schema.field(name).type)
     replace_rows(table, where, row.set_column(row.schema.get_field_index(name), name, column), {})

@@ -19,7 +19,9 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import CommitLost, append_rows, remove_files
 from dexorder_common.lake.merge import MIN_FILES, RATIO, count_to_merge, merge_small_files
 from dexorder_common.lake.rewrite import replace_rows
-from dexorder_common.lake.tables import COVERAGE, TICKS, trades_in, writable
+from dexorder_common.lake.tables import COVERAGE, TICKS, rows_in, writable
+from dexorder_common.model.datasets import TRADES
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 
@@ -108,7 +110,7 @@ def test_the_files_of_each_partition_become_one_with_the_same_rows_in_order(cata
     old = after.scan(snapshot_id=before).to_arrow()
     assert in_order(old) == rows, "who reads the snapshot before still can"
     span = TimeRange(20_000 * 86_400 * SECOND_NS, 20_001 * 86_400 * SECOND_NS)
-    found = after.scan(trades_in("BTC/USDT.SIM", span)).to_arrow()
+    found = after.scan(rows_in(Series("BTC/USDT.SIM", dataset=TRADES), span)).to_arrow()
     assert found.column("trade_id").to_pylist() == ["0", "1", "2", "3", "4"], "in the table's order"
     assert merge(tables) == 0
 
@@ -137,7 +139,7 @@ def test_files_that_changed_meanwhile_are_not_replaced(catalog: CatalogSettings)
         table = catalog.load().load_table(TICKS.name)
         table.metadata = writable(table.metadata)
         span = TimeRange(20_000 * 86_400 * SECOND_NS, 20_000 * 86_400 * SECOND_NS + 1_000)
-        replace_rows(table, trades_in("BTC/USDT.SIM", span), trades(77, 1), {})
+        replace_rows(table, rows_in(Series("BTC/USDT.SIM", dataset=TRADES), span), trades(77, 1), {})
         yield
 
     assert merge(tables, alone) == 0

@@ -13,12 +13,12 @@ from pyiceberg.transforms import IdentityTransform
 
 from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.rewrite import replace_rows
-from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from tests.unit.services.relay.harness import TICKER, Pipeline, at, catalog_settings
 
-WHERE = opens_in(Series(TICKER, 60), TimeRange(at(2), at(4)))
+WHERE = rows_in(Series(TICKER, 60), TimeRange(at(2), at(4)))
 DAY = 1_440
 
 
@@ -58,7 +58,7 @@ def test_only_rows_that_match_are_replaced_and_only_their_files(catalog: Catalog
     assert len(live & {str(each) for each in before}) == 3, "the other month, the other market, the other minute"
     replace_rows(now, WHERE, kept.slice(0, 0), {})
     assert minutes(catalog) == [0, 1, 4, 50, 40 * DAY]
-    everything = opens_in(Series(TICKER, 60), TimeRange(0, 2**63 - 1))
+    everything = rows_in(Series(TICKER, 60), TimeRange(0, 2**63 - 1))
     replace_rows(catalog.load_table(OHLC.name), everything, kept, {})
     assert minutes(catalog) == [kept["open"][0].as_py()], "whole files go"
 
@@ -105,7 +105,7 @@ def test_files_of_an_older_partition_spec_and_further_columns_are_kept(catalog: 
 def test_a_large_file_is_copied_in_batches(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 300_000
     Pipeline(catalog, None).write(range(100, 100 + count), ticker="BIG/USDT.SIM")
-    where = opens_in(Series("BIG/USDT.SIM", 60), TimeRange(at(500), at(501)))
+    where = rows_in(Series("BIG/USDT.SIM", 60), TimeRange(at(500), at(501)))
     table = catalog.load_table(OHLC.name)
     replace_rows(table, where, pa.table({}), {})
     assert len(minutes(catalog, "BIG/USDT.SIM")) == count - 1

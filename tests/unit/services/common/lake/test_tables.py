@@ -32,7 +32,7 @@ from dexorder_common.lake.tables import (
     OHLC,
     RETRACTIONS,
     IcebergTable,
-    opens_in,
+    rows_in,
     spark_ddl,
 )
 from dexorder_common.model.errors import InvalidRequest
@@ -355,5 +355,5 @@ def test_filter_selects_a_series_and_a_half_open_range(catalog: Any) -> None:
     ]
     table = OHLC.load_or_create(catalog)
     table.append(pa.Table.from_pylist([candle(*each) for each in wanted + others], schema=OHLC.arrow))
-    found = OHLC.rows(table.scan(row_filter=opens_in(SERIES, TimeRange(MINUTE, 3 * MINUTE))).to_arrow())
+    found = OHLC.rows(table.scan(row_filter=rows_in(SERIES, TimeRange(MINUTE, 3 * MINUTE))).to_arrow())
     assert sorted((row["ticker"], row["period_seconds"], row["open_time"]) for row in found) == wanted

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -33,7 +33,7 @@ async def have(s: Suite, *minutes: int, empty: tuple[int, int] = (3, 4), end: in
 
 def delete(s: Suite, start: int, end: int) -> None:
     """Delete rows as another writer of the table does."""
-    s.pipeline.catalog.load_table(OHLC.name).delete(opens_in(SERIES, TimeRange(at(start), at(end))))
+    s.pipeline.catalog.load_table(OHLC.name).delete(rows_in(SERIES, TimeRange(at(start), at(end))))
 
 
 def write_off_grid(s: Suite, minutes: float) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.lake.rewrite import replace_rows
-from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import open_times
@@ -104,7 +104,7 @@ def pipeline(tmp_path: Path) -> Any:
 
 
 def stored(pipeline: Pipeline) -> pa.Table:
-    found = pipeline.catalog.load_table(OHLC.name).scan(row_filter=opens_in(SERIES, span(0, 60))).to_arrow()
+    found = pipeline.catalog.load_table(OHLC.name).scan(row_filter=rows_in(SERIES, span(0, 60))).to_arrow()
     return found.sort_by("open_time")
 
 

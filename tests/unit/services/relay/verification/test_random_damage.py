@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dexorder_common.lake.rewrite import replace_rows
-from dexorder_common.lake.tables import OHLC, opens_in
+from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -34,7 +34,7 @@ def damage(s: Suite, pick: random.Random, holes: list[int]) -> None:
             s.pipeline.write([minute], close=0.5)
         elif kind == "delete":
             table = s.pipeline.catalog.load_table(OHLC.name)
-            where = opens_in(Series(TICKER, 60), TimeRange(at(minute), at(minute + pick.randint(1, 5))))
+            where = rows_in(Series(TICKER, 60), TimeRange(at(minute), at(minute + pick.randint(1, 5))))
             replace_rows(table, where, table.schema().as_arrow().empty_table(), {})
         elif kind == "unexpected":
             s.pipeline.write([pick.choice(holes)])
