@@ -14,7 +14,7 @@ from dexorder_udf.options import OptionValue, ValueType
 from dexorder_udf.point_layouts import PointLayouts
 from dexorder_udf.point_writer import PointWriter
 from dexorder_udf.points import Batch, Point
-from dexorder_udf.session import AgentSession, Edge, Kind
+from dexorder_udf.session import AgentSession, Edge, MessageKind
 
 
 class Agent:
@@ -67,13 +67,13 @@ class Agent:
     def _take_request(self, body: bytes) -> None:
         request = messages.decode_request(body)
         kind = messages.kind_of(request)
-        self._session.receives(kind, request.begin.size if kind is Kind.BEGIN else 0)
-        if kind is Kind.POINT:
+        self._session.receives(kind, request.begin.size if kind is MessageKind.BEGIN else 0)
+        if kind is MessageKind.POINT:
             self._take_point(body, self._points.learn(body, request.point), request.point.group)
-        elif kind is Kind.BEGIN:
+        elif kind is MessageKind.BEGIN:
             self._begin = request.begin
             self._frames = [body]
-        elif kind is Kind.END:
+        elif kind is MessageKind.END:
             self._end_batch(body, request.end)
         else:
             self._out.add_frame(messages.encode_request(_MANAGEMENT[kind](self, request), kind))
@@ -124,7 +124,7 @@ class Agent:
             self._fail(error)
             frames = self._out.take()
         if self.error:
-            frames.append(messages.encode_request(pb.ErrorResponse(error=self.error), Kind.ERROR))
+            frames.append(messages.encode_request(pb.ErrorResponse(error=self.error), MessageKind.ERROR))
         return b"".join(frames)
 
     def _info(self, request: pb.Request) -> pb.InfoResponse:
@@ -167,12 +167,12 @@ class Agent:
         self.ended = True
 
 
-_MANAGEMENT: dict[Kind, Callable[[Agent, pb.Request], Any]] = {
-    Kind.INFO: Agent._info,
-    Kind.INIT: Agent._init,
-    Kind.KEEPALIVE: Agent._keepalive,
-    Kind.SNAPSHOT: Agent._snapshot,
-    Kind.RESTORE: Agent._restore,
+_MANAGEMENT: dict[MessageKind, Callable[[Agent, pb.Request], Any]] = {
+    MessageKind.INFO: Agent._info,
+    MessageKind.INIT: Agent._init,
+    MessageKind.KEEPALIVE: Agent._keepalive,
+    MessageKind.SNAPSHOT: Agent._snapshot,
+    MessageKind.RESTORE: Agent._restore,
 }
 _FIELDS = ("boolValue", "intValue", "doubleValue", "stringValue", "durationValue")
 

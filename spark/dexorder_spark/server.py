@@ -38,7 +38,7 @@ def tables_of(settings: SparkSettings) -> list[PageTable]:
     return [table for table in PAGE_TABLES if table.name.rpartition(".")[2] in settings.tables.split(",")]
 
 
-class Health:
+class TableHealth:
     """Health of the queries: one service for each table, and "" for all of them."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ async def serve(settings: SparkSettings, catalog: CatalogSettings, maintenance_s
         stopping = threading.Event()
 
         tables = tables_of(settings)
-        health = Health([table.name for table in tables])
+        health = TableHealth([table.name for table in tables])
 
         def on_ready(name: str, ready: bool) -> None:
             if not stopping.is_set():

@@ -26,7 +26,7 @@ from dexorder_spark.pipeline.batch import DecodedBatch, Pipeline
 from dexorder_spark.pipeline.commit_thread import CommitThread
 from dexorder_spark.pipeline.page_source import Pace, format_of, page_source
 from dexorder_spark.records.fault import Fault
-from dexorder_spark.records.reporter import Reporter
+from dexorder_spark.records.reporter import BatchReporter
 from dexorder_spark.runtime.locks import WriterLock
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.source.offsets import SourceState, cap, plan, to_json
@@ -165,7 +165,7 @@ class TableDriver:
         self._progressed = False
         self._is_idle = False
 
-    def drive(self, session: SparkSession, reporter: Reporter) -> None:
+    def drive(self, session: SparkSession, reporter: BatchReporter) -> None:
         """Keep the query running in a session whose tables exist; QueryFailed after too many failures in a row."""
         pipeline = Pipeline(self._table, self._catalog, self._rules.source, reporter, fault=self._fault)
         session.dataSource.register(page_source(self._table, self._catalog, self._rules.pace))

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.model.page import PageHeaders
-from dexorder_spark.pipeline.files import Layout, Writer
+from dexorder_spark.pipeline.files import FileLayout, FileWriter
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable
 from tests.fakes.pages import page
@@ -28,7 +28,7 @@ def files_of_pages(
 
 def files_of_records(table: PageTable, target: Table, records: Iterable[tuple[PageHeaders, bytes]]) -> list[DataFile]:
     """Write the rows of records, given by headers and value, to files of the table."""
-    writer = Writer(Layout.of(table, target))
+    writer = FileWriter(FileLayout.of(table, target))
     for head, value in records:
         rows = table.decode(head, value)
         if rows.num_rows:

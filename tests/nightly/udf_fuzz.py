@@ -14,7 +14,7 @@ from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf.errors import UdfError
 from dexorder_udf.framing import FrameSplitter, frame
 from dexorder_udf.link import Link
-from dexorder_udf.session import Kind
+from dexorder_udf.session import MessageKind
 from dexorder_udf.spec import MIB, UdfSpec
 
 LIMIT_BYTES = MIB
@@ -162,10 +162,10 @@ def feed_host(data: list[bytes], edge: Edge) -> bool:
     """Give bytes to the host's side of a running session; return whether it refuses them."""
     spec = UdfSpec("fuzzed", prog="none", frame_limit_bytes=LIMIT_BYTES, output_limit_bytes=LIMIT_BYTES)
     link = Link(spec, _NoConnection(), threading.Event())
-    link._session.sends(Kind.INIT)
-    link._session.receives(Kind.INIT)
+    link._session.sends(MessageKind.INIT)
+    link._session.receives(MessageKind.INIT)
     link._session.provides(edge)
-    link._session.sends(Kind.SNAPSHOT)
+    link._session.sends(MessageKind.SNAPSHOT)
     try:
         for each in data:
             link.take(each)

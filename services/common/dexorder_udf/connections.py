@@ -28,7 +28,7 @@ _LAST_LINES = 8
 _POLL_SECONDS = 0.01
 
 
-class Connection(Protocol):
+class UdfConnection(Protocol):
     """Open connection. ``read_fd`` and ``write_fd`` do not block; they are the same for a socket.
 
     ``pid`` is the id of the process, if it is our child.
@@ -51,7 +51,7 @@ class Connection(Protocol):
         """Close everything. A process that still runs gets the grace, SIGTERM, the grace again, and SIGKILL."""
 
 
-def open_connection(spec: UdfSpec, on_log: Log) -> Connection:
+def open_connection(spec: UdfSpec, on_log: Log) -> UdfConnection:
     """Start the process, or connect to the socket or the gRPC server.
 
     Raises:

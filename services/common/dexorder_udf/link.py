@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
-from dexorder_udf.connections import Connection
+from dexorder_udf.connections import UdfConnection
 from dexorder_udf.errors import ProtocolError, UdfError, UdfGone, UdfKilled, UdfStopped
 from dexorder_udf.framing import FrameSplitter, shown, text_hint
 from dexorder_udf.point_layouts import PointLayouts
 from dexorder_udf.points import Batch, Point
-from dexorder_udf.session import Edge, HostSession, Kind
+from dexorder_udf.session import Edge, HostSession, MessageKind
 from dexorder_udf.spec import UdfSpec
 
 _READ_BYTES = 256 * 1024
@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Link:
     """A connection with the state of its session and the output that has arrived."""
 
-    def __init__(self, spec: UdfSpec, connection: Connection, stop: threading.Event) -> None:
+    def __init__(self, spec: UdfSpec, connection: UdfConnection, stop: threading.Event) -> None:
         self._spec = spec
         self._stop = stop
         self._connection = connection
@@ -46,7 +46,7 @@ class Link:
         self._points = PointLayouts(in_batch=False)
         self._begin: pb.BeginBatch | None = None
         self._batch: list[Point] = []
-        self._answers: dict[Kind, pb.Response] = {}
+        self._answers: dict[MessageKind, pb.Response] = {}
         self._keepalive_at = time.monotonic()
         self._alive_at = self._keepalive_at
 
@@ -54,7 +54,7 @@ class Link:
 
     def info(self) -> messages.UdfInfo:
         """Ask what the UDF is; see `init` for the errors."""
-        answer = self._ask(Kind.INFO, messages.info_request())
+        answer = self._ask(MessageKind.INFO, messages.info_request())
         return self._checked(lambda: messages.read_info(answer.info))
 
     def init(self, request: bytes, info: messages.UdfInfo) -> None:
@@ -66,25 +66,25 @@ class Link:
         """
         self._session.provides(info.provides)
         self._points = PointLayouts(in_batch=info.provides is Edge.BATCH)
-        answer = self._ask(Kind.INIT, request).init
+        answer = self._ask(MessageKind.INIT, request).init
         if not answer.success:
             raise UdfError(self._spec.name, f"init failed: {answer.error or 'it gave no reason'}")
 
     def restore(self, snapshot: bytes) -> None:
         """Give back a state; see `init` for the errors."""
-        answer = self._ask(Kind.RESTORE, messages.restore_request(snapshot)).restore
+        answer = self._ask(MessageKind.RESTORE, messages.restore_request(snapshot)).restore
         if not answer.success:
             raise UdfError(self._spec.name, f"restore failed: {answer.error or 'it gave no reason'}")
 
     def feed(self, chunk: bytes) -> None:
         """Write a chunk of whole data frames, and take what the UDF sends meanwhile."""
-        self._session.sends(Kind.POINT)
+        self._session.sends(MessageKind.POINT)
         self._chunks.append(chunk)
         self._run(lambda: not self._chunks, "take its input", "answer_seconds", keepalive=True)
 
     def snapshot(self) -> tuple[list[Point | Batch], bytes]:
         """Return the outputs of everything that was fed, and the state after it."""
-        answer = self._ask(Kind.SNAPSHOT, messages.snapshot_request(), "answer_seconds", keepalive=True)
+        answer = self._ask(MessageKind.SNAPSHOT, messages.snapshot_request(), "answer_seconds", keepalive=True)
         return self.take_outputs(), answer.snapshot.snapshot
 
     def drain(self, seconds: float) -> bool:
@@ -106,7 +106,7 @@ class Link:
     # The loop
 
     def _ask(
-        self, kind: Kind, request: bytes, setting: str = "start_seconds", *, keepalive: bool = False
+        self, kind: MessageKind, request: bytes, setting: str = "start_seconds", *, keepalive: bool = False
     ) -> pb.Response:
         """Send a request and return its answer; see `_run`."""
         self._session.sends(kind)
@@ -229,19 +229,19 @@ class Link:
     def _take_response(self, body: bytes) -> None:
         response = messages.decode_response(body)
         kind = messages.kind_of(response)
-        self._session.receives(kind, response.begin.size if kind is Kind.BEGIN else 0)
-        if kind is Kind.POINT:
+        self._session.receives(kind, response.begin.size if kind is MessageKind.BEGIN else 0)
+        if kind is MessageKind.POINT:
             self._target().append(self._points.learn(body, response.point))
-        elif kind is Kind.BEGIN:
+        elif kind is MessageKind.BEGIN:
             self._begin = response.begin
-        elif kind is Kind.END:
+        elif kind is MessageKind.END:
             assert self._begin is not None
             self._outputs.append(messages.decode_batch(self._begin, self._batch, response.end))
             self._begin = None
             self._batch = []
-        elif kind is Kind.ERROR:
+        elif kind is MessageKind.ERROR:
             raise UdfError(self._spec.name, f"it reports: {response.error.error or 'an error without a reason'}")
-        elif kind is not Kind.KEEPALIVE:
+        elif kind is not MessageKind.KEEPALIVE:
             self._answers[kind] = response
 
     def _checked(self, action: Callable[[], T]) -> T:

@@ -19,13 +19,13 @@ from dexorder_udf.framing import encode_varint, frame, shown, text_hint
 from dexorder_udf.options import OptionValue, ValueType
 from dexorder_udf.point_writer import PointWriter, int64
 from dexorder_udf.points import Batch, Point, Value
-from dexorder_udf.session import Edge, Kind
+from dexorder_udf.session import Edge, MessageKind
 
-FIRST_BYTES = frozenset((each << 3 & 127 | 2) | (128 if each > 15 else 0) for each in Kind)
+FIRST_BYTES = frozenset((each << 3 & 127 | 2) | (128 if each > 15 else 0) for each in MessageKind)
 """First bytes of a Response: the tags of its fields."""
 
 _MOST_CONSTANTS = 10_000
-_KINDS = {each.name.lower(): each for each in Kind}
+_KINDS = {each.name.lower(): each for each in MessageKind}
 _VALUE_FIELDS = {
     ValueType.BOOL: "boolValue",
     ValueType.INT: "intValue",
@@ -50,7 +50,7 @@ class UdfInfo:
     options: Mapping[str, tuple[ValueType, ...]]
 
 
-def encode_request(request: Message, kind: Kind) -> bytes:
+def encode_request(request: Message, kind: MessageKind) -> bytes:
     """Return the frame of a management request or response, given the message of its field ``kind``."""
     body = request.SerializeToString()
     return frame(encode_varint(kind << 3 | 2) + encode_varint(len(body)) + body)
@@ -58,7 +58,7 @@ def encode_request(request: Message, kind: Kind) -> bytes:
 
 def info_request() -> bytes:
     """Return the frame that asks for the info."""
-    return encode_request(pb.InfoRequest(), Kind.INFO)
+    return encode_request(pb.InfoRequest(), MessageKind.INFO)
 
 
 def init_request(options: Mapping[str, tuple[OptionValue, ...]], task: str, node: str) -> bytes:
@@ -68,22 +68,22 @@ def init_request(options: Mapping[str, tuple[OptionValue, ...]], task: str, node
         option = request.options.add(name=name)
         for each in values:
             setattr(option.values.add(type=pb.ValueType.ValueType(each.type)), _VALUE_FIELDS[each.type], each.value)
-    return encode_request(request, Kind.INIT)
+    return encode_request(request, MessageKind.INIT)
 
 
 def keepalive_request(time_ns: int) -> bytes:
     """Return the frame that asks for a sign of life."""
-    return encode_request(pb.KeepaliveRequest(time=time_ns), Kind.KEEPALIVE)
+    return encode_request(pb.KeepaliveRequest(time=time_ns), MessageKind.KEEPALIVE)
 
 
 def snapshot_request() -> bytes:
     """Return the frame that asks for the state."""
-    return encode_request(pb.SnapshotRequest(), Kind.SNAPSHOT)
+    return encode_request(pb.SnapshotRequest(), MessageKind.SNAPSHOT)
 
 
 def restore_request(snapshot: bytes) -> bytes:
     """Return the frame that gives back a state."""
-    return encode_request(pb.RestoreRequest(snapshot=snapshot), Kind.RESTORE)
+    return encode_request(pb.RestoreRequest(snapshot=snapshot), MessageKind.RESTORE)
 
 
 def decode_response(body: bytes) -> pb.Response:
@@ -172,7 +172,7 @@ def join_frames(frames: Iterable[bytes], chunk_bytes: int) -> list[bytes]:
     return chunks
 
 
-def kind_of(message: pb.Request | pb.Response) -> Kind:
+def kind_of(message: pb.Request | pb.Response) -> MessageKind:
     """Return the kind of a message that has content."""
     return _KINDS[message.WhichOneof("message") or ""]
 
@@ -264,7 +264,7 @@ def _constant_part(point: Point) -> bytes:
 def _write_batch(writer: PointWriter, batch: Batch) -> None:
     group, name, tags = batch.group, batch.name, batch.tags
     begin = pb.BeginBatch(name=name, group=group, tags=tags, size=len(batch.points), byName=batch.by_name)
-    writer.add_frame(encode_request(begin, Kind.BEGIN))
+    writer.add_frame(encode_request(begin, MessageKind.BEGIN))
     all_tags = [each.tags for each in batch.points]
     if all_tags and all_tags.count(all_tags[0]) == len(all_tags):
         constants = [_constants.of_batch_point(group, all_tags[0])] * len(all_tags)
@@ -272,4 +272,4 @@ def _write_batch(writer: PointWriter, batch: Batch) -> None:
         constants = [_constants.of_batch_point(group, each) for each in all_tags]
     writer.add_points(batch.points, constants)
     end = pb.EndBatch(name=name, group=group, tmax=int64("tmax_ns", batch.tmax_ns), tags=tags, byName=batch.by_name)
-    writer.add_frame(encode_request(end, Kind.END))
+    writer.add_frame(encode_request(end, MessageKind.END))

@@ -19,9 +19,9 @@ except ModuleNotFoundError:
 from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf.framing import MAX_VARINT_BYTES, encode_varint
 from dexorder_udf.points import Point, Value
-from dexorder_udf.session import Kind
+from dexorder_udf.session import MessageKind
 
-POINT_TAG = encode_varint(Kind.POINT << 3 | 2)
+POINT_TAG = encode_varint(MessageKind.POINT << 3 | 2)
 _TIME_TAG = b"\x08"
 _TIME_BYTES = 9
 _FIRST_TIME_NS = 1 << 7 * (_TIME_BYTES - 1)

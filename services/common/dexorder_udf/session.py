@@ -24,7 +24,7 @@ class Edge(IntEnum):
     BATCH = 1
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     """Kind of a message, with its field number in both Request and Response; ERROR is a response only."""
 
     INFO = 1
@@ -58,7 +58,7 @@ class AgentPhase(Enum):
     RUNNING = "running"
 
 
-_H, _A, _K = HostPhase, AgentPhase, Kind
+_H, _A, _K = HostPhase, AgentPhase, MessageKind
 
 HOST_SENDS = {
     (_H.NEW, _K.INFO): _H.INFO,
@@ -110,7 +110,7 @@ class EdgeState:
         """Return whether a point may come now."""
         return self.batch_open or self.edge is Edge.STREAM
 
-    def take(self, kind: Kind, size: int = 0) -> None:
+    def take(self, kind: MessageKind, size: int = 0) -> None:
         """Take one data message.
 
         Args:
@@ -119,12 +119,12 @@ class EdgeState:
         Raises:
             ProtocolError: It may not come now.
         """
-        if kind is Kind.POINT:
+        if kind is MessageKind.POINT:
             if not self.takes_points:
                 raise ProtocolError(f"{self._speaker} sent a point outside a batch on a batch edge")
         elif self.edge is Edge.STREAM:
             raise ProtocolError(f"{self._speaker} sent {kind.name.lower()} of a batch on a stream edge")
-        elif kind is Kind.BEGIN:
+        elif kind is MessageKind.BEGIN:
             if self.batch_open:
                 raise ProtocolError(f"{self._speaker} began a batch before the end of the last one")
             if size < 0:
@@ -156,7 +156,7 @@ class HostSession:
         """Set the edge of the output, as the info says."""
         self.output = EdgeState(edge, "it")
 
-    def sends(self, kind: Kind) -> None:
+    def sends(self, kind: MessageKind) -> None:
         """Take note of a request.
 
         Raises:
@@ -166,22 +166,22 @@ class HostSession:
         if following is None:
             raise ProtocolError(f"{kind.name.lower()} can't be sent while the session is {self.phase.value}")
         self.phase = following
-        if kind is Kind.SNAPSHOT:
+        if kind is MessageKind.SNAPSHOT:
             self.snapshots_pending += 1
 
-    def receives(self, kind: Kind, size: int = 0) -> None:
+    def receives(self, kind: MessageKind, size: int = 0) -> None:
         """Take note of a response.
 
         Raises:
             ProtocolError: The agent may not send it now.
         """
         following = HOST_RECEIVES.get((self.phase, kind))
-        if following is None or (kind is Kind.SNAPSHOT and not self.snapshots_pending):
+        if following is None or (kind is MessageKind.SNAPSHOT and not self.snapshots_pending):
             raise ProtocolError(f"it sent {_named(kind)} while the session was {self.phase.value}")
         self.phase = following
-        if kind is Kind.SNAPSHOT:
+        if kind is MessageKind.SNAPSHOT:
             self.snapshots_pending -= 1
-        elif kind >= Kind.BEGIN:
+        elif kind >= MessageKind.BEGIN:
             self.output.take(kind, size)
 
 
@@ -198,7 +198,7 @@ class AgentSession:
         """Return whether `receives` would take a point and change nothing; for loops over many."""
         return self.phase is AgentPhase.RUNNING and self.input.takes_points
 
-    def receives(self, kind: Kind, size: int = 0) -> None:
+    def receives(self, kind: MessageKind, size: int = 0) -> None:
         """Take note of a request.
 
         Raises:
@@ -208,13 +208,13 @@ class AgentSession:
         if following is None:
             raise ProtocolError(f"the host sent {kind.name.lower()} while the session was {self.phase.value}")
         self.phase = following
-        if kind >= Kind.BEGIN:
+        if kind >= MessageKind.BEGIN:
             self.input.take(kind, size)
 
 
-def _named(kind: Kind) -> str:
+def _named(kind: MessageKind) -> str:
     return {
-        Kind.BEGIN: "the begin of a batch",
-        Kind.POINT: "a point",
-        Kind.END: "the end of a batch",
+        MessageKind.BEGIN: "the begin of a batch",
+        MessageKind.POINT: "a point",
+        MessageKind.END: "the end of a batch",
     }.get(kind, f"an answer to {kind.name.lower()}, which was not requested,")

@@ -30,7 +30,7 @@ from dexorder_udsource import replay
 BASE64 = b"base64:"
 
 
-class KafkaRecord(WithHeaders, Protocol):
+class SourceRecord(WithHeaders, Protocol):
     """Methods of a confluent-kafka message that are used here."""
 
     def timestamp(self) -> tuple[int, int]: ...  # noqa: D102
@@ -71,7 +71,7 @@ def as_text(value: bytes) -> bytes:
     return BASE64 + base64.b64encode(value) if value.startswith(BASE64) else value
 
 
-def encode_record(record: KafkaRecord) -> bytes:
+def encode_record(record: SourceRecord) -> bytes:
     """Return the ReadResponse of a record.
 
     A null key gives no key, a null value or header an empty one. The last of several headers of one name wins. A record

@@ -41,7 +41,7 @@ class OffsetsGone(Conflict):
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
+class ReplayRange:
     """Range ``[start, end)`` of offsets of one partition.
 
     Attributes:
@@ -62,7 +62,7 @@ def is_range(metadata: Metadata) -> bool:
     return any(name in (PARTITION, START, END) for name, _ in metadata)
 
 
-def parse_range(metadata: Metadata) -> OffsetRange:
+def parse_range(metadata: Metadata) -> ReplayRange:
     """Return the range that a ReadFn call requests.
 
     Raises:
@@ -78,7 +78,7 @@ def parse_range(metadata: Metadata) -> OffsetRange:
     partition, start, end = (values[name] for name in (PARTITION, START, END))
     if end < start:
         raise InvalidRequest(f"metadata {END} {end} is before {START} {start}")
-    return OffsetRange(partition, start, end, values.get(EPOCH, -1))
+    return ReplayRange(partition, start, end, values.get(EPOCH, -1))
 
 
 def is_replay(metadata: Metadata | None) -> bool:
@@ -128,7 +128,7 @@ def format_offsets(offsets: Mapping[int, int]) -> str:
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
 
 
-def check_range(span: OffsetRange, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+def check_range(span: ReplayRange, starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
     """Check that the topic holds a range.
 
     Raises:

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Message
 from dexorder_common.kafka.member_commits import position_of
 from dexorder_common.model.errors import Unavailable
 from dexorder_udsource.config import UdsourceSettings
-from dexorder_udsource.replay import OffsetRange, OffsetsGone
+from dexorder_udsource.replay import OffsetsGone, ReplayRange
 from dexorder_udsource.topic_monitor import TopicMonitor, client_options
 from dexorder_udsource.topic_reader import MAX_RECORDS
 
@@ -47,7 +47,7 @@ class RangeReader:
         check_log: Have Kafka check first that the log up to the range's end is that of the range's epoch.
     """
 
-    def __init__(self, topic: str, span: OffsetRange, pooled: _PooledConsumer, *, check_log: bool = False) -> None:
+    def __init__(self, topic: str, span: ReplayRange, pooled: _PooledConsumer, *, check_log: bool = False) -> None:
         self._topic = topic
         self._span = span
         self._pooled = pooled
@@ -76,9 +76,9 @@ class RangeReader:
         """Make a running `read` return soon; may be called from any thread."""
         self._stopped = True
 
-    def remaining(self) -> OffsetRange:
+    def remaining(self) -> ReplayRange:
         """Return the part of the range that was not returned yet."""
-        return OffsetRange(self._span.partition, self.position, self._span.end)
+        return ReplayRange(self._span.partition, self.position, self._span.end)
 
     def next_position(self) -> tuple[int, int] | None:
         """Return the partition and offset of the consumer; None unless it has read the range to its end."""
@@ -179,7 +179,7 @@ class ReplayPool:
         """Average size of the latest records; 0 before the first."""
 
     @asynccontextmanager
-    async def open(self, span: OffsetRange) -> AsyncIterator[RangeReader]:
+    async def open(self, span: ReplayRange) -> AsyncIterator[RangeReader]:
         """Lend a reader at the start of a range.
 
         Raises:
@@ -244,7 +244,7 @@ class ReplayPool:
         self._idle.clear()
         self._threads.shutdown(wait=False)
 
-    def _pick(self, span: OffsetRange) -> _PooledConsumer:
+    def _pick(self, span: ReplayRange) -> _PooledConsumer:
         """Return the best consumer: at the range's start, of the same partition or none, new, or longest unused."""
         self._close_idle([p for p in self._idle if p.log != self._log])
 

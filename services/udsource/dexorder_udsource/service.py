@@ -28,7 +28,7 @@ _ENCODED_AT_ONCE = 128
 """Records that are serialized before the first of them is sent; bounds the delay and the copies."""
 
 
-class CallContext(Protocol):
+class SourceContext(Protocol):
     """Methods of a call's context that are used here; every transport has them."""
 
     def invocation_metadata(self) -> replay.Metadata | None:
@@ -55,7 +55,7 @@ class SourceService:
         self._closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._acking = 0
 
-    def ReadFn(self, request_iterator: AsyncIterator[pb.ReadRequest], context: CallContext) -> Any:  # noqa: N802
+    def ReadFn(self, request_iterator: AsyncIterator[pb.ReadRequest], context: SourceContext) -> Any:  # noqa: N802
         """Stream batches of records, each ended by eot: a plain read, or the range of one partition in the metadata.
 
         The responses are serialized, many at a time; see `ReadyResponses`.
@@ -118,7 +118,7 @@ class SourceService:
         raise InvalidRequest(f"the requests ended at offset {reader.position} of {span}")
 
     async def AckFn(  # noqa: N802
-        self, request_iterator: AsyncIterator[pb.AckRequest], context: CallContext
+        self, request_iterator: AsyncIterator[pb.AckRequest], context: SourceContext
     ) -> AsyncIterator[pb.AckResponse]:
         """Answer each request. An offset beyond the log ends the stream, and no ack of its request counts."""
         messages = until(self._closing, request_iterator)
@@ -143,7 +143,7 @@ class SourceService:
         finally:
             self._acking -= 1
 
-    async def NackFn(self, request: pb.NackRequest, context: CallContext) -> pb.NackResponse:  # noqa: N802
+    async def NackFn(self, request: pb.NackRequest, context: SourceContext) -> pb.NackResponse:  # noqa: N802
         """Take records back; a later read returns them again."""
         pairs = codec.to_pairs(request.request.offsets)
         self._topic.nack(pairs, await self._state_of(pairs))
@@ -154,7 +154,7 @@ class SourceService:
         known = self._monitor.state
         return known if self._topic.knows(pairs, known) else await self._monitor.fresh(0)
 
-    async def PendingFn(self, request: Empty, context: CallContext) -> pb.PendingResponse:  # noqa: N802
+    async def PendingFn(self, request: Empty, context: SourceContext) -> pb.PendingResponse:  # noqa: N802
         """Return how many records are not acked, negative if unknown; metadata has the topic's ends and commits."""
         metadata = context.invocation_metadata()
         replayed, group = replay.is_replay(metadata), replay.group_of(metadata)
@@ -181,7 +181,7 @@ class SourceService:
         )
         return _pending(state.replay_lag() if replayed else self._topic.pending(state))
 
-    async def PartitionsFn(self, request: Empty, context: CallContext) -> pb.PartitionsResponse:  # noqa: N802
+    async def PartitionsFn(self, request: Empty, context: SourceContext) -> pb.PartitionsResponse:  # noqa: N802
         """Return the partitions that plain reads of this process get; for replays all of the topic's."""
         metadata = context.invocation_metadata()
         replayed, monitor = replay.is_replay(metadata), self._topics.of(replay.topic_of(metadata)).monitor
@@ -193,7 +193,7 @@ class SourceService:
         result = pb.PartitionsResponse.Result(partitions=served, total_partitions=len(partitions))
         return pb.PartitionsResponse(result=result)
 
-    async def IsReady(self, request: Empty, context: CallContext) -> pb.ReadyResponse:  # noqa: N802
+    async def IsReady(self, request: Empty, context: SourceContext) -> pb.ReadyResponse:  # noqa: N802
         """Return whether Kafka and the topic are available."""
         return pb.ReadyResponse(ready=self._monitor.ready and not self._draining)
 
@@ -209,7 +209,7 @@ class SourceService:
         self._closing.set_result(None)
 
 
-def _encoded(records: Sequence[codec.KafkaRecord]) -> Iterator[ReadyResponses]:
+def _encoded(records: Sequence[codec.SourceRecord]) -> Iterator[ReadyResponses]:
     for first in range(0, len(records), _ENCODED_AT_ONCE):
         yield [codec.encode_record(record) for record in records[first : first + _ENCODED_AT_ONCE]]
 

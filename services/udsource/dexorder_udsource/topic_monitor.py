@@ -249,7 +249,7 @@ class TopicMonitor:
                     self.state = replace(state, replayed={**state.replayed, **moves}, replayed_epochs=epochs)
             return sum(position - state.replay_position(p) for p, position in moves.items())
 
-    async def check_range(self, span: replay.OffsetRange) -> None:
+    async def check_range(self, span: replay.ReplayRange) -> None:
         """Check that the topic holds a range; query Kafka only if the cached state does not show it.
 
         Raises:

@@ -20,14 +20,14 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_spark.cep import shards
 from dexorder_spark.cep.evaluation import Watcher, watcher
 from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
-from dexorder_spark.cep.journal import Batch, Snapshot, TopicPosition
+from dexorder_spark.cep.journal import JournalBatch, Snapshot, TopicPosition
 from dexorder_spark.cep.records import without_repeated
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Change:
+class RegistrationChange:
     """Registration of a trigger, or its deletion if ``request`` is None.
 
     Attributes:
@@ -40,14 +40,14 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Changes:
+class RegistrationChanges:
     """Changes up to the one with the number ``change``, and the recent rows of series that they begin to watch.
 
     Attributes:
         reset: These are all triggers there are.
     """
 
-    changes: Sequence[Change]
+    changes: Sequence[RegistrationChange]
     change: int
     reset: bool = False
     recent_rows: Mapping[Series, Sequence[Row]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Evaluator:
         """True if the batch has anything to evaluate."""
         return bool(self._inputs)
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: RegistrationChanges) -> None:
         """Register and remove triggers. Recent rows fill the engine's memory, and fire nothing."""
         if changes.reset:
             kept = {each.registration for each in changes.changes}
@@ -147,7 +147,7 @@ class Evaluator:
                 pass
         self._inputs.append(each)
 
-    def finish(self, positions: Mapping[str, TopicPosition]) -> Batch:
+    def finish(self, positions: Mapping[str, TopicPosition]) -> JournalBatch:
         """Evaluate the batch and return it. ``positions`` are the places after it."""
         inputs, self._inputs = tuple(self._inputs), []
         outputs = self._engines.run(list(enumerate(inputs)))
@@ -158,9 +158,9 @@ class Evaluator:
         self.positions = dict(positions)
         watched = {series.ticker for series in self.watched if series.dataset is TRADES}
         self._recent = {ticker: each for ticker, each in self._recent.items() if ticker in watched}
-        return Batch(self.batch, self.change, self.positions, inputs, tuple(each.event for each in outputs))
+        return JournalBatch(self.batch, self.change, self.positions, inputs, tuple(each.event for each in outputs))
 
-    def repeat(self, batches: Iterable[Batch]) -> None:
+    def repeat(self, batches: Iterable[JournalBatch]) -> None:
         """Evaluate batches of the journal again; their events are those that they have."""
         for batch in batches:
             for each in batch.inputs:
@@ -174,7 +174,7 @@ class Evaluator:
         return Snapshot(self.batch, self.change, self.positions, recent, self._engines.dump())
 
 
-def registered(change: Change, request: ingest_pb2.CEPTriggerRequest) -> Register:
+def registered(change: RegistrationChange, request: ingest_pb2.CEPTriggerRequest) -> Register:
     """Return the input of a registration."""
     return Register(
         change.registration,
@@ -186,6 +186,6 @@ def registered(change: Change, request: ingest_pb2.CEPTriggerRequest) -> Registe
     )
 
 
-def watched_by(change: Change) -> Watcher | None:
+def watched_by(change: RegistrationChange) -> Watcher | None:
     """Return what a registration watches; None for a deletion."""
     return watcher(registered(change, change.request)) if change.request is not None else None

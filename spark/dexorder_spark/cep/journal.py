@@ -48,7 +48,7 @@ class TopicPosition:
 
 
 @dataclass(frozen=True)
-class Batch:
+class JournalBatch:
     """One micro-batch.
 
     Attributes:
@@ -71,10 +71,10 @@ class Batch:
         return _pack(values, self.events)
 
     @staticmethod
-    def decode(content: bytes) -> Batch:
+    def decode(content: bytes) -> JournalBatch:
         """Return the batch in a record."""
         (number, change, positions, inputs), events = _unpack(content)
-        return Batch(number, change, _decode_positions(positions), decode(inputs), tuple(events))
+        return JournalBatch(number, change, _decode_positions(positions), decode(inputs), tuple(events))
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Journal:
         for unfinished in folder.glob("*.tmp"):
             unfinished.unlink()
 
-    def read(self) -> tuple[Snapshot, list[Batch]] | None:
+    def read(self) -> tuple[Snapshot, list[JournalBatch]] | None:
         """Return the newest whole snapshot and the batches after it; None if there is none.
 
         Batches are added behind the last one that was read.
@@ -138,12 +138,12 @@ class Journal:
             return snapshot, self._batches_after(snapshot.number)
         return None
 
-    def _batches_after(self, number: int) -> list[Batch]:
-        found: list[Batch] = []
+    def _batches_after(self, number: int) -> list[JournalBatch]:
+        found: list[JournalBatch] = []
         for path in [each for each in self._files(_LOG) if int(each.stem) >= number]:
             data, end = path.read_bytes(), 0
             for content, after in _records(data):
-                batch = Batch.decode(content)
+                batch = JournalBatch.decode(content)
                 if batch.number != number + len(found) + 1:
                     break
                 found.append(batch)
@@ -153,7 +153,7 @@ class Journal:
             self._open(path, end)
         return found
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: JournalBatch) -> None:
         """Store a batch; it is on disk when this returns. There must be a snapshot."""
         assert self._log is not None
         with self._log.open("ab") as file:

@@ -19,7 +19,8 @@ from dexorder_common.rpc.client_retry import Failure, error_text, is_failure, is
 from dexorder_common.rpc.history_messages import decode_issued_dispatch
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from dexorder_spark.cep.evaluator import Change, Changes
+from dexorder_spark.cep.evaluator import RegistrationChange, RegistrationChanges
+from dexorder_spark.records.reporter import Stopped
 
 log = structlog.get_logger(__name__)
 _CALL_TIMEOUT_S = 30.0
@@ -28,10 +29,6 @@ _MAX_WAIT_S = 2.0
 _EVENTS_IN_A_CALL = 1_000
 _BYTES_IN_A_CALL = 1024 * 1024
 _DISPATCHES_IN_A_CALL = 1_000
-
-
-class Stopped(Exception):
-    """The process is stopping."""
 
 
 class TriggerRelay:
@@ -90,9 +87,9 @@ class TriggerRelay:
         try:
             return attempts(method, request, timeout=_CALL_TIMEOUT_S)
         except tenacity.RetryError as error:
-            raise Stopped from error
+            raise Stopped("stopping before the relay has answered") from error
 
-    def follow(self, after: int) -> Iterator[Changes]:
+    def follow(self, after: int) -> Iterator[RegistrationChanges]:
         """Yield the changes of triggers after one, without end; a broken stream is opened again behind the last one.
 
         The iterator ends at the stop. An answer without changes says only that the relay is there.
@@ -103,12 +100,12 @@ class TriggerRelay:
                 for answer in self._answers(after):
                     wait_s, after = 0.1 if answer.changes else wait_s, answer.change
                     changes = [
-                        Change(
+                        RegistrationChange(
                             each.registration, each.trigger if each.HasField("trigger") else None, each.registered_at
                         )
                         for each in answer.changes
                     ]
-                    yield Changes(changes, answer.change, answer.reset)
+                    yield RegistrationChanges(changes, answer.change, answer.reset)
             except grpc.RpcError as error:
                 log.warning("the stream of triggers ended", error=error_text(error), again_in_s=wait_s)
             self._stop.wait(wait_s)
@@ -158,8 +155,10 @@ def split(events: Sequence[bytes]) -> list[list[bytes]]:
     return parts
 
 
-def _decode(change: pb.TriggerChange) -> Change:
-    return Change(change.registration, change.trigger if change.HasField("trigger") else None, change.registered_at)
+def _decode(change: pb.TriggerChange) -> RegistrationChange:
+    return RegistrationChange(
+        change.registration, change.trigger if change.HasField("trigger") else None, change.registered_at
+    )
 
 
 def _may_succeed(error: BaseException) -> bool:

@@ -30,12 +30,13 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_spark.cep.evaluator import Changes, Evaluator, watched_by
+from dexorder_spark.cep.evaluator import Evaluator, RegistrationChanges, watched_by
 from dexorder_spark.cep.journal import Journal, TopicPosition
 from dexorder_spark.cep.records import Dispatches, Record, rows_of, select
-from dexorder_spark.cep.relay import Stopped, TriggerRelay
+from dexorder_spark.cep.relay import TriggerRelay
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.records.fault import Fault, Moment
+from dexorder_spark.records.reporter import Stopped
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
 from dexorder_spark.source.records import Result
@@ -90,7 +91,7 @@ class Runner:
         self._snapshot_s = time.monotonic()
         self._interval_s = _SNAPSHOT_SECONDS
         self._is_changed = bool(batches)
-        self._changes: queue.SimpleQueue[Changes] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[RegistrationChanges] = queue.SimpleQueue()
         self._dispatches = Dispatches()
         self._reported_s = 0.0
 

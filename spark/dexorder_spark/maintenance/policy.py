@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from dexorder_common.model.times import from_datetime, iso_microseconds
-from dexorder_spark.maintenance.snapshots import Expire, SnapshotState, Tag, plan_expiry
+from dexorder_spark.maintenance.snapshots import ExpireSnapshots, SnapshotState, Tag, plan_expiry
 
 if TYPE_CHECKING:
     from dexorder_spark.config import MaintenanceSettings
@@ -96,7 +96,7 @@ class MergeManifests:
     """Replace many manifests by few."""
 
 
-Step: TypeAlias = Compact | MergeManifests | Tag | Expire
+Step: TypeAlias = Compact | MergeManifests | Tag | ExpireSnapshots
 
 
 def plan(state: TableState, settings: MaintenanceSettings, *, now_ns: int, eager: bool = False) -> list[Step]:

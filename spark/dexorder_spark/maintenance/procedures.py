@@ -23,7 +23,7 @@ from dexorder_spark.maintenance.policy import (
     TableState,
     predicate,
 )
-from dexorder_spark.maintenance.snapshots import Expire, SnapshotState, Tag
+from dexorder_spark.maintenance.snapshots import ExpireSnapshots, SnapshotState, Tag
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -117,7 +117,7 @@ def run(session: SparkSession, catalog: Catalog, name: str, step: Step, settings
         case Tag():
             set_tags(catalog.load_table(name), step.until_ns, step.removed)
             return StepResult(len(step.until_ns) + len(step.removed))
-        case Expire():
+        case ExpireSnapshots():
             ids = f"snapshot_ids => array({', '.join(f'{each}L' for each in step.snapshot_ids)})"
             (row,) = call(session, catalog, "expire_snapshots", name, "older_than => TIMESTAMP '1970-01-01'", ids)
             return StepResult(len(step.snapshot_ids), expired=len(step.snapshot_ids), removed=sum(row))

@@ -31,7 +31,7 @@ from dexorder_spark.maintenance import procedures
 from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.policy import Compact, Step, TableState, plan
 from dexorder_spark.maintenance.procedures import StepResult
-from dexorder_spark.maintenance.snapshots import Expire
+from dexorder_spark.maintenance.snapshots import ExpireSnapshots
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.tables.table import TABLES
 from dexorder_spark.udf.lake import STATES, remove_orphan_states
@@ -55,7 +55,7 @@ _NAMED_AGAIN_NS = 600 * 1_000_000_000
 NamedSnapshots: TypeAlias = Callable[[int], Mapping[int, int]]
 
 
-class MaintenanceFailed(SuiteError):
+class StepFailed(SuiteError):
     """A step failed; the table is in the state before that step."""
 
 
@@ -208,7 +208,7 @@ class MaintenanceRunner:
             InvalidRequest: There is no such table.
             Conflict: Another call is running.
             Unavailable: No session is attached, or ``cancelled`` was set.
-            MaintenanceFailed: A step failed; the following tables are not reached.
+            StepFailed: A step failed; the following tables are not reached.
         """
         known = self._names()
         for name in tables:
@@ -259,7 +259,7 @@ class MaintenanceRunner:
             data, deletes, kept = after.data_files, after.delete_files, len(after.snapshots)
         else:
             compactions = [step for step in steps if isinstance(step, Compact)]
-            expired, removed = sum(len(step.snapshot_ids) for step in steps if isinstance(step, Expire)), 0
+            expired, removed = sum(len(step.snapshot_ids) for step in steps if isinstance(step, ExpireSnapshots)), 0
             data = before.data_files - sum(step.saved_files for step in compactions)
             deletes = before.delete_files - sum(step.deletes for step in compactions)
             kept = len(before.snapshots) - expired
@@ -301,7 +301,7 @@ class MaintenanceRunner:
             except Exception as error:
                 self._attached()  # raises if detach cancelled the step
                 self._metrics.failures.labels(name, kind).inc()
-                raise MaintenanceFailed(f"{name}: {kind} failed: {str(error)[:500]}") from error
+                raise StepFailed(f"{name}: {kind} failed: {str(error)[:500]}") from error
             finally:
                 self._in_step.clear()
                 with suppress(Exception):  # the session may be stopped by now

@@ -50,7 +50,7 @@ class Tag:
 
 
 @dataclass(frozen=True)
-class Expire:
+class ExpireSnapshots:
     """Expire snapshots, and remove the files that no other one has."""
 
     snapshot_ids: tuple[int, ...]
@@ -64,7 +64,7 @@ def plan_expiry(
     needed_ns: int | None,
     now_ns: int,
     eager: bool = False,
-) -> list[Tag | Expire]:
+) -> list[Tag | ExpireSnapshots]:
     """Return what is due: nothing, an expiry, or tags and an expiry.
 
     Args:
@@ -83,7 +83,7 @@ def plan_expiry(
     if len(expired) < (1 if eager else _MIN_EXPIRED):
         return []
     tag = Tag({each: end for each, end in kept.items() if tagged.get(each) != end}, frozenset(tagged.keys() - kept))
-    return [tag, Expire(tuple(expired))] if tag.until_ns or tag.removed else [Expire(tuple(expired))]
+    return [tag, ExpireSnapshots(tuple(expired))] if tag.until_ns or tag.removed else [ExpireSnapshots(tuple(expired))]
 
 
 def _expired(

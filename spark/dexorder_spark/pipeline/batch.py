@@ -38,13 +38,13 @@ from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, append_dead_letters
 from dexorder_spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
 from dexorder_spark.pipeline.decoded import Decoded
-from dexorder_spark.pipeline.files import Layout, Stage
+from dexorder_spark.pipeline.files import FileLayout, Stage
 from dexorder_spark.pipeline.quarantine import isolate
 from dexorder_spark.pipeline.traces import BatchTimes, record_batch
-from dexorder_spark.records.admission import Place, Refusal, refusal
+from dexorder_spark.records.admission import Place, RecordRefusal, refusal
 from dexorder_spark.records.fault import Fault, Moment
 from dexorder_spark.records.position import lost_partitions
-from dexorder_spark.records.reporter import Reporter
+from dexorder_spark.records.reporter import BatchReporter
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.offsets import OffsetRange, Offsets, SourceState, resume
 from dexorder_spark.source.records import RAW, RAW_DDL, to_batch
@@ -95,7 +95,7 @@ class Pipeline:
         table: PageTable,
         catalog: CatalogSettings,
         source: str,
-        reporter: Reporter,
+        reporter: BatchReporter,
         *,
         clock: Clock | None = None,
         fault: Fault | None = None,
@@ -152,13 +152,13 @@ class Pipeline:
         return SourceClient(self._source).state().epochs
 
     def _stage(self, raw: DataFrame, rules: Rules) -> DataFrame:
-        layout = Layout.of(self._table, self._catalog.load_table(self._table.name))
+        layout = FileLayout.of(self._table, self._catalog.load_table(self._table.name))
         stage = Stage(layout, LetterLayout.of(self._source, self._catalog), rules)
         # Each task writes a file per partition, so there are no more tasks than run in parallel.
         tasks = raw.sparkSession.sparkContext.defaultParallelism
         return raw.coalesce(tasks).mapInArrow(stage.run, DECODED_DDL)
 
-    def _refusals(self, decoded: Decoded, now_ns: int) -> dict[Place, Refusal]:
+    def _refusals(self, decoded: Decoded, now_ns: int) -> dict[Place, RecordRefusal]:
         """Return the well-formed pages and finals that do not count."""
         records = decoded.candidates()
         if not records:

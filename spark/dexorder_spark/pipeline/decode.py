@@ -30,7 +30,7 @@ from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.proof import NO_PROOF, encode_proofs
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from dexorder_spark.records.admission import Place, Refusal
+from dexorder_spark.records.admission import Place, RecordRefusal
 from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.table import PageTable
 
@@ -83,7 +83,7 @@ class Rules:
     """
 
     now_ns: int = MAX_TIME_NS
-    refusals: Mapping[Place, Refusal] = field(default_factory=dict)
+    refusals: Mapping[Place, RecordRefusal] = field(default_factory=dict)
 
 
 NO_RULES = Rules()

@@ -38,7 +38,7 @@ _PartitionValues: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """Everything a worker must know of a table to write its files; sent with each task."""
 
     table: PageTable
@@ -46,15 +46,15 @@ class Layout:
     io: FileIO
 
     @staticmethod
-    def of(table: PageTable, target: Table) -> Layout:
+    def of(table: PageTable, target: Table) -> FileLayout:
         """Return the layout of ``target``."""
-        return Layout(table, writable(without_history(target.metadata)), target.io)
+        return FileLayout(table, writable(without_history(target.metadata)), target.io)
 
 
-class Writer:
+class FileWriter:
     """Buffer of pages, written as one file per partition, in the table's order but for pages that overlap."""
 
-    def __init__(self, layout: Layout, columns: Sequence[str] | None = None) -> None:
+    def __init__(self, layout: FileLayout, columns: Sequence[str] | None = None) -> None:
         """Write files with these columns; by default those that the table declares."""
         self._layout = layout
         table = layout.table
@@ -136,13 +136,13 @@ class Writer:
 class Stage:
     """Work of the tasks of a batch, sent to each of them."""
 
-    layout: Layout
+    layout: FileLayout
     letters: LetterLayout
     rules: Rules = NO_RULES
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turn batches of ``RAW`` into control rows, and a row for each written file; a function for ``mapInArrow``."""
-        writer, letters = Writer(self.layout), LetterWriter(self.letters, now_ns=self.rules.now_ns)
+        writer, letters = FileWriter(self.layout), LetterWriter(self.letters, now_ns=self.rules.now_ns)
         try:
             yield from decode_batches(self.layout.table, batches, writer.add, letters.add, self.rules)
             writer.flush()
@@ -162,13 +162,13 @@ def unpack(data: bytes) -> DataFile:
     return file
 
 
-def read_columns(layout: Layout, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+def read_columns(layout: FileLayout, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
     """Read some columns of the files."""
     schema = layout.table.arrow_of(tuple(columns))
     return pa.concat_tables([_read(layout.io, file.file_path, columns).cast(schema) for file in files])
 
 
-def frame(session: SparkSession, layout: Layout, files: Sequence[DataFile]) -> DataFrame:
+def frame(session: SparkSession, layout: FileLayout, files: Sequence[DataFile]) -> DataFrame:
     """Return uncommitted files as a frame that Spark's workers read."""
     schema = layout.table.iceberg.arrow
 

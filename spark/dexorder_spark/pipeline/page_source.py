@@ -179,11 +179,11 @@ class PageStreamReader(UdStreamReader):
     def _stage(self) -> Stage:
         from dexorder_spark.pipeline.dead_letters import LetterLayout
         from dexorder_spark.pipeline.decode import Rules
-        from dexorder_spark.pipeline.files import Layout, Stage
+        from dexorder_spark.pipeline.files import FileLayout, Stage
 
         if self._opened is None:
             table, settings = pickle.loads(self._target)  # noqa: S301
             self._opened = table, settings.load()
         table, catalog = self._opened
-        layout = Layout.of(table, catalog.load_table(table.name))
+        layout = FileLayout.of(table, catalog.load_table(table.name))
         return Stage(layout, LetterLayout.of(self._options.address, catalog), Rules(time.time_ns()))

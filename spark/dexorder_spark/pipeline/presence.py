@@ -35,7 +35,7 @@ class FoundFile:
 
 
 @dataclass(frozen=True)
-class Change:
+class RowChange:
     """Difference that a batch makes to a table.
 
     Attributes:
@@ -47,7 +47,7 @@ class Change:
     replaced: dict[int, pa.Table]
 
 
-def difference(table: PageTable, staged: pa.Table, found: Sequence[FoundFile]) -> Change:
+def difference(table: PageTable, staged: pa.Table, found: Sequence[FoundFile]) -> RowChange:
     """Compare a batch's rows, given by their version columns, with those of the table.
 
     A row of the batch is new if the table has no row with its key, or one of a smaller version.
@@ -59,7 +59,7 @@ def difference(table: PageTable, staged: pa.Table, found: Sequence[FoundFile]) -
     stale = both.filter(pc.invert(newer)).column("position").to_numpy()
     replaced = both.filter(newer)
     numbers = replaced.column("file").to_numpy()
-    return Change(
+    return RowChange(
         np.setdiff1d(positions, stale),
         {int(n): replaced.filter(pa.array(numbers == n)).select(list(table.key)) for n in np.unique(numbers)},
     )

@@ -31,8 +31,8 @@ from pyspark.storagelevel import StorageLevel
 from dexorder_common.lake.commit import CommitLost, commit_files, remove_files
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import iso_microseconds
-from dexorder_spark.pipeline.files import Layout, Writer, frame, read_columns
-from dexorder_spark.pipeline.presence import MAX_READ_BYTES, Change, FoundFile, difference, find, read_rows, size_of
+from dexorder_spark.pipeline.files import FileLayout, FileWriter, frame, read_columns
+from dexorder_spark.pipeline.presence import MAX_READ_BYTES, FoundFile, RowChange, difference, find, read_rows, size_of
 from dexorder_spark.tables.table import PageTable
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def write(
     Raises:
         CommitLost: Another writer was faster. Nothing has changed, and the files are still there.
     """
-    layout = Layout.of(table, target)
+    layout = FileLayout.of(table, target)
     ranges = scan_ranges(pages)
     found = find(table, target, row_filter(table, ranges)) if ranges else []
     if found is None or size_of(each.task for each in found) > MAX_READ_BYTES:
@@ -218,15 +218,15 @@ def _commit(
 
 
 def rewrite(
-    layout: Layout, target: Table, files: Sequence[DataFile], change: Change, found: Sequence[FoundFile]
+    layout: FileLayout, target: Table, files: Sequence[DataFile], change: RowChange, found: Sequence[FoundFile]
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Write the new rows of a batch, and the rest of each file that has replaced rows; return new and old files."""
     if not len(change.new):
         return [], []
-    fresh = Writer(layout)
+    fresh = FileWriter(layout)
     fresh.add_all(read_columns(layout, files, layout.table.columns).take(change.new))
     names = target.schema().column_names
-    rest = Writer(layout, names)  # with the columns that somebody has added to the table
+    rest = FileWriter(layout, names)  # with the columns that somebody has added to the table
     old = [found[number].task for number in change.replaced]
     try:
         for task, keys in zip(old, change.replaced.values(), strict=True):
@@ -250,7 +250,7 @@ def _without(rows: pa.Table, keys: pa.Table, table: PageTable) -> pa.Table:
 def merge_with_spark(
     session: SparkSession,
     target: str,
-    layout: Layout,
+    layout: FileLayout,
     files: Sequence[DataFile],
     ranges: Sequence[ScanRange],
     state: Mapping[str, str],

@@ -22,7 +22,7 @@ Place: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RecordRefusal:
     """Reason why a well-formed record does not count.
 
     Attributes:
@@ -41,7 +41,7 @@ def refusal(
     *,
     is_page: bool,
     now_ns: int,
-) -> Refusal | None:
+) -> RecordRefusal | None:
     """Return why a page or a final does not count; None if it does.
 
     Args:
@@ -50,11 +50,15 @@ def refusal(
     """
     dispatch = issued.get(dispatch_id)
     if dispatch is None:
-        return Refusal(f"job_id {dispatch_id!r} was not issued by the relay, or too long ago", is_issued=False)
+        return RecordRefusal(f"job_id {dispatch_id!r} was not issued by the relay, or too long ago", is_issued=False)
     if not dispatch.covers(series):
-        return Refusal(f"series {series} is not {dispatch.series}, for which job_id {dispatch_id!r} was issued", True)
+        return RecordRefusal(
+            f"series {series} is not {dispatch.series}, for which job_id {dispatch_id!r} was issued", True
+        )
     if not dispatch.span.contains(span):
-        return Refusal(f"range {span} is outside {dispatch.span}, for which job_id {dispatch_id!r} was issued", True)
+        return RecordRefusal(
+            f"range {span} is outside {dispatch.span}, for which job_id {dispatch_id!r} was issued", True
+        )
     if is_page and span.end_ns > now_ns + MAX_AHEAD_NS:
-        return Refusal(f"range {span} ends in the future; it is {iso(now_ns)} now", True)
+        return RecordRefusal(f"range {span} ends in the future; it is {iso(now_ns)} now", True)
     return None

@@ -42,7 +42,7 @@ class FinalReport:
     total_records: int
 
 
-class Reporter(Protocol):
+class BatchReporter(Protocol):
     """The relay, as the pipeline needs it. Either call may block for as long as it is unavailable."""
 
     def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:

@@ -39,7 +39,7 @@ class GroupState:
 
 
 @dataclass
-class Window:
+class OpenWindow:
     """Open window of a group, with the points in it."""
 
     end_ns: int
@@ -51,10 +51,10 @@ class FeedState:
     """State of a feed; it is kept with the UDF's own."""
 
     groups: dict[str, GroupState] = field(default_factory=dict)
-    windows: dict[str, Window] = field(default_factory=dict)
+    windows: dict[str, OpenWindow] = field(default_factory=dict)
 
 
-class Feed:
+class UdfFeed:
     """Feed of one UDF."""
 
     def __init__(self, given: UdfInput, edge: Edge, tolerance_ns: int, state: FeedState) -> None:
@@ -127,7 +127,7 @@ class Feed:
 
     def _into_window(self, group: str, point: Point) -> list[Batch]:
         end_ns = window_of(point.time_ns, self._given.window_seconds)
-        window = self.state.windows.setdefault(group, Window(end_ns))
+        window = self.state.windows.setdefault(group, OpenWindow(end_ns))
         if end_ns < window.end_ns:
             self.late += 1
             return []
@@ -135,11 +135,11 @@ class Feed:
         if end_ns == window.end_ns:
             window.points.append(point)
             return []
-        self.state.windows[group] = Window(end_ns, [point])
+        self.state.windows[group] = OpenWindow(end_ns, [point])
         return [batch_of(window)]
 
 
-def batch_of(window: Window) -> Batch:
+def batch_of(window: OpenWindow) -> Batch:
     """Return a window as a batch, ordered by time."""
     first = window.points[0]
     points = sorted(window.points, key=lambda each: each.time_ns)

@@ -29,7 +29,7 @@ from dexorder_common.model.udf import UdfDefinition, UdfState, UdfStatus
 from dexorder_spark.records.reporter import Stopped
 from dexorder_spark.runtime.locks import WriterLock
 from dexorder_spark.source.client import SourceBroken
-from dexorder_spark.udf.feed import Feed
+from dexorder_spark.udf.feed import UdfFeed
 from dexorder_spark.udf.lake import Loaded, UdfLake
 from dexorder_spark.udf.reader import UdfReader
 from dexorder_spark.udf.rows import rows_of
@@ -134,7 +134,7 @@ class UdfStage:
         restarts = self._restarts
         try:
             host.start(state.snapshot or None)
-            feed = Feed(self.definition.input, host.info.wants, self._tolerance_ns, state.feed)
+            feed = UdfFeed(self.definition.input, host.info.wants, self._tolerance_ns, state.feed)
             if state.sent < state.outputs:
                 state = self._send(state, self._lake.rows_from(loaded.table, state.sent))
             self._loop(host, feed, loaded, state, lambda: self._count(restarts + host.restarts))
@@ -157,7 +157,7 @@ class UdfStage:
         with self._lock.batch():
             return self._lake.commit(loaded, self._reader.after(known), state, ())
 
-    def _loop(self, host: UdfHost, feed: Feed, loaded: Loaded, state: StageState, count: Callable[[], None]) -> None:
+    def _loop(self, host: UdfHost, feed: UdfFeed, loaded: Loaded, state: StageState, count: Callable[[], None]) -> None:
         committed_s = time.monotonic()
         uncommitted = False
         self._show(UdfState.RUNNING)

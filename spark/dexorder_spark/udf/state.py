@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_spark.udf.feed import FeedState, GroupState, Window
+from dexorder_spark.udf.feed import FeedState, GroupState, OpenWindow
 from dexorder_udf.points import Point
 
 _VERSION = 1
@@ -71,7 +71,10 @@ def decode_state(data: bytes) -> StageState:
             raise InvalidRequest(f"state of a UDF has version {header['version']}, and this driver reads {_VERSION}")
         feed = FeedState(
             {name: GroupState(newest_ns, recent) for name, (newest_ns, recent) in header["groups"].items()},
-            {name: Window(end_ns, list(map(_load, points))) for name, (end_ns, points) in header["windows"].items()},
+            {
+                name: OpenWindow(end_ns, list(map(_load, points)))
+                for name, (end_ns, points) in header["windows"].items()
+            },
         )
         return StageState(header["generation"], header["outputs"], header["sent"], feed, data[end:])
     except (ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ from dexorder_common.rpc.lifecycle import grpc_server
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.maintenance.runner import MaintenanceFailed, TableResult
+from dexorder_spark.maintenance.runner import StepFailed, TableResult
 from dexorder_spark.service import MAINTENANCE, MaintenanceService
 
 
@@ -81,7 +81,7 @@ async def test_each_table_is_reported_when_it_is_done(stub: Any, runner: StubRun
 async def test_an_error_ends_the_stream_after_the_completed_tables(stub: Any, runner: StubRunner) -> None:
     for error, code in (
         (Unavailable("no query runs"), "UNAVAILABLE"),
-        (MaintenanceFailed("compact failed"), "INTERNAL"),
+        (StepFailed("compact failed"), "INTERNAL"),
     ):
         runner.error = error
         seen = []

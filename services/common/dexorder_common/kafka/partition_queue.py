@@ -63,7 +63,7 @@ class Delivery(NamedTuple, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class QueueProgress:
     """Progress of a group in a partition; ``pending`` records are delivered and not acked."""
 
     pending: int

@@ -12,7 +12,7 @@ from typing import Generic
 
 from dexorder_common.kafka.ack_tracker import AckTracker
 from dexorder_common.kafka.commits import Commit
-from dexorder_common.kafka.partition_queue import BEGINNING, Delivery, PartitionQueue, Progress, ReadRules, T
+from dexorder_common.kafka.partition_queue import BEGINNING, Delivery, PartitionQueue, QueueProgress, ReadRules, T
 
 
 class TopicQueue(Generic[T]):
@@ -227,10 +227,10 @@ class TopicQueue(Generic[T]):
         parts = self._partitions
         return {p: tracker for p in list(self._order) if (tracker := parts[p].tracker) is not None}
 
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, QueueProgress]:
         """Return the progress of each assigned partition."""
         trackers = self._trackers().items()
-        return {p: Progress(each.pending, each.lowest_unacked, each.next_offset) for p, each in trackers}
+        return {p: QueueProgress(each.pending, each.lowest_unacked, each.next_offset) for p, each in trackers}
 
     def last_ack_deadline_ns(self) -> int:
         """Return the latest end of an ack timeout; 0 if nothing is pending."""

@@ -6,8 +6,8 @@
     anything else         INTERNAL            a fixed text or that of `InternalText`; the traceback is logged
     cancelled call        CANCELLED           no answer is sent   -
 
-A transport creates one `Call` for each call, passes it what the handler raises, sends the `Status` that it returns and
-ends the call. A request that can't be decoded is an InvalidRequest.
+A transport creates one `ServedCall` for each call, passes it what the handler raises, sends the `CallStatus` that it
+returns and ends the call. A request that can't be decoded is an InvalidRequest.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ InternalText = Callable[[str, BaseException], str | None]
 """Takes ``service/method`` and any error but a SuiteError; returns the answer's text, None for the fixed one."""
 
 
-class Status(NamedTuple):
+class CallStatus(NamedTuple):
     """Answer to a failed call; ``retry_ms`` is None where no time is known."""
 
     code: Code
@@ -69,7 +69,7 @@ class Method:
         return f"{self.service}/{self.name}"
 
 
-class Call:
+class ServedCall:
     """Counts one call and decides its status."""
 
     __slots__ = ("_start", "code", "method")
@@ -80,7 +80,7 @@ class Call:
         self._start = time.perf_counter()
         method.tally.started += 1
 
-    def fail(self, error: BaseException, *, of_transport: bool = False) -> Status | None:
+    def fail(self, error: BaseException, *, of_transport: bool = False) -> CallStatus | None:
         """Return the answer to a call whose handler raised this; None for a cancelled call, which gets no answer.
 
         Args:
@@ -90,17 +90,17 @@ class Call:
         self.code = status.code if status else Code.CANCELLED
         return status
 
-    def _status(self, error: BaseException, *, of_transport: bool) -> Status | None:
+    def _status(self, error: BaseException, *, of_transport: bool) -> CallStatus | None:
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
             return None
         if isinstance(error, SuiteError):
             seconds = error.retry_seconds
-            return Status(error.code, str(error), None if seconds is None else math.ceil(seconds * 1_000))
+            return CallStatus(error.code, str(error), None if seconds is None else math.ceil(seconds * 1_000))
         if isinstance(error, NotImplementedError):
-            return Status(Code.UNIMPLEMENTED, str(error) or "not implemented")
+            return CallStatus(Code.UNIMPLEMENTED, str(error) or "not implemented")
         log.error("rpc failed", method=self.method.path, exc_info=error)
         text = None if of_transport else self.method.internal_text(self.method.path, error)
-        return Status(Code.INTERNAL, text or "internal error; the server's log has the details")
+        return CallStatus(Code.INTERNAL, text or "internal error; the server's log has the details")
 
     def finish(self) -> None:
         """Count the end of the call."""

@@ -20,7 +20,7 @@ from grpc.aio import AbortError
 from dexorder_common.metrics import CallMetrics
 from dexorder_common.model.errors import RETRY_AFTER, RETRY_PUSHBACK, Code, InvalidRequest
 from dexorder_common.rpc.error_details import STATUS_DETAILS, encode_details, field_names, reason_of
-from dexorder_common.rpc.policy import Admit, Call, InternalText, Method, Status
+from dexorder_common.rpc.policy import Admit, CallStatus, InternalText, Method, ServedCall
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[..., Any]
@@ -58,7 +58,7 @@ def _checked(request: Any) -> Any:
     return request
 
 
-class _GrpcCall(Call):
+class _GrpcCall(ServedCall):
     """A call of grpcio."""
 
     __slots__ = ("_context", "_fields", "_lost")
@@ -92,7 +92,7 @@ class _GrpcCall(Call):
             raise error
         await self._context.abort(_STATUS[status.code], status.text, self._metadata(status, error))
 
-    def _metadata(self, status: Status, error: BaseException) -> tuple[tuple[str, str | bytes], ...]:
+    def _metadata(self, status: CallStatus, error: BaseException) -> tuple[tuple[str, str | bytes], ...]:
         details = encode_details(
             status.code,
             status.text,

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from dexorder_common.metrics import CallMetrics
 from dexorder_common.model.errors import Code, NotAllowed
-from dexorder_common.rpc.policy import Admit, Call, Method
+from dexorder_common.rpc.policy import Admit, Method, ServedCall
 from dexorder_gateway.kafkapixy.http_messages import ROUTES, Route, parameters_of
 from dexorder_gateway.kafkapixy.service import NAME, KafkaPixy
 from dexorder_gateway.kafkapixy.types import UnknownTopic
@@ -103,7 +103,7 @@ class HttpApi:
     async def _serve(self, route: Route, request: web.Request) -> web.StreamResponse:
         context = HttpContext(request)
         tally = self._metrics.tally(("http", NAME, route.name))
-        call = Call(Method(NAME, route.name, tally, lambda method, error: None))
+        call = ServedCall(Method(NAME, route.name, tally, lambda method, error: None))
         try:
             response = await self._answer(route, request, context, call)
             await response.prepare(request)
@@ -115,7 +115,7 @@ class HttpApi:
             call.finish()
         return response
 
-    async def _answer(self, route: Route, request: web.Request, context: HttpContext, call: Call) -> web.Response:
+    async def _answer(self, route: Route, request: web.Request, context: HttpContext, call: ServedCall) -> web.Response:
         try:
             _refuse_web_pages(request)
             if self._admit is not None:

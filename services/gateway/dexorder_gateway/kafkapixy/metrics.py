@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from dexorder_common.kafka.partition_queue import Progress
+from dexorder_common.kafka.partition_queue import QueueProgress
 
 KEPT_SECONDS = 300.0
 PREFIX = "dexorder_gateway"
@@ -34,7 +34,7 @@ class SubscriptionView(Protocol):
     def waiting(self) -> int:
         """Callers that wait for a record."""
 
-    def progress(self) -> Mapping[int, Progress]:
+    def progress(self) -> Mapping[int, QueueProgress]:
         """Return the progress of each of its partitions."""
 
 
@@ -185,6 +185,6 @@ def _progress(clusters: Clusters) -> Iterator[Metric]:
     yield from (subscriptions, waiting, pending, lag)
 
 
-def lag_of(progress: Progress, log_end: int) -> int:
+def lag_of(progress: QueueProgress, log_end: int) -> int:
     """Return the records not acked yet; ``log_end`` may be older than the last delivery."""
     return max(progress.next_offset, log_end) - progress.lowest_unacked

@@ -16,7 +16,7 @@ import structlog
 
 from dexorder_common.kafka.group_member import GroupMember
 from dexorder_common.kafka.member_commits import NotAssigned, TopicReading
-from dexorder_common.kafka.partition_queue import BEGINNING, END, Delivery, Progress, ReadRules
+from dexorder_common.kafka.partition_queue import BEGINNING, END, Delivery, QueueProgress, ReadRules
 from dexorder_common.kafka.topic_queue import TopicQueue
 from dexorder_common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
@@ -88,7 +88,7 @@ class PixySubscription:
         """Callers that wait for a record; any thread."""
         return len(self._waiters)
 
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, QueueProgress]:
         """Return the progress of each partition; any thread."""
         with self.member.lock:
             return self._queue.progress()

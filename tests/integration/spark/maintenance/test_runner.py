@@ -34,7 +34,7 @@ from dexorder_spark.maintenance import procedures
 from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.policy import PartitionState, TableState
 from dexorder_spark.maintenance.procedures import StepResult
-from dexorder_spark.maintenance.runner import MaintenanceFailed, MaintenanceRunner
+from dexorder_spark.maintenance.runner import MaintenanceRunner, StepFailed
 from dexorder_spark.pipeline import presence
 from dexorder_spark.pipeline.batch import Pipeline
 from dexorder_spark.pipeline.decode import decode_record
@@ -331,7 +331,7 @@ def test_a_failed_step_is_reported_and_counted_and_releases_the_lock(
         raise OSError("No space left on device")
 
     answer(monkeypatch, fail)
-    with pytest.raises(MaintenanceFailed, match=r"trading.ohlc: compact failed: No space left"):
+    with pytest.raises(StepFailed, match=r"trading.ohlc: compact failed: No space left"):
         list(parts.runner.maintain())
     parts.runner.run_due()  # attempts all tables
     assert parts.metric("maintenance_failures_total", table=OHLC.name, step="compact") == 2

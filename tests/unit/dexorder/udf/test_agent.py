@@ -11,7 +11,7 @@ from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
 from dexorder_udf.framing import FrameSplitter, frame
 from dexorder_udf.points import Batch, Point
-from dexorder_udf.session import Edge, Kind
+from dexorder_udf.session import Edge, MessageKind
 
 NOW_NS = 1_700_000_000 * 10**9
 
@@ -68,9 +68,9 @@ def started(function: type[Function[None]]) -> Agent:
 
 def test_the_same_point_is_the_same_bytes_whatever_is_in_it() -> None:
     plain = [pb.Point(time=NOW_NS + n, name="n", group="g", fieldsInt={"a": n}) for n in range(40)]
-    frames = [messages.encode_request(each, Kind.POINT) for each in plain]
+    frames = [messages.encode_request(each, MessageKind.POINT) for each in plain]
     newer = frames[0][4:] + b"\xfa\x06\x03new"  # a field that only a later version has
-    frames.append(messages.encode_request(pb.Point.FromString(newer), Kind.POINT))
+    frames.append(messages.encode_request(pb.Point.FromString(newer), MessageKind.POINT))
     assert b"\xfa\x06\x03new" in frames[-1]
     assert started(Even).feed(b"".join(frames)) == b"".join([*frames[:40:2], frames[-1]])
 

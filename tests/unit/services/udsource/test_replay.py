@@ -4,8 +4,8 @@ import pytest
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_udsource.replay import (
-    OffsetRange,
     OffsetsGone,
+    ReplayRange,
     check_range,
     format_offsets,
     is_range,
@@ -24,8 +24,8 @@ def metadata(**values: str) -> tuple[tuple[str, str], ...]:
 def test_range_comes_from_three_values() -> None:
     given = metadata(partition="1", start="0", end="9223372036854775807")
     assert is_range(given)
-    assert parse_range(given) == OffsetRange(1, 0, 2**63 - 1)
-    assert parse_range((*given, ("x-epoch", "4"))) == OffsetRange(1, 0, 2**63 - 1, 4)
+    assert parse_range(given) == ReplayRange(1, 0, 2**63 - 1)
+    assert parse_range((*given, ("x-epoch", "4"))) == ReplayRange(1, 0, 2**63 - 1, 4)
     assert not is_range(metadata(replay="1"))
 
 
@@ -58,7 +58,7 @@ def test_only_the_value_one_is_a_replay() -> None:
 
 @pytest.mark.parametrize("span", [(0, 5, 17), (0, 5, 5), (0, 17, 17), (0, 0, 0), (1, 3, 4)])
 def test_ranges_inside_the_log_are_accepted(span: tuple[int, int, int]) -> None:
-    check_range(OffsetRange(*span), STARTS, ENDS)
+    check_range(ReplayRange(*span), STARTS, ENDS)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_ranges_inside_the_log_are_accepted(span: tuple[int, int, int]) -> None:
 )
 def test_ranges_outside_the_log_are_refused(span: tuple[int, int, int], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        check_range(OffsetRange(*span), STARTS, ENDS)
+        check_range(ReplayRange(*span), STARTS, ENDS)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dexorder_cep import EngineState
 from dexorder_spark.cep.inputs import Expire, Feed, Register, Remove
-from dexorder_spark.cep.journal import Batch, Damaged, Journal, Snapshot, TopicPosition
+from dexorder_spark.cep.journal import Damaged, Journal, JournalBatch, Snapshot, TopicPosition
 
 NUMBERS = st.integers(0, 2**62)
 TEXTS = st.text(max_size=5)
@@ -34,7 +34,7 @@ INPUTS = st.one_of(
     st.builds(Expire, NUMBERS),
 )
 BATCHES = st.builds(
-    Batch,
+    JournalBatch,
     number=NUMBERS,
     change=NUMBERS,
     positions=POSITIONS,
@@ -52,8 +52,8 @@ SNAPSHOTS = st.builds(
 
 
 @given(BATCHES)
-def test_a_batch_is_read_as_it_was_written(batch: Batch) -> None:
-    assert Batch.decode(batch.encode()) == batch
+def test_a_batch_is_read_as_it_was_written(batch: JournalBatch) -> None:
+    assert JournalBatch.decode(batch.encode()) == batch
 
 
 @given(SNAPSHOTS, st.data())
@@ -68,8 +68,8 @@ def test_a_snapshot_with_one_other_byte_or_cut_short_is_damaged(snapshot: Snapsh
             Snapshot.decode(broken)
 
 
-def batch(number: int) -> Batch:
-    return Batch(number, number, {}, (Expire(number),), (bytes([number]),))
+def batch(number: int) -> JournalBatch:
+    return JournalBatch(number, number, {}, (Expire(number),), (bytes([number]),))
 
 
 def filled(folder: Path, batches: int, snapshots: set[int]) -> Journal:

@@ -15,7 +15,7 @@ from dexorder_spark.maintenance.policy import (
     plan,
     predicate,
 )
-from dexorder_spark.maintenance.snapshots import Expire, SnapshotState
+from dexorder_spark.maintenance.snapshots import ExpireSnapshots, SnapshotState
 
 MB = 1024 * 1024
 DAY = 24 * 3_600 * 1_000_000_000
@@ -60,7 +60,7 @@ def test_a_run_on_request_reduces_everything_possible() -> None:
     assert steps(state(part(large=1, deletes=1), manifests=1), eager=True)
     assert not steps(state(part(small=1, large=5), manifests=1), eager=True)
     aged = state(manifests=2, ages=(3 * HOUR, 8 * DAY))
-    assert steps(aged, eager=True) == [MergeManifests(), Expire((0,))]
+    assert steps(aged, eager=True) == [MergeManifests(), ExpireSnapshots((0,))]
     assert steps(replace(aged, named=None), eager=True) == [MergeManifests()], "nobody knows what must be kept"
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_spark.config import MaintenanceSettings
-from dexorder_spark.maintenance.snapshots import Expire, SnapshotState, Tag, plan_expiry
+from dexorder_spark.maintenance.snapshots import ExpireSnapshots, SnapshotState, Tag, plan_expiry
 
 MINUTE = 60 * 1_000_000_000
 HOUR, DAY = 60 * MINUTE, 24 * 60 * MINUTE
@@ -21,7 +21,7 @@ def plan(
     needed_ns: int | None = None,
     eager: bool = False,
     **settings: Any,
-) -> list[Tag | Expire]:
+) -> list[Tag | ExpireSnapshots]:
     found = MaintenanceSettings(**settings)
     return plan_expiry(snapshots, named or {}, found, needed_ns=needed_ns, now_ns=NOW, eager=eager)
 
@@ -35,23 +35,23 @@ def aged(*ages: int) -> list[SnapshotState]:
 @pytest.mark.parametrize(("count", "due"), [(50, False), (51, True)])
 def test_old_snapshots_expire_once_there_are_enough(count: int, due: bool) -> None:
     snapshots = aged(*(2 * HOUR - n for n in range(count)))
-    assert plan(snapshots) == ([Expire(tuple(range(count - 1)))] if due else [])
+    assert plan(snapshots) == ([ExpireSnapshots(tuple(range(count - 1)))] if due else [])
 
 
 def test_age_is_counted_from_the_replacement() -> None:
     """Until then it was current, and a request may have been answered from it that is not announced yet."""
     assert plan(aged(9 * DAY, 30 * MINUTE), eager=True) == []
-    assert plan(aged(9 * DAY, 61 * MINUTE), eager=True) == [Expire((0,))]
+    assert plan(aged(9 * DAY, 61 * MINUTE), eager=True) == [ExpireSnapshots((0,))]
     assert plan(aged(9 * DAY), eager=True) == []
 
 
 def test_above_a_number_those_expire_within_the_hour_whose_files_are_in_the_next() -> None:
     snapshots = aged(*(n * 2 * MINUTE for n in range(29, -1, -1)))
     assert plan(snapshots, eager=True) == []
-    assert plan(snapshots, eager=True, max_snapshots=10) == [Expire(tuple(range(19)))]
-    assert plan(snapshots, eager=True, max_snapshots=1) == [Expire(tuple(range(23)))], "not within ten minutes"
+    assert plan(snapshots, eager=True, max_snapshots=10) == [ExpireSnapshots(tuple(range(19)))]
+    assert plan(snapshots, eager=True, max_snapshots=1) == [ExpireSnapshots(tuple(range(23)))], "not within ten minutes"
     snapshots[5] = replace(snapshots[5], is_append=False)
-    assert plan(snapshots, eager=True, max_snapshots=10) == [Expire((0, 1, 2, 3, *range(5, 20)))]
+    assert plan(snapshots, eager=True, max_snapshots=10) == [ExpireSnapshots((0, 1, 2, 3, *range(5, 20)))]
 
 
 def test_what_a_notification_names_gets_a_tag_before_others_expire() -> None:
@@ -59,7 +59,7 @@ def test_what_a_notification_names_gets_a_tag_before_others_expire() -> None:
     named = {7: NOW - HOUR, 8: NOW - 8 * DAY, 1_000: NOW}
     tag, expire = plan(snapshots, named)
     assert tag == Tag({7: NOW - HOUR + 7 * DAY}, frozenset())
-    assert expire == Expire(tuple(n for n in range(59) if n != 7))
+    assert expire == ExpireSnapshots(tuple(n for n in range(59) if n != 7))
 
 
 def test_a_tag_moves_with_the_last_notification_and_ends() -> None:
@@ -67,9 +67,9 @@ def test_a_tag_moves_with_the_last_notification_and_ends() -> None:
     assert plan(old[1:], {5: NOW - DAY}) == [], "all of them are named"
     tag, expire = plan(old[1:], {5: NOW - DAY}, max_named_snapshots=3)
     assert tag == Tag({5: NOW + 6 * DAY}, frozenset(range(1, 58)) - {5}), "the three that were named last"
-    assert expire == Expire(tuple(n for n in range(1, 58) if n != 5))
+    assert expire == ExpireSnapshots(tuple(n for n in range(1, 58) if n != 5))
     ended = [replace(each, tagged_until_ns=NOW) for each in old]
-    assert plan(ended) == [Tag({}, frozenset(range(60))), Expire(tuple(range(59)))]
+    assert plan(ended) == [Tag({}, frozenset(range(60))), ExpireSnapshots(tuple(range(59)))]
 
 
 @st.composite
@@ -95,7 +95,7 @@ def test_nothing_expires_that_is_in_use(
     snapshots: list[SnapshotState], named: dict[int, int], needed_ns: int | None, most: int
 ) -> None:
     steps = plan(snapshots, named, needed_ns=needed_ns, eager=True, max_snapshots=most)
-    expired = {each for step in steps if isinstance(step, Expire) for each in step.snapshot_ids}
+    expired = {each for step in steps if isinstance(step, ExpireSnapshots) for each in step.snapshot_ids}
     assert snapshots[-1].id not in expired
     for each, following in pairwise(snapshots):
         if each.id in expired:

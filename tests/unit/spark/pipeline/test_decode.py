@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_spark.pipeline.decode import DECODED, Rules, decode_batches
-from dexorder_spark.records.admission import Refusal
+from dexorder_spark.records.admission import RecordRefusal
 from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, final, page, span
@@ -119,7 +119,7 @@ def test_a_price_of_0_or_below_is_refused(price: float) -> None:
 
 @pytest.mark.parametrize("is_issued", [True, False])
 def test_records_that_do_not_count_are_kept_and_reported_only_for_an_issued_dispatch(is_issued: bool) -> None:
-    rules = Rules(NOW_NS, {(3, 0): Refusal("no", is_issued), (3, 1): Refusal("not either", is_issued)})
+    rules = Rules(NOW_NS, {(3, 0): RecordRefusal("no", is_issued), (3, 1): RecordRefusal("not either", is_issued)})
     rows, pages = decode(GOOD, final(control(0, 3), 3), GOOD, rules=rules)
     kinds = [(row["kind"], row["offset"], row["control"]["dispatch_id"] is not None) for row in rows]
     refused_final = [("final", 1, True)] if is_issued else []

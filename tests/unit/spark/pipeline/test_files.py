@@ -19,7 +19,7 @@ from dexorder_common.lake.tables import OHLC
 from dexorder_spark.pipeline import files
 from dexorder_spark.pipeline.dead_letters import LetterLayout
 from dexorder_spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND, decode_batches
-from dexorder_spark.pipeline.files import Layout, Stage, Writer, read_columns, unpack
+from dexorder_spark.pipeline.files import FileLayout, FileWriter, Stage, read_columns, unpack
 from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import Record, control, page
@@ -48,7 +48,7 @@ def decoded(*records: Record) -> list[pa.RecordBatch]:
 
 
 def written(table: Table, pages: list[pa.RecordBatch]) -> list[DataFile]:
-    writer = Writer(Layout.of(CANDLES, table))
+    writer = FileWriter(FileLayout.of(CANDLES, table))
     for each in pages:
         writer.add(each)
     writer.flush()
@@ -60,7 +60,7 @@ def rows(found: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def work(table: Table) -> Stage:
-    return Stage(Layout.of(CANDLES, table), LetterLayout.of("test", table.catalog))
+    return Stage(FileLayout.of(CANDLES, table), LetterLayout.of("test", table.catalog))
 
 
 def test_files_have_the_partitions_that_pyiceberg_gives_them_and_are_sorted_by_key(table: Table) -> None:
@@ -68,7 +68,9 @@ def test_files_have_the_partitions_that_pyiceberg_gives_them_and_are_sorted_by_k
     ours = written(table, pages)
     assert [file.record_count for file in ours] == [30, 20, 25, 15]  # before and after midnight, of each ticker
     for file in ours:
-        keys = list(zip(*read_columns(Layout.of(CANDLES, table), [file], OHLC.key).to_pydict().values(), strict=True))
+        keys = list(
+            zip(*read_columns(FileLayout.of(CANDLES, table), [file], OHLC.key).to_pydict().values(), strict=True)
+        )
         assert keys == sorted(keys)
     assert table.refresh().current_snapshot() is None, "they are invisible"
     commit_files(table, added=ours)
@@ -108,7 +110,7 @@ def test_no_row_is_lost_for_any_pages_and_any_buffer(
         patch.setattr(files, "MAX_BUFFERED_ROWS", limit)
         ours = written(table, pages)
     assert sum(file.record_count for file in ours) == sum(each.num_rows for each in pages)
-    assert rows(read_columns(Layout.of(CANDLES, table), ours, tuple(OHLC.arrow.names))) == rows(
+    assert rows(read_columns(FileLayout.of(CANDLES, table), ours, tuple(OHLC.arrow.names))) == rows(
         pa.Table.from_batches(pages)
     )
 
@@ -151,9 +153,9 @@ def test_missing_files_can_be_removed(table: Table) -> None:
 
 
 def test_a_layout_is_sent_to_a_worker_without_the_tables_history(table: Table) -> None:
-    small = len(pickle.dumps(Layout.of(CANDLES, table)))
+    small = len(pickle.dumps(FileLayout.of(CANDLES, table)))
     for minute in range(3):
         commit_files(table.refresh(), added=written(table, decoded(page(control(minute, 1)))))
-    sent: Layout = pickle.loads(pickle.dumps(Layout.of(CANDLES, table.refresh())))
+    sent: FileLayout = pickle.loads(pickle.dumps(FileLayout.of(CANDLES, table.refresh())))
     assert len(pickle.dumps(sent)) < small + 500
     assert sent.metadata.schema() == table.schema()

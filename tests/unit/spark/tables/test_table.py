@@ -22,7 +22,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.times import iso_microseconds
 from dexorder_spark.pipeline.decode import decode_record
-from dexorder_spark.pipeline.files import Layout, Writer
+from dexorder_spark.pipeline.files import FileLayout, FileWriter
 from dexorder_spark.pipeline.presence import difference, find
 from dexorder_spark.pipeline.upsert import (
     KeyRange,
@@ -174,7 +174,7 @@ def test_conditions_name_only_columns_of_their_table() -> None:
 
 def test_files_are_written_and_found_in_the_second_table(catalog: CatalogSettings) -> None:
     target = TRADES_ICEBERG.load_or_create(catalog.load())
-    writer = Writer(Layout.of(TRADES, target))
+    writer = FileWriter(FileLayout.of(TRADES, target))
     writer.add(rows(range(100)))  # from half past eleven, so two days
     writer.add(rows(range(10), symbol="B.X"))
     writer.flush()

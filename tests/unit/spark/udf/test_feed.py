@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.udf import TICKS, UdfInput
 from dexorder_spark.udf import feed as rules
-from dexorder_spark.udf.feed import Feed, FeedState
+from dexorder_spark.udf.feed import FeedState, UdfFeed
 from dexorder_spark.udf.state import StageState, decode_state, encode_state
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
@@ -33,9 +33,9 @@ def tick(number: int, at_s: float) -> dict[str, Any]:
     return row | {"price": 2.0, "amount": 1.0, "side": None}
 
 
-def candles(state: FeedState | None = None, **changes: Any) -> Feed:
+def candles(state: FeedState | None = None, **changes: Any) -> UdfFeed:
     edge = Edge.BATCH if changes.get("window_seconds") else Edge.STREAM
-    return Feed(UdfInput(**changes), edge, 0, state or FeedState())
+    return UdfFeed(UdfInput(**changes), edge, 0, state or FeedState())
 
 
 def times(found: list[Point | Batch]) -> list[int]:
@@ -69,10 +69,10 @@ def test_no_trade_is_fed_twice_and_none_is_fed_out_of_order_by_more_than_the_tol
 ) -> None:
     """Copies of a trade may differ by up to a second in time, as those of sockets and REST do."""
     rows = [tick(number, 2.0 * number + min(at_s, 0.99)) for number, at_s in sent]
-    first = Feed(UdfInput(TICKS), Edge.STREAM, SECOND_NS, FeedState())
+    first = UdfFeed(UdfInput(TICKS), Edge.STREAM, SECOND_NS, FeedState())
     found = first.take(rows[:cut])
     state = decode_state(encode_state(StageState(feed=first.state), 1 << 20)).feed
-    found += Feed(UdfInput(TICKS), Edge.STREAM, SECOND_NS, state).take(rows[cut:])
+    found += UdfFeed(UdfInput(TICKS), Edge.STREAM, SECOND_NS, state).take(rows[cut:])
     ids = [each.fields["trade_id"] for each in found if isinstance(each, Point)]
     assert len(set(ids)) == len(ids)
     newest = 0
@@ -82,7 +82,7 @@ def test_no_trade_is_fed_twice_and_none_is_fed_out_of_order_by_more_than_the_tol
 
 
 def test_ids_are_remembered_only_for_twice_the_tolerance() -> None:
-    feed = Feed(UdfInput(TICKS), Edge.STREAM, SECOND_NS, FeedState())
+    feed = UdfFeed(UdfInput(TICKS), Edge.STREAM, SECOND_NS, FeedState())
     feed.take(tick(number, number / 10) for number in range(5_000))
     (group,) = feed.state.groups.values()
     assert len(group.recent) < 200
@@ -108,9 +108,9 @@ def test_windows_have_the_points_of_their_time_whatever_the_batches(minutes: lis
 
 def test_the_edge_and_the_window_must_fit() -> None:
     with pytest.raises(InvalidRequest, match=r"wants batches, and input\.window is not set"):
-        Feed(UdfInput(), Edge.BATCH, 0, FeedState())
+        UdfFeed(UdfInput(), Edge.BATCH, 0, FeedState())
     with pytest.raises(InvalidRequest, match=r"wants a stream of points, and input\.window is set"):
-        Feed(UdfInput(window_seconds=60), Edge.STREAM, 0, FeedState())
+        UdfFeed(UdfInput(window_seconds=60), Edge.STREAM, 0, FeedState())
 
 
 def test_open_windows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

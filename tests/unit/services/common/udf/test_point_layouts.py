@@ -15,7 +15,7 @@ from dexorder_udf.errors import ProtocolError
 from dexorder_udf.framing import FrameSplitter
 from dexorder_udf.point_layouts import PointLayouts
 from dexorder_udf.points import Batch, Point, Value
-from dexorder_udf.session import Kind
+from dexorder_udf.session import MessageKind
 
 NOW_NS = 1_700_000_000 * 10**9
 TICKERS = ("BTC/USDT", "ETH/USDT", "XRP/USDT.LONG")
@@ -37,7 +37,7 @@ def by_protobuf(body: bytes) -> tuple[Point, str] | None:
         response = messages.decode_response(body)
     except ProtocolError:
         return None
-    if messages.kind_of(response) is not Kind.POINT:
+    if messages.kind_of(response) is not MessageKind.POINT:
         return None
     return messages.decode_point(response.point), response.point.group
 
@@ -110,7 +110,7 @@ def test_a_name_with_two_types_and_a_time_that_comes_twice_are_left_to_protobuf(
     double = pb.Point(time=NOW_NS, fieldsDouble={"a": 1.0}, fieldsInt={"a": 1}).SerializeToString()
     twice = pb.Point(time=NOW_NS).SerializeToString() * 2
     for inner in (double, twice):
-        body = messages.encode_request(pb.Point.FromString(b""), Kind.POINT)[1:-1] + bytes((len(inner),)) + inner
+        body = messages.encode_request(pb.Point.FromString(b""), MessageKind.POINT)[1:-1] + bytes((len(inner),)) + inner
         layouts = PointLayouts(in_batch=False)
         layouts.learn(body, messages.decode_response(body).point)
         assert layouts.decode(body) is None

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from dexorder_udf.errors import ProtocolError
-from dexorder_udf.session import AgentPhase, AgentSession, Edge, HostPhase, HostSession, Kind
+from dexorder_udf.session import AgentPhase, AgentSession, Edge, HostPhase, HostSession, MessageKind
 
 
 def host(*steps: str, edge: Edge = Edge.STREAM) -> HostSession:
@@ -16,7 +16,7 @@ def host(*steps: str, edge: Edge = Edge.STREAM) -> HostSession:
     session.provides(edge)
     for step in steps:
         act = session.sends if step[0] == ">" else session.receives
-        act(Kind[step[1:].upper()])
+        act(MessageKind[step[1:].upper()])
     return session
 
 
@@ -78,20 +78,20 @@ def test_the_order_of_batches() -> None:
 def test_a_negative_size_is_refused() -> None:
     session = host(*STARTED, edge=Edge.BATCH)
     with pytest.raises(ProtocolError, match="negative size -1"):
-        session.receives(Kind.BEGIN, -1)
+        session.receives(MessageKind.BEGIN, -1)
 
 
 @pytest.mark.parametrize(
     ("kinds", "phase"),
     [
-        ((Kind.INFO,), AgentPhase.NEW),
-        ((Kind.INFO, Kind.INIT), AgentPhase.READY),
-        ((Kind.INIT, Kind.INFO, Kind.KEEPALIVE), AgentPhase.READY),
-        ((Kind.INIT, Kind.RESTORE, Kind.POINT), AgentPhase.RUNNING),
-        ((Kind.INIT, Kind.SNAPSHOT, Kind.POINT, Kind.SNAPSHOT), AgentPhase.RUNNING),
+        ((MessageKind.INFO,), AgentPhase.NEW),
+        ((MessageKind.INFO, MessageKind.INIT), AgentPhase.READY),
+        ((MessageKind.INIT, MessageKind.INFO, MessageKind.KEEPALIVE), AgentPhase.READY),
+        ((MessageKind.INIT, MessageKind.RESTORE, MessageKind.POINT), AgentPhase.RUNNING),
+        ((MessageKind.INIT, MessageKind.SNAPSHOT, MessageKind.POINT, MessageKind.SNAPSHOT), AgentPhase.RUNNING),
     ],
 )
-def test_the_agent_allows(kinds: tuple[Kind, ...], phase: AgentPhase) -> None:
+def test_the_agent_allows(kinds: tuple[MessageKind, ...], phase: AgentPhase) -> None:
     session = AgentSession(Edge.STREAM)
     for each in kinds:
         session.receives(each)
@@ -101,19 +101,19 @@ def test_the_agent_allows(kinds: tuple[Kind, ...], phase: AgentPhase) -> None:
 @pytest.mark.parametrize(
     ("wants", "kinds"),
     [
-        (Edge.STREAM, (Kind.POINT,)),
-        (Edge.STREAM, (Kind.RESTORE,)),
-        (Edge.STREAM, (Kind.SNAPSHOT,)),
-        (Edge.STREAM, (Kind.INIT, Kind.INIT)),
-        (Edge.STREAM, (Kind.INIT, Kind.POINT, Kind.RESTORE)),
-        (Edge.STREAM, (Kind.INIT, Kind.BEGIN)),
-        (Edge.BATCH, (Kind.INIT, Kind.POINT)),
-        (Edge.BATCH, (Kind.INIT, Kind.END)),
-        (Edge.BATCH, (Kind.INIT, Kind.BEGIN, Kind.BEGIN)),
-        (Edge.STREAM, (Kind.ERROR,)),
+        (Edge.STREAM, (MessageKind.POINT,)),
+        (Edge.STREAM, (MessageKind.RESTORE,)),
+        (Edge.STREAM, (MessageKind.SNAPSHOT,)),
+        (Edge.STREAM, (MessageKind.INIT, MessageKind.INIT)),
+        (Edge.STREAM, (MessageKind.INIT, MessageKind.POINT, MessageKind.RESTORE)),
+        (Edge.STREAM, (MessageKind.INIT, MessageKind.BEGIN)),
+        (Edge.BATCH, (MessageKind.INIT, MessageKind.POINT)),
+        (Edge.BATCH, (MessageKind.INIT, MessageKind.END)),
+        (Edge.BATCH, (MessageKind.INIT, MessageKind.BEGIN, MessageKind.BEGIN)),
+        (Edge.STREAM, (MessageKind.ERROR,)),
     ],
 )
-def test_the_agent_refuses(wants: Edge, kinds: tuple[Kind, ...]) -> None:
+def test_the_agent_refuses(wants: Edge, kinds: tuple[MessageKind, ...]) -> None:
     session = AgentSession(wants)
     for each in kinds[:-1]:
         session.receives(each)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder_common.kafka.partition_queue import Progress
+from dexorder_common.kafka.partition_queue import QueueProgress
 from dexorder_gateway.kafkapixy.metrics import KEPT_SECONDS, ClusterMetrics, KafkaMetrics, lag_of
 
 
@@ -54,14 +54,14 @@ def test_next_subscription_shares_the_counts_of_one_that_is_leaving() -> None:
 @pytest.mark.parametrize(
     ("progress", "log_end", "lag"),
     [
-        (Progress(0, 5, 5), 5, 0),
-        (Progress(0, 5, 5), 9, 4),
-        (Progress(2, 3, 7), 9, 6),
-        (Progress(0, 7, 7), 5, 0),  # the end was queried before the last two were written
-        (Progress(1, 6, 7), 5, 1),
+        (QueueProgress(0, 5, 5), 5, 0),
+        (QueueProgress(0, 5, 5), 9, 4),
+        (QueueProgress(2, 3, 7), 9, 6),
+        (QueueProgress(0, 7, 7), 5, 0),  # the end was queried before the last two were written
+        (QueueProgress(1, 6, 7), 5, 1),
     ],
 )
-def test_lag_counts_from_the_lowest_unacked_record(progress: Progress, log_end: int, lag: int) -> None:
+def test_lag_counts_from_the_lowest_unacked_record(progress: QueueProgress, log_end: int, lag: int) -> None:
     assert lag_of(progress, log_end) == lag
 
 
