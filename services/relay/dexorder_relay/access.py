@@ -101,7 +101,7 @@ class Limits:
     triggers: int
 
 
-class Quotas:
+class CallerQuotas:
     """Usage of each client against its limits. Without a caller nothing is limited."""
 
     def __init__(self, limits: Limits, on_refused: Callable[[str, str], None]) -> None:

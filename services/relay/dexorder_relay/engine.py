@@ -13,8 +13,8 @@ import structlog
 
 from dexorder_common.clock import Clock
 from dexorder_common.model.times import SECOND_NS
-from dexorder_relay.access import Quotas
-from dexorder_relay.broker.dispatcher import Dispatcher, Sender
+from dexorder_relay.access import CallerQuotas
+from dexorder_relay.broker.dispatcher import IngestorSender, JobDispatcher
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.realtime.control import ControlChannel
@@ -31,7 +31,7 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.realtime_registry import Registry
 from dexorder_relay.store.database import FORGOTTEN_AT_ONCE, Store
 from dexorder_relay.triggers.alerts import AlertSender
-from dexorder_relay.triggers.triggers import Triggers
+from dexorder_relay.triggers.triggers import RegisteredTriggers
 from dexorder_relay.verification.rechecker import Rechecker
 
 log = structlog.get_logger(__name__)
@@ -40,7 +40,7 @@ FORGET_SECONDS = 3_600
 MEASURE_SECONDS = 1.0
 
 
-class Engine:
+class RelayEngine:
     """The components, and the tasks that run by themselves."""
 
     def __init__(
@@ -57,7 +57,9 @@ class Engine:
     ) -> None:
         """Continue with what was read from the store."""
         self.venues = frozenset(venues)
-        self.quotas = Quotas(settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc())
+        self.quotas = CallerQuotas(
+            settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc()
+        )
         for live in state.requests.values():
             self.quotas.enter(live.request)
         self.context = context = Context(settings, state, store, self.quotas, clock, metrics)
@@ -68,14 +70,14 @@ class Engine:
         self.live = LiveHub(settings.live_queue)
         self.realtime = RealtimeJobs(context, registry, self.submitter, self.live, self.venues)
         self.live.state = self.realtime.state
-        self.triggers = Triggers(context, self.realtime, self.venues)
+        self.triggers = RegisteredTriggers(context, self.realtime, self.venues)
         self._alerts = AlertSender(context, self.triggers)
         self.control = ControlChannel(settings.control_timeout_seconds)
         context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
-        self.dispatcher = Dispatcher(context, [self.jobs, self.realtime], self.venues)
+        self.dispatcher = JobDispatcher(context, [self.jobs, self.realtime], self.venues)
         self.rechecker = Rechecker(context, self.submitter)
 
-    async def run(self, sender: Sender) -> None:
+    async def run(self, sender: IngestorSender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
         async with asyncio.TaskGroup() as tasks:
             self.context.tasks = tasks

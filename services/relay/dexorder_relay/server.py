@@ -30,9 +30,9 @@ from dexorder_common.rpc.lifecycle import grpc_server, stop_signal
 from dexorder_relay.access import ROLES
 from dexorder_relay.broker.router import open_broker
 from dexorder_relay.config import RelaySettings
-from dexorder_relay.engine import Engine
+from dexorder_relay.engine import RelayEngine
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.reading.fetch_ohlc import Answers
+from dexorder_relay.reading.fetch_ohlc import OhlcAnswers
 from dexorder_relay.reading.market_reader import MarketReader
 from dexorder_relay.reading.row_stream import RowStreams
 from dexorder_relay.reading.table_reader import TableReader
@@ -108,17 +108,17 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         numbers.restart(await _load(state, realtime, store, reader, retraction_table, clock), wall_ns=clock.wall_ns())
         retraction_log = RetractionLog(retraction_table, numbers, clock)
         decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
-        engine = Engine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
+        engine = RelayEngine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
         instruments = Instruments(store, engine.venues, clock)
         values = ValueVerifier(engine.submitter, engine.completion, engine.queries, state, reader, instruments, clock)
         engine.rechecker.second_look = SecondLook(engine.context, values)
         service = RelayService(
             engine,
-            Answers(engine, reader, max_bytes=settings.max_message_bytes),
+            OhlcAnswers(engine.submitter.submit, engine.queries.outcome, reader, max_bytes=settings.max_message_bytes),
             instruments,
             RowStreams(reader, MarketReader(tables)),
             CoverageQueries(state, reader),
-            Verifier(engine, state, reader, TableMender(tables), values, settings),
+            Verifier(engine.submitter, state, reader, TableMender(tables), values, settings),
             await UdfRegistryService.load(store, clock),
             metrics,
             catalog,

@@ -6,7 +6,6 @@ The owner of a job has its rules; slots and leases are the same for all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -15,27 +14,18 @@ from dexorder_common.model.history import Dispatch
 from dexorder_common.model.realtime import RealtimeDispatch, Stop
 from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.traces import record_dispatch
-from dexorder_relay.state.leases import Assignment, Slot
+from dexorder_relay.state.leases import Assignment, Loss, Slot
 from dexorder_relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 ToIngestor = Dispatch | RealtimeDispatch | Stop
 
 
-class Sender(Protocol):
+class IngestorSender(Protocol):
     """Connection to the ingestors."""
 
     async def send(self, identity: bytes, message: ToIngestor) -> bool:
         """Send a message; return False if the ingestor cannot be reached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Result for a job whose dispatch ended early."""
-
-    exchange: str
-    made_progress: bool
-    given_up: bool = False
 
 
 class JobOwner(Protocol):
@@ -69,7 +59,7 @@ class JobOwner(Protocol):
         """Look at what the end of dispatches has made possible."""
 
 
-class Dispatcher:
+class JobDispatcher:
     """Applies the broker's frames."""
 
     def __init__(self, context: Context, owners: Sequence[JobOwner], venues: frozenset[str]) -> None:
@@ -79,7 +69,7 @@ class Dispatcher:
         self._leases = context.state.leases
         self.venues = venues
 
-    async def run(self, sender: Sender) -> None:
+    async def run(self, sender: IngestorSender) -> None:
         """Send jobs to free slots until cancelled."""
         context = self._context
         while True:
@@ -96,7 +86,7 @@ class Dispatcher:
                 for assignment, dispatch in made:
                     await self._send(sender, assignment, dispatch)
 
-    async def _send_stops(self, sender: Sender) -> None:
+    async def _send_stops(self, sender: IngestorSender) -> None:
         """Send what must stop; nothing extends its lease from now on. One that is lost is sent again at a heartbeat."""
         for owner in self._owners:
             for identity, dispatch_id in owner.take_stops():
@@ -106,7 +96,7 @@ class Dispatcher:
     def _owner(self, job: int) -> JobOwner:
         return next(owner for owner in self._owners if owner.owns(job))
 
-    async def _send(self, sender: Sender, assignment: Assignment, dispatch: ToIngestor) -> None:
+    async def _send(self, sender: IngestorSender, assignment: Assignment, dispatch: ToIngestor) -> None:
         context, slot = self._context, assignment.slot
         start_ns = context.clock.wall_ns()
         if self._leases.job_of(assignment.dispatch_id) is None:  # cancelled while it went to disk: the slot is free

@@ -6,8 +6,9 @@ Rows are read window by window, so that an answer of any length needs the memory
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,11 +24,11 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.history_messages import MAX_UINT32
 from dexorder_common.rpc.identity import Caller
 from dexorder_protos.dexorder.ingest.v1.ingest_pb2 import Response
-from dexorder_relay.engine import Engine
-from dexorder_relay.reading.table_reader import CANDLE_COLUMNS, Rows, TableReader
-from dexorder_relay.requests.outcome import read
+from dexorder_relay.reading.table_reader import CANDLE_COLUMNS, CandleRows, TableReader, compare_rows
 from dexorder_relay.state.request import describe_wrong
 
+Submit: TypeAlias = Callable[[HistoryRequest, Caller | None], Awaitable[bool]]
+AwaitOutcome: TypeAlias = Callable[[HistoryRequest], Awaitable[Outcome]]
 WINDOW_PERIODS = 20 * MAX_PAGE_CANDLES
 PARALLEL_WINDOWS = 2
 MAX_CANDLE_BYTES = 76
@@ -35,12 +36,13 @@ MAX_ENVELOPE_BYTES = 1_100
 """A response without candles: its request_id of up to 256 characters, numbers."""
 
 
-class Answers:
+class OhlcAnswers:
     """Reads answers, at most ``PARALLEL_WINDOWS`` at a time, so that threads are left for the outcomes of requests."""
 
-    def __init__(self, engine: Engine, reader: TableReader, *, max_bytes: int) -> None:
+    def __init__(self, submit: Submit, outcome: AwaitOutcome, reader: TableReader, *, max_bytes: int) -> None:
         """Return pages of at most ``max_bytes`` as a message."""
-        self._engine = engine
+        self._submit = submit
+        self._outcome = outcome
         self._reader = reader
         self._page_candles = candles_in_page(max_bytes)
         self._windows = asyncio.Semaphore(PARALLEL_WINDOWS)
@@ -53,11 +55,11 @@ class Answers:
             Exhausted: A quota of the caller is used up; nothing is stored.
         """
         try:
-            await self._engine.submitter.submit(request, caller)
+            await self._submit(request, caller)
         except InvalidRequest as error:
             yield _failed(request, str(error))
             return
-        end = await self._engine.queries.outcome(request)
+        end = await self._outcome(request)
         if end.status is RequestStatus.OK:
             async for page in self._rows(request, end):
                 yield page
@@ -71,7 +73,7 @@ class Answers:
         rows = await asyncio.to_thread(self._reader.at, end.snapshot_id)
         total = end.row_count
         if rows.snapshot_id != end.snapshot_id:  # that one has expired
-            now = (await asyncio.to_thread(read, rows, request.series, span, [], [], request.limit)).found
+            now = (await asyncio.to_thread(compare_rows, rows, request.series, span, [], [], request.limit)).found
             total = now.rows if request.limit is None else min(now.rows, request.limit)
             error = describe_wrong(now, request.series)
             if total < end.row_count:
@@ -96,7 +98,7 @@ class Answers:
         yield make_page(data=pending, is_final=True)
 
 
-def _encoded(rows: Rows, series: Series, window: TimeRange, limit: int) -> list[bytes]:
+def _encoded(rows: CandleRows, series: Series, window: TimeRange, limit: int) -> list[bytes]:
     return encode_rows(rows.candles(series, window).slice(0, limit))
 
 

@@ -20,7 +20,7 @@ from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsResponse
 from dexorder_relay.reading.market_reader import MarketReader, MarketRows
-from dexorder_relay.reading.table_reader import Rows, TableReader
+from dexorder_relay.reading.table_reader import CandleRows, TableReader
 
 WINDOW_PERIODS = 50_000
 WINDOW_TRADES = 50_000
@@ -28,7 +28,7 @@ BATCH_ROWS = 5_000
 """Rows of a message: at most 2 MB, half of what gRPC's clients accept, whatever the ticker's length."""
 PARALLEL_WINDOWS = 2
 Messages = AsyncGenerator[ReadRowsResponse, None]
-R = TypeVar("R", Rows, MarketRows)
+R = TypeVar("R", CandleRows, MarketRows)
 T = TypeVar("T")
 
 
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
     parts: Iterable[Callable[[], pa.Table]]
 
 
-def candles(series: Series, span: TimeRange, rows: Rows) -> Plan:
+def candles(series: Series, span: TimeRange, rows: CandleRows) -> Plan:
     """Return the plan of a series' candles."""
     found = rows.summary(series, span)
     if not found.count:
@@ -94,7 +94,7 @@ def candles(series: Series, span: TimeRange, rows: Rows) -> Plan:
     return Plan(found.count, (partial(_candles_in, rows, series, window) for window in windows))
 
 
-def _candles_in(rows: Rows, series: Series, window: TimeRange) -> pa.Table:
+def _candles_in(rows: CandleRows, series: Series, window: TimeRange) -> pa.Table:
     return rows.whole(series, window).cast(rows.schema)
 
 

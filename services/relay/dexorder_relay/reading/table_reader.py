@@ -1,4 +1,4 @@
-"""Reads of the Iceberg tables: claims of coverage, and rows of a range at a snapshot."""
+"""Reads of the Iceberg tables: claims of coverage, rows of a range at a snapshot, and what coverage claims of them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ from dexorder_common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, dec
 from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, present_columns, rows_in
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods
+from dexorder_common.model.time_range import RangeSet, TimeRange
 from dexorder_common.model.times import iso_microseconds
-from dexorder_relay.state.compare import Times
+from dexorder_relay.state.compare import WINDOW_PERIODS, CoverageComparison, Times, compare
 
 KEY = OHLC.key
 READING_THREADS = 4
@@ -55,7 +56,7 @@ def accessible(table: IcebergTable, action: str = "read") -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RowSummary:
     """Number of rows and open times of the first and the last one; 0 without rows."""
 
     count: int = 0
@@ -64,7 +65,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Rows:
+class CandleRows:
     """Rows of ``trading.ohlc`` at one snapshot; none if the table has no snapshot. Blocking.
 
     Each method raises Unavailable if the table's files can't be read.
@@ -93,13 +94,13 @@ class Rows:
         ends = [(int(times.min()), int(times.max())) for times in opens if len(times)]
         return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
 
-    def summary(self, series: Series, span: TimeRange) -> Summary:
+    def summary(self, series: Series, span: TimeRange) -> RowSummary:
         """Return the number of the rows in ``span`` and their ends."""
-        found = Summary()
+        found = RowSummary()
         for batch in self._batches(series, span, ("open_time",)):
             if len(times := _open_times(batch)):
                 first_ns = min(int(times.min()), found.first_ns) if found.count else int(times.min())
-                found = Summary(found.count + len(times), first_ns, max(int(times.max()), found.last_ns))
+                found = RowSummary(found.count + len(times), first_ns, max(int(times.max()), found.last_ns))
         return found
 
     @property
@@ -173,18 +174,18 @@ class TableReader:
             key=lambda row: (row.span, row.fetched_ns),
         )
 
-    def current(self) -> Rows:
+    def current(self) -> CandleRows:
         """Return the rows that every reader of the table gets now."""
         with accessible(OHLC):
             table = OHLC.load(self._catalog)
         current = table.current_snapshot() if table else None
-        return Rows(table, current.snapshot_id if current else None)
+        return CandleRows(table, current.snapshot_id if current else None)
 
-    def at(self, snapshot_id: int | None) -> Rows:
+    def at(self, snapshot_id: int | None) -> CandleRows:
         """Return the rows at a snapshot, or at the current one if it is no longer kept."""
         rows = self.current()
         kept = snapshot_id is not None and rows.table is not None and rows.table.snapshot_by_id(snapshot_id)
-        return Rows(rows.table, snapshot_id) if kept else rows
+        return CandleRows(rows.table, snapshot_id) if kept else rows
 
 
 def _read_keys(io: FileIO, path: str) -> pa.Table:
@@ -201,3 +202,47 @@ def _open_times_in(rows: pa.Table, series: Series, span: TimeRange) -> Times:
 
 def _open_times(batch: pa.RecordBatch | pa.Table) -> Times:
     return pc.cast(pc.cast(batch.column("open_time"), MICROSECONDS), pa.int64()).to_numpy() * 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Table and coverage compared, window by window.
+
+    Attributes:
+        span: The range that was compared. With a limit it ends after the last candle within the limit.
+        missing: Ranges in it that coverage does not claim.
+        snapshot_id: Snapshot of the table; None if the table has none.
+    """
+
+    span: TimeRange
+    missing: list[TimeRange]
+    found: CoverageComparison
+    snapshot_id: int | None
+
+
+def compare_rows(
+    rows: CandleRows,
+    series: Series,
+    span: TimeRange,
+    covered: list[TimeRange],
+    empty: list[TimeRange],
+    limit: int | None,
+) -> Reading:
+    """Compare rows with what coverage claims in ``span``, as far as the ``limit``-th row. Blocking.
+
+    Raises:
+        Unavailable: The table cannot be read.
+    """
+    found, period = CoverageComparison(), series.period_seconds
+    claimed, void = RangeSet(covered), RangeSet(empty)
+    for window in split_by_periods(span, period, WINDOW_PERIODS):
+        times, part, left = rows.times(series, window), window, None if limit is None else limit - found.rows
+        if left is not None and len(times) >= left:
+            last_ns = int(np.partition(times, left - 1)[left - 1])
+            part = TimeRange(window.start_ns, next_open(floor_to_grid(last_ns, period), period))
+            span = TimeRange(span.start_ns, part.end_ns)
+            times = times[times < part.end_ns]
+        found.add(compare(times, claimed.within(part), void.within(part), period))
+        if span.end_ns == part.end_ns:
+            break
+    return Reading(span, claimed.holes(span), found, rows.snapshot_id)

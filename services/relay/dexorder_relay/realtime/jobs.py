@@ -22,14 +22,13 @@ from dexorder_common.model.realtime import (
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.identity import Caller
 from dexorder_relay import access
-from dexorder_relay.broker.dispatcher import Loss
 from dexorder_relay.realtime.live import LiveHub
 from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state import realtime as rules
 from dexorder_relay.state import request as history_request
 from dexorder_relay.state import subscription
-from dexorder_relay.state.leases import Assignment
+from dexorder_relay.state.leases import Assignment, Loss
 from dexorder_relay.state.realtime_job import RealtimeJob
 from dexorder_relay.state.realtime_registry import HistoryPart, Registry
 from dexorder_relay.store import realtime as store

@@ -12,7 +12,7 @@ from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
-from dexorder_relay.realtime.live_queue import Dropped, Kind, LiveItem, LiveQueue, SlowClientPolicy
+from dexorder_relay.realtime.live_queue import Dropped, LiveItem, LiveKind, LiveQueue, SlowClientPolicy
 
 Message = market_pb2.Trade | market_pb2.Candle
 
@@ -27,7 +27,7 @@ class Interest:
     running: bool
     policy: SlowClientPolicy
 
-    def wants(self, kind: Kind) -> bool:
+    def wants(self, kind: LiveKind) -> bool:
         """Return whether the client wants to see items of a kind."""
         if kind.period_seconds == TRADES_PERIOD:
             return self.trades
@@ -93,10 +93,12 @@ class LiveHub:
         items: list[LiveItem[Message]] = []
         for trade in trades:
             trade.ticker = ticker
-            items.append(LiveItem(Kind(ticker, TRADES_PERIOD), trade.time, trade))
+            items.append(LiveItem(LiveKind(ticker, TRADES_PERIOD), trade.time, trade))
         for candle in candles:
             candle.ticker = ticker
-            items.append(LiveItem(Kind(ticker, candle.period_seconds, candle.closed), candle.ohlcv.open_time, candle))
+            items.append(
+                LiveItem(LiveKind(ticker, candle.period_seconds, candle.closed), candle.ohlcv.open_time, candle)
+            )
         for stream in streams:
             for each in missed:
                 if stream.interest.has_series(each.period_seconds):

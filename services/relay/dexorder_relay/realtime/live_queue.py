@@ -21,7 +21,7 @@ class SlowClientPolicy(IntEnum):
     DROP_OLDEST = 2
 
 
-class Kind(NamedTuple):
+class LiveKind(NamedTuple):
     """Subject of an item; under COALESCE the newest of each kind is kept.
 
     Attributes:
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 class LiveItem(NamedTuple, Generic[M]):
     """A trade, or a state of a candle, as a message that only the receiver reads; its time may be an open time."""
 
-    kind: Kind
+    kind: LiveKind
     time_ns: int
     message: M
 

@@ -19,7 +19,7 @@ from typing import Any
 from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import HistoryRequest
-from dexorder_relay.access import Quotas
+from dexorder_relay.access import CallerQuotas
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.state.history import HistoryState
@@ -87,7 +87,7 @@ class Context:
     settings: RelaySettings
     state: HistoryState
     store: Store
-    quotas: Quotas
+    quotas: CallerQuotas
     clock: Clock
     metrics: RelayMetrics
     signals: Signals = field(default_factory=Signals)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from dexorder_common.model.history import Delay, Dispatch, FinalResult, PageResult
 from dexorder_common.model.time_range import TimeRange
-from dexorder_relay.broker.dispatcher import Loss
 from dexorder_relay.requests.completion import Completion
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state import dispatches
 from dexorder_relay.state.job import Phase
-from dexorder_relay.state.leases import Assignment
+from dexorder_relay.state.leases import Assignment, Loss
 from dexorder_relay.store.schema import Batch
 
 

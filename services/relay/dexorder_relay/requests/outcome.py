@@ -9,22 +9,18 @@ that the table must not have (duplicates, off the grid, in verified-empty ranges
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
-import numpy as np
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
 from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Outcome
-from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods
-from dexorder_common.model.time_range import RangeSet, TimeRange, intersect, merge, subtract
-from dexorder_relay.reading.table_reader import Rows, TableReader
+from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder_relay.reading.table_reader import Reading, TableReader, compare_rows
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.state import coverage, planner
-from dexorder_relay.state.compare import WINDOW_PERIODS, Comparison, compare
+from dexorder_relay.state.compare import CoverageComparison
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.request import LiveRequest, decide, describe_wrong
 from dexorder_relay.store.schema import Batch
@@ -32,22 +28,6 @@ from dexorder_relay.store.schema import Batch
 log = structlog.get_logger(__name__)
 MAX_RETRACTED_RANGES = 1_000
 LOST = "the table lacks rows that were reported as committed"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Table and coverage compared, window by window.
-
-    Attributes:
-        span: The range that was compared. With a limit it ends after the last candle within the limit.
-        missing: Ranges in it that coverage does not claim.
-        snapshot_id: Snapshot of the table; None if the table has none.
-    """
-
-    span: TimeRange
-    missing: list[TimeRange]
-    found: Comparison
-    snapshot_id: int | None
 
 
 class OutcomeDecider:
@@ -100,7 +80,7 @@ class OutcomeDecider:
             revised=self._state.coverage[request.series].found.within(reading.span) if request.again else (),
         )
 
-    def _check_settled(self, live: LiveRequest, found: Comparison) -> None:
+    def _check_settled(self, live: LiveRequest, found: CoverageComparison) -> None:
         """Raise Unavailable if rows are in ranges verified empty that a job queries again.
 
         The table may have its candles before the pipeline has reported them.
@@ -149,28 +129,5 @@ class OutcomeDecider:
         request, span = live.request, live.planned
         covered, empty = self._state.claims(request.series, span)
         return await asyncio.to_thread(
-            lambda: read(self._reader.current(), request.series, span, covered, empty, request.limit)
+            lambda: compare_rows(self._reader.current(), request.series, span, covered, empty, request.limit)
         )
-
-
-def read(
-    rows: Rows, series: Series, span: TimeRange, covered: list[TimeRange], empty: list[TimeRange], limit: int | None
-) -> Reading:
-    """Compare rows with what coverage claims in ``span``, as far as the ``limit``-th row. Blocking.
-
-    Raises:
-        Unavailable: The table cannot be read.
-    """
-    found, period = Comparison(), series.period_seconds
-    claimed, void = RangeSet(covered), RangeSet(empty)
-    for window in split_by_periods(span, period, WINDOW_PERIODS):
-        times, part, left = rows.times(series, window), window, None if limit is None else limit - found.rows
-        if left is not None and len(times) >= left:
-            last_ns = int(np.partition(times, left - 1)[left - 1])
-            part = TimeRange(window.start_ns, next_open(floor_to_grid(last_ns, period), period))
-            span = TimeRange(span.start_ns, part.end_ns)
-            times = times[times < part.end_ns]
-        found.add(compare(times, claimed.within(part), void.within(part), period))
-        if span.end_ns == part.end_ns:
-            break
-    return Reading(span, claimed.holes(span), found, rows.snapshot_id)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
@@ -22,7 +22,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc import history_messages as messages
-from dexorder_common.rpc.identity import Caller, current_caller
+from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import (
     ingestor_service_pb2,
@@ -36,9 +36,9 @@ from dexorder_protos.dexorder.relay.v1.realtime_pb2 import SnapshotTickersReques
 from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc
 from dexorder_relay import access
-from dexorder_relay.engine import Engine
+from dexorder_relay.engine import RelayEngine
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.reading.fetch_ohlc import Answers
+from dexorder_relay.reading.fetch_ohlc import OhlcAnswers, Submit
 from dexorder_relay.reading.row_stream import RowStreams
 from dexorder_relay.requests.instruments import Instruments
 from dexorder_relay.requests.queries import CoverageQueries
@@ -52,7 +52,6 @@ from dexorder_relay.verification.verification import VerificationState, Verifier
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Submit: TypeAlias = Callable[[HistoryRequest, Caller | None], Awaitable[bool]]
 M = TypeVar("M")
 V = TypeVar("V")
 RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
@@ -63,8 +62,8 @@ DISPATCHES_IN_A_CALL = 10_000
 class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServiceServicer):
     """RPCs for clients."""
 
-    engine: Engine
-    answers: Answers
+    engine: RelayEngine
+    answers: OhlcAnswers
     instruments: Instruments
     rows: RowStreams
     coverage: CoverageQueries
@@ -240,7 +239,7 @@ def _ends(
 class IngestorService(RealtimeReports, ingestor_service_pb2_grpc.IngestorServiceServicer):
     """RPCs for ingestors."""
 
-    def __init__(self, engine: Engine, instruments: Instruments) -> None:
+    def __init__(self, engine: RelayEngine, instruments: Instruments) -> None:
         self.engine = engine
         self._instruments = instruments
 
@@ -275,7 +274,7 @@ class IngestorService(RealtimeReports, ingestor_service_pb2_grpc.IngestorService
 class PipelineService(TriggerReports, pipeline_service_pb2_grpc.PipelineServiceServicer):
     """RPCs for Spark."""
 
-    def __init__(self, engine: Engine, udfs: UdfRegistryService, metrics: RelayMetrics) -> None:
+    def __init__(self, engine: RelayEngine, udfs: UdfRegistryService, metrics: RelayMetrics) -> None:
         self._engine = engine
         self._udfs = udfs
         self._metrics = metrics

@@ -17,7 +17,7 @@ from dexorder_protos.dexorder.relay.v1 import control_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 from dexorder_relay import access
-from dexorder_relay.engine import Engine
+from dexorder_relay.engine import RelayEngine
 from dexorder_relay.realtime.control import CANCEL, Connected
 from dexorder_relay.realtime.control import check as check_control
 from dexorder_relay.realtime.live import Interest, LiveStream
@@ -37,7 +37,7 @@ MAX_NAME = 256
 class RealtimeCalls:
     """RPCs for clients."""
 
-    engine: Engine
+    engine: RelayEngine
 
     async def StartRealtime(self, request: pb.StartRealtimeRequest, context: Context) -> pb.StartRealtimeResponse:  # noqa: N802
         """Start a subscription."""
@@ -148,7 +148,7 @@ def _answer(stream: LiveStream) -> pb.StreamMarketDataResponse:
 class RealtimeReports:
     """RPCs for ingestors."""
 
-    engine: Engine
+    engine: RelayEngine
 
     async def ResumeRealtime(self, request: ipb.ResumeRealtimeRequest, context: Context) -> ipb.ResumeRealtimeResponse:  # noqa: N802
         """Return where a dispatch begins."""

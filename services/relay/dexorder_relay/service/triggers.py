@@ -21,7 +21,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
 from dexorder_relay import access
-from dexorder_relay.engine import Engine
+from dexorder_relay.engine import RelayEngine
 from dexorder_relay.service.paging import page_size, read_token
 from dexorder_relay.state import triggers as rules
 from dexorder_relay.store import triggers as store
@@ -36,7 +36,7 @@ MAX_REASON = 1_000
 class TriggerCalls:
     """RPCs for clients."""
 
-    engine: Engine
+    engine: RelayEngine
     backtests: Backtests
 
     async def RegisterTrigger(self, request: pb.RegisterTriggerRequest, context: Context) -> ingest.CEPTriggerAck:  # noqa: N802
@@ -113,7 +113,7 @@ class TriggerCalls:
 class TriggerReports:
     """RPCs for the pipeline."""
 
-    _engine: Engine
+    _engine: RelayEngine
 
     async def FollowTriggers(  # noqa: N802
         self, request: ppb.FollowTriggersRequest, context: Context

@@ -27,7 +27,7 @@ WINDOW_PERIODS = 500_000
 
 
 @dataclass(slots=True)
-class Comparison:
+class CoverageComparison:
     """Differences between table and coverage in one range, or in several adjacent ones.
 
     ``VerificationResult`` describes the fields.
@@ -54,7 +54,7 @@ class Comparison:
         """True if table and coverage contradict each other, which may be because one was read before the other."""
         return bool(self.lost or self.unexpected)
 
-    def add(self, other: Comparison) -> None:
+    def add(self, other: CoverageComparison) -> None:
         """Add the differences in a later range."""
         for name in ("rows", "row_periods", "empty_periods", "surplus_rows", "off_grid_rows", "unclaimed_periods"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -62,7 +62,9 @@ class Comparison:
             setattr(self, name, _joined(getattr(self, name), getattr(other, name)))
 
 
-def compare(opens: Times, covered: Sequence[TimeRange], empty: Iterable[TimeRange], period_seconds: int) -> Comparison:
+def compare(
+    opens: Times, covered: Sequence[TimeRange], empty: Iterable[TimeRange], period_seconds: int
+) -> CoverageComparison:
     """Compare the rows of a window with its coverage.
 
     Args:
@@ -75,7 +77,7 @@ def compare(opens: Times, covered: Sequence[TimeRange], empty: Iterable[TimeRang
     present = runs(times[known], period_seconds)
     full = subtract(covered, empty)
     void = subtract(covered, full)
-    return Comparison(
+    return CoverageComparison(
         rows=len(opens),
         row_periods=total_periods(full, period_seconds),
         empty_periods=total_periods(void, period_seconds),

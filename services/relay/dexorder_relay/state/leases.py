@@ -46,6 +46,15 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Result for a job whose dispatch ended early."""
+
+    exchange: str
+    made_progress: bool
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Jobs and free slots of one exchange."""
 

@@ -45,7 +45,7 @@ class Absence(NamedTuple):
     due_ns: int
 
 
-class Change(NamedTuple):
+class AbsenceChange(NamedTuple):
     """Effect of a change on the stored ranges of a series."""
 
     removed: tuple[Absence, ...] = ()
@@ -65,14 +65,16 @@ class ProvisionalRanges:
         """Add a stored range."""
         self._replace(series, (), [absence])
 
-    def add(self, series: Series, spans: Iterable[TimeRange], *, now_ns: int, since_ns: int | None = None) -> Change:
+    def add(
+        self, series: Series, spans: Iterable[TimeRange], *, now_ns: int, since_ns: int | None = None
+    ) -> AbsenceChange:
         """Add ranges, except the parts that are known; many of them as one.
 
         Args:
             since_ns: The present unless they have an older proof.
         """
         if not self._delays_ns:
-            return Change()
+            return AbsenceChange()
         new = self._unknown(series, merge(spans))
         if len(new) > MANY_RANGES:
             between = self._unknown(series, [TimeRange(new[0].start_ns, new[-1].end_ns)])
@@ -82,7 +84,7 @@ class ProvisionalRanges:
         due_ns = max(now_ns, since_ns + self._delays_ns[queries])
         return self._replace(series, (), [Absence(span, since_ns, queries, due_ns) for span in new])
 
-    def remove(self, series: Series, spans: Iterable[TimeRange]) -> Change:
+    def remove(self, series: Series, spans: Iterable[TimeRange]) -> AbsenceChange:
         """Remove ranges: proven for good, not absent, or no longer covered."""
         cuts: defaultdict[Absence, list[TimeRange]] = defaultdict(list)
         for span in merge(spans):
@@ -91,7 +93,7 @@ class ProvisionalRanges:
         kept = [each._replace(span=part) for each, taken in cuts.items() for part in subtract([each.span], taken)]
         return self._replace(series, list(cuts), kept)
 
-    def queried(self, series: Series, span: TimeRange, *, asked_ns: int, now_ns: int, answered: bool) -> Change:
+    def queried(self, series: Series, span: TimeRange, *, asked_ns: int, now_ns: int, answered: bool) -> AbsenceChange:
         """Count a query of ``span`` that began at ``asked_ns``, for the ranges that were due then."""
         touched = [each for each in self._overlapping(series, span) if each.due_ns <= asked_ns]
         after = []
@@ -150,7 +152,7 @@ class ProvisionalRanges:
                 found.append(each)
         return found
 
-    def _replace(self, series: Series, removed: Sequence[Absence], added: Sequence[Absence]) -> Change:
+    def _replace(self, series: Series, removed: Sequence[Absence], added: Sequence[Absence]) -> AbsenceChange:
         if removed or added:
             absences = self._absences[series]
             gone = set(removed)
@@ -163,7 +165,7 @@ class ProvisionalRanges:
                 self._next_ns[series] = min(self._next_ns.get(series, MAX_TIME_NS), next_ns)
             else:
                 del self._absences[series], self._next_ns[series]
-        return Change(tuple(removed), tuple(added))
+        return AbsenceChange(tuple(removed), tuple(added))
 
 
 def hull(spans: Sequence[TimeRange]) -> TimeRange | None:

@@ -37,7 +37,7 @@ from dexorder_common.model.time_range import TimeRange
 
 
 @dataclass(slots=True)
-class Position:
+class SeriesPosition:
     """Position up to which a series is settled.
 
     Attributes:
@@ -90,7 +90,7 @@ class RealtimeJob:
     id: int
     ticker: str
     subscriptions: dict[str, StartedSubscription] = field(default_factory=dict)
-    positions: dict[int, Position] = field(default_factory=dict)
+    positions: dict[int, SeriesPosition] = field(default_factory=dict)
     dispatch_id: str | None = None
     sent: RealtimeParams | None = None
     dispatched_ns: int = 0
@@ -137,11 +137,11 @@ class RealtimeJob:
         if params.include_ticks:
             known = self.positions.get(TRADES_PERIOD)
             if known is None or started.begin_ns < known.from_ns:
-                self.positions[TRADES_PERIOD] = Position(started.begin_ns, started.begin_ns)
+                self.positions[TRADES_PERIOD] = SeriesPosition(started.begin_ns, started.begin_ns)
                 self.sent = None
         for period in params.periods:
             first_ns = ceil_to_grid(started.started_ns, period)
-            position = self.positions.setdefault(period, Position(first_ns, first_ns))
+            position = self.positions.setdefault(period, SeriesPosition(first_ns, first_ns))
             if started.subscription.since_ns is not None:
                 start_ns = ceil_to_grid(started.subscription.since_ns, period)
                 if start_ns < position.from_ns:
@@ -198,7 +198,7 @@ class RealtimeJob:
 
     def settle(
         self, period: int, span: TimeRange, *, current: bool, last_trade_id: str = ""
-    ) -> tuple[Position | None, TimeRange | None]:
+    ) -> tuple[SeriesPosition | None, TimeRange | None]:
         """Settle what Kafka has of a series.
 
         Args:

@@ -38,7 +38,7 @@ from dexorder_common.model.periods import (
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.model.trace import TraceContext, read_context
-from dexorder_relay.state.compare import Comparison
+from dexorder_relay.state.compare import CoverageComparison
 
 MAX_ID_LENGTH = 256
 RANGES_IN_A_MESSAGE = 50
@@ -165,7 +165,7 @@ def _without_grid(start_ns: int | None, end_ns: int | None) -> TimeRange:
     return TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
 
 
-def describe_wrong(found: Comparison, series: Series) -> str:
+def describe_wrong(found: CoverageComparison, series: Series) -> str:
     """Return as text which rows the table must not have, and how to remove them; empty if there are none."""
     if not found.wrong:
         return ""

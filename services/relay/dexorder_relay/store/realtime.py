@@ -12,7 +12,7 @@ from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.realtime import RealtimeParams, StartedSubscription, Subscription
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_relay.state.realtime_job import Position, RealtimeJob
+from dexorder_relay.state.realtime_job import RealtimeJob, SeriesPosition
 from dexorder_relay.state.realtime_registry import HistoryPart
 from dexorder_relay.store.schema import LAST_NUMBER, Batch
 
@@ -186,7 +186,7 @@ def read_jobs(connection: sqlite3.Connection) -> Iterator[RealtimeJob]:
         yield RealtimeJob(
             job_id,
             ticker,
-            positions={period: Position(from_ns, next_ns, last) for period, from_ns, next_ns, last in positions},
+            positions={period: SeriesPosition(from_ns, next_ns, last) for period, from_ns, next_ns, last in positions},
             dispatch_id=dispatch_id,
             sent=_load(params) if params else None,
             dispatched_ns=dispatched_ns,

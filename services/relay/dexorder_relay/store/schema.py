@@ -25,7 +25,7 @@ from dexorder_common.model.history import (
 from dexorder_common.model.instrument import CandleOffer, InstrumentList, ListedInstrument, Series
 from dexorder_common.model.time_range import Diff, TimeRange
 from dexorder_relay.state.job import Job
-from dexorder_relay.state.provisional import Change
+from dexorder_relay.state.provisional import AbsenceChange
 from dexorder_relay.state.request import LiveRequest
 
 STEPS = (
@@ -337,7 +337,7 @@ class Batch:
         for part in diff.added:
             self.insert("INTO ranges", owner=owner, kind=kind, start_ns=part.start_ns, end_ns=part.end_ns)
 
-    def provisional(self, series: Series, change: Change) -> None:
+    def provisional(self, series: Series, change: AbsenceChange) -> None:
         """Store a change of the provisional ranges of a series."""
         for each in change.removed:
             self.add(

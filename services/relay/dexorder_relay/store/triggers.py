@@ -37,7 +37,7 @@ class TriggerChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class TriggerChanges:
     """Changes in their order, complete up to ``change``. With ``reset`` they are all there is."""
 
     changes: list[TriggerChange]
@@ -78,7 +78,7 @@ class PendingAlert:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class StoredReport:
     """Outcome of a report."""
 
     new: list[StoredEvent]
@@ -148,16 +148,16 @@ def live(connection: Connection) -> list[RegisteredTrigger]:
     return page(connection, "", "", 0, -1)
 
 
-def changes_after(connection: Connection, after: int, limit: int) -> Changes:
+def changes_after(connection: Connection, after: int, limit: int) -> TriggerChanges:
     """Return the changes after one, at most ``limit``, unless the database is older than the change, or too new."""
     last, forgotten = _meta(connection, _CHANGE), _meta(connection, _FORGOTTEN)
     if after > last or after < forgotten:
         found = [TriggerChange(each.registration, each.registered_ns, each.trigger) for each in live(connection)]
-        return Changes(found, last, reset=True)
+        return TriggerChanges(found, last, reset=True)
     sql = f"SELECT {_COLUMNS}, deleted_ns FROM triggers WHERE change > ? ORDER BY change LIMIT ?"  # noqa: S608
     rows = connection.execute(sql, (after, limit)).fetchall()
     found = [TriggerChange(row[0], row[9], _read_trigger(row) if row[-1] is None else None) for row in rows]
-    return Changes(found, rows[-1][-2] if len(rows) == limit else last)
+    return TriggerChanges(found, rows[-1][-2] if len(rows) == limit else last)
 
 
 def applied(connection: Connection, change: int) -> None:
@@ -165,7 +165,7 @@ def applied(connection: Connection, change: int) -> None:
     connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_APPLIED, change))
 
 
-def report(connection: Connection, events: Iterable[ReportedEvent], *, now_ns: int) -> Reported:
+def report(connection: Connection, events: Iterable[ReportedEvent], *, now_ns: int) -> StoredReport:
     """Store events that are not known yet, with the states of triggers that they end."""
     new, callbacks, unknown, alerts = [], set(), 0, 0
     for each in events:
@@ -199,7 +199,7 @@ def report(connection: Connection, events: Iterable[ReportedEvent], *, now_ns: i
         callbacks |= {callback_id} - {""}
         alerts += has_alert
         _follow(connection, each)
-    return Reported(new, callbacks, unknown, alerts)
+    return StoredReport(new, callbacks, unknown, alerts)
 
 
 def _follow(connection: Connection, event: ReportedEvent) -> None:

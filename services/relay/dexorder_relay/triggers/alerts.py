@@ -23,7 +23,7 @@ from dexorder_protos.dexorder.events.v1 import user_events_pb2
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_relay.requests.context import Context
 from dexorder_relay.store import triggers as store
-from dexorder_relay.triggers.triggers import Triggers
+from dexorder_relay.triggers.triggers import RegisteredTriggers
 
 log = structlog.get_logger(__name__)
 _AT_ONCE = 50
@@ -38,7 +38,7 @@ _MAX_CONDITION = 2_000
 class AlertSender:
     """Sends firings of triggers that name a user."""
 
-    def __init__(self, context: Context, triggers: Triggers) -> None:
+    def __init__(self, context: Context, triggers: RegisteredTriggers) -> None:
         self._context = context
         self._triggers = triggers
 

@@ -34,7 +34,7 @@ SUBSCRIPTION_PREFIX = "trigger:"
 """Begins the ids of the subscriptions that bring the data of triggers. Clients may not use it."""
 
 
-class Triggers:
+class RegisteredTriggers:
     """The only part that changes triggers."""
 
     def __init__(self, context: Context, realtime: RealtimeJobs, venues: frozenset[str]) -> None:
@@ -115,7 +115,7 @@ class Triggers:
                 if len(found) < EVENTS_IN_A_READ:
                     await context.signals.wait(event)
 
-    async def follow(self, after: int) -> AsyncGenerator[store.Changes, None]:
+    async def follow(self, after: int) -> AsyncGenerator[store.TriggerChanges, None]:
         """Yield the changes of triggers after one, and whether there is none every ``FOLLOW_SECONDS``, without end."""
         context = self._context
         with context.signals.listen("triggers") as event:
@@ -132,7 +132,7 @@ class Triggers:
         """Store what the pipeline has on disk; on disk here too when this returns."""
         context, now_ns = self._context, self._context.clock.wall_ns()
 
-        def change(connection: store.Connection) -> store.Reported:
+        def change(connection: store.Connection) -> store.StoredReport:
             store.applied(connection, applied_change)
             return store.report(connection, events, now_ns=now_ns)
 

@@ -23,9 +23,9 @@ from dexorder_common.model.periods import floor_to_grid, next_open, split_by_per
 from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_common.rpc.identity import Caller
 from dexorder_relay.config import RelaySettings
-from dexorder_relay.engine import Engine
 from dexorder_relay.reading.table_reader import TableReader
-from dexorder_relay.state.compare import WINDOW_PERIODS, Comparison, compare, repair_ranges
+from dexorder_relay.requests.submitter import Submitter
+from dexorder_relay.state.compare import WINDOW_PERIODS, CoverageComparison, compare, repair_ranges
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.verification.mending import TableMender
 from dexorder_relay.verification.value_verification import ValueCheck, ValueVerifier, Waiting
@@ -55,7 +55,7 @@ class VerificationState:
     series: Series
     windows: int = 0
     checked: int = 0
-    found: Comparison = field(default_factory=Comparison)
+    found: CoverageComparison = field(default_factory=CoverageComparison)
     span: TimeRange | None = None
     waiting: Waiting | None = None
     values: ValueCheck | None = None
@@ -116,14 +116,14 @@ class Verifier:
 
     def __init__(
         self,
-        engine: Engine,
+        submitter: Submitter,
         state: HistoryState,
         reader: TableReader,
         mender: TableMender,
         values: ValueVerifier,
         settings: RelaySettings,
     ) -> None:
-        self._engine = engine
+        self._submitter = submitter
         self._state = state
         self._reader = reader
         self._mender = mender
@@ -182,14 +182,14 @@ class Verifier:
                 async for waiting in waits:
                     yield waiting
 
-    async def _left(self, series: Series, spans: Sequence[TimeRange]) -> Comparison:
+    async def _left(self, series: Series, spans: Sequence[TimeRange]) -> CoverageComparison:
         """Return the rows that stand where a repair has found that the exchange has no candle (any more)."""
-        found = Comparison()
+        found = CoverageComparison()
         for window in (
             part for each in spans for part in split_by_periods(each, series.period_seconds, WINDOW_PERIODS)
         ):
             found.add(await self._compare_window(series, window))
-        return Comparison(unexpected=found.unexpected)
+        return CoverageComparison(unexpected=found.unexpected)
 
     async def _check(self, series: Series, requested: TimeRange) -> AsyncGenerator[VerificationState, None]:
         current = VerificationState(series)
@@ -198,7 +198,7 @@ class Verifier:
         if span is None:
             return
         windows = split_by_periods(span, series.period_seconds, WINDOW_PERIODS)
-        current = VerificationState(series, len(windows), 0, Comparison(), span)
+        current = VerificationState(series, len(windows), 0, CoverageComparison(), span)
         yield current
         found = []
         for number, window in enumerate(windows, start=1):
@@ -213,13 +213,13 @@ class Verifier:
             for index, window in enumerate(windows):
                 if found[index].suspect:
                     found[index] = await self._compare_window(series, window)
-            current = replace(current, found=Comparison())
+            current = replace(current, found=CoverageComparison())
             for each in found:
                 current.found.add(each)
             yield current
 
     async def repair(
-        self, series: Series, found: Comparison, caller: Caller | None, differing: Sequence[TimeRange] = ()
+        self, series: Series, found: CoverageComparison, caller: Caller | None, differing: Sequence[TimeRange] = ()
     ) -> Repair:
         """Remove rows that the table must not have, and fetch again what is lost, unsure or differs from the exchange.
 
@@ -257,7 +257,7 @@ class Verifier:
             removed = await self._read(lambda: self._mender.mend(look, spans, verify_id))
 
         log.error(DIFFERENCES, verify_id=verify_id, **series.encode(), again=len(spans), windows=len(look.windows))
-        await self._engine.submitter.refetch(series, spans, f"{verify_id}: {DIFFERENCES}", requests, caller, remove)
+        await self._submitter.refetch(series, spans, f"{verify_id}: {DIFFERENCES}", requests, caller, remove)
         replaced = total_periods([part for each in spans for part in intersect(look.unsure, each)], period)
         return Repair(tuple(requests), tuple(spans), max(removed - replaced, 0))
 
@@ -277,7 +277,7 @@ class Verifier:
     def _extent_of(self, series: Series, part: TimeRange) -> tuple[int, int] | None:
         return self._reader.current().extent(series, part)
 
-    async def _compare_window(self, series: Series, window: TimeRange) -> Comparison:
+    async def _compare_window(self, series: Series, window: TimeRange) -> CoverageComparison:
         covered, empty = self._state.claims(series, window)
         return await self._read(
             lambda: compare(self._reader.current().times(series, window), covered, empty, series.period_seconds)

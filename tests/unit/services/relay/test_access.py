@@ -15,7 +15,7 @@ from dexorder_common.model.history import HistoryRequest, Progress, RequestRecor
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.identity import Caller, Quota, Role
 from dexorder_relay import access
-from dexorder_relay.access import Limits, Quotas
+from dexorder_relay.access import CallerQuotas, Limits
 
 DESK, OTHER = Caller("desk", Role.CLIENT), Caller("other", Role.CLIENT)
 BOSS = Caller("boss", Role.ADMIN)
@@ -26,10 +26,10 @@ def request(client_id: str, minutes: int = 10, *, request_id: str = "r", limit: 
     return HistoryRequest(request_id, "BTC/USDT.SIM", 0, minutes * 60 * SECOND_NS, 60, limit, client_id)
 
 
-def quotas(refused: list[tuple[str, str]] | None = None, **limits: int) -> Quotas:
+def quotas(refused: list[tuple[str, str]] | None = None, **limits: int) -> CallerQuotas:
     values = {name: getattr(NO_LIMITS, name) for name in NO_LIMITS.__slots__} | limits
     reported = refused if refused is not None else []
-    return Quotas(Limits(**values), lambda client_id, quota: reported.append((client_id, quota)))
+    return CallerQuotas(Limits(**values), lambda client_id, quota: reported.append((client_id, quota)))
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder_relay.realtime.live_queue import Dropped, Kind, LiveItem, LiveQueue, SlowClientPolicy
+from dexorder_relay.realtime.live_queue import Dropped, LiveItem, LiveKind, LiveQueue, SlowClientPolicy
 
 COALESCE, DROP_OLDEST = SlowClientPolicy.COALESCE, SlowClientPolicy.DROP_OLDEST
-TRADES, RUNNING, CLOSED = Kind("A", 0), Kind("A", 60), Kind("A", 60, True)
+TRADES, RUNNING, CLOSED = LiveKind("A", 0), LiveKind("A", 60), LiveKind("A", 60, True)
 
 
-def fill(queue: LiveQueue[int], *kinds: Kind) -> None:
+def fill(queue: LiveQueue[int], *kinds: LiveKind) -> None:
     for number, kind in enumerate(kinds):
         queue.put(LiveItem(kind, number * 10, number))
 
@@ -45,7 +45,7 @@ def test_coalesce_keeps_the_newest_of_each_kind_and_a_closed_candle_beside_the_r
     )
 
 
-kinds = st.builds(Kind, st.sampled_from("ABC"), st.sampled_from([0, 60, 300]), st.booleans())
+kinds = st.builds(LiveKind, st.sampled_from("ABC"), st.sampled_from([0, 60, 300]), st.booleans())
 
 
 @given(
@@ -54,7 +54,7 @@ kinds = st.builds(Kind, st.sampled_from("ABC"), st.sampled_from([0, 60, 300]), s
     st.lists(st.one_of(kinds, st.integers(1, 5)), max_size=200),
 )
 def test_every_item_is_sent_or_counted_and_the_queue_stays_bounded(
-    policy: SlowClientPolicy, size: int, steps: list[Kind | int]
+    policy: SlowClientPolicy, size: int, steps: list[LiveKind | int]
 ) -> None:
     """A number reads so many items; everything is added with its index as time."""
     queue, dropped = LiveQueue[int](policy, size), Counter[tuple[str, int]]()

@@ -15,9 +15,8 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_relay.reading.table_reader import Rows
+from dexorder_relay.reading.table_reader import CandleRows, compare_rows
 from dexorder_relay.requests import completion, outcome
-from dexorder_relay.requests.outcome import read
 from dexorder_relay.state.compare import Times
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.state.test_compare import opens, span
@@ -96,7 +95,7 @@ async def test_a_row_off_the_grid_is_an_error_that_names_its_period(tmp_path: Pa
         assert record.status == ERROR and "1 off the 1m grid, in [2024-01-01T00:05:00Z" in record.error_message
 
 
-class Minutes(Rows):
+class Minutes(CandleRows):
     """Rows that open at these minutes, without a table."""
 
     def __init__(self, minutes: list[int]) -> None:
@@ -115,7 +114,7 @@ def test_windows_and_limit_cut_the_comparison_where_the_answer_ends(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outcome, "WINDOW_PERIODS", window)
-        reading = read(Minutes(rows), SERIES, span(0, 41), [span(0, 30)], [span(10, 20)], limit)
+        reading = compare_rows(Minutes(rows), SERIES, span(0, 41), [span(0, 30)], [span(10, 20)], limit)
     reached = limit is not None and len(rows) >= limit
     end = sorted(rows)[limit - 1] + 1 if limit is not None and reached else 41
     inside = [each for each in rows if each < end]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dexorder_common.model.periods import PERIODS, floor_to_grid, next_open, open_times
 from dexorder_common.model.time_range import RangeSet, TimeRange, merge, subtract
 from dexorder_common.model.times import parse_time
-from dexorder_relay.state.compare import Comparison, Times, compare, on_grid, repair_ranges, runs
+from dexorder_relay.state.compare import CoverageComparison, Times, compare, on_grid, repair_ranges, runs
 from tests.unit.services.relay.harness import MINUTE_NS
 
 MONTH, WEEK = 2_592_000, 604_800
@@ -36,7 +36,7 @@ def test_each_fault_is_found_by_the_period(period: int) -> None:
 
     rows = [0, 1, 2, 5, 5, 5, 7, 12, 13]
     found = compare(opens(*rows, period=period)[::-1], [at(0, 6), at(6, 10)], [at(6, 8)], period)
-    assert found == Comparison(
+    assert found == CoverageComparison(
         rows=9,
         row_periods=8,
         empty_periods=2,
@@ -50,8 +50,8 @@ def test_each_fault_is_found_by_the_period(period: int) -> None:
 
 
 def test_nothing_there_and_nothing_claimed() -> None:
-    assert compare(opens(), [], [], 60) == Comparison()
-    assert compare(opens(), [span(0, 5)], [span(0, 5)], 60) == Comparison(empty_periods=5)
+    assert compare(opens(), [], [], 60) == CoverageComparison()
+    assert compare(opens(), [span(0, 5)], [span(0, 5)], 60) == CoverageComparison(empty_periods=5)
     assert compare(opens(), [span(0, 5)], [], MONTH).lost == [span(0, 5)]
     assert not compare(opens(1, 2), [], [], 60).suspect, "rows that nothing claims contradict nothing"
 
@@ -94,7 +94,7 @@ def test_windows_put_together_say_what_the_whole_says(
     rows: list[int], covered: list[tuple[int, int]], cut: int
 ) -> None:
     whole = RangeSet(span(start, start + length) for start, length in covered)
-    together = Comparison()
+    together = CoverageComparison()
     for window in (span(0, cut), span(cut, 60)):
         inside = [row for row in rows if window.start_ns <= span(row, row + 1).start_ns < window.end_ns]
         together.add(compare(opens(*inside), whole.within(window), [], 60))

@@ -17,7 +17,7 @@ from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_relay.state.provisional import Absence, Change, ProvisionalRanges
+from dexorder_relay.state.provisional import Absence, AbsenceChange, ProvisionalRanges
 from dexorder_relay.verification import rechecker
 from tests.unit.services.relay.harness import (
     TICKER,
@@ -93,7 +93,7 @@ def test_a_range_known_from_an_old_proof_is_queried_at_once_and_only_as_often_as
 
 def test_without_delays_nothing_is_kept() -> None:
     found = ProvisionalRanges(())
-    assert found.add(SERIES, [span(0, 1)], now_ns=NOW) == Change()
+    assert found.add(SERIES, [span(0, 1)], now_ns=NOW) == AbsenceChange()
     assert not found.is_open(NOW, now_ns=NOW)
 
 

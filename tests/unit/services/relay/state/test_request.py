@@ -6,7 +6,7 @@ from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_relay.state.compare import Comparison
+from dexorder_relay.state.compare import CoverageComparison
 from dexorder_relay.state.request import decide, describe_missing, describe_wrong
 
 MINUTE_NS = 60 * SECOND_NS
@@ -47,7 +47,7 @@ def test_long_lists_of_missing_ranges_are_cut_in_the_text() -> None:
 
 
 def test_rows_that_must_not_be_there_are_an_error_with_or_without_missing_ranges() -> None:
-    found = Comparison(
+    found = CoverageComparison(
         unexpected=[minutes(3, 4)],
         duplicates=[minutes(7, 8)],
         surplus_rows=2,
@@ -62,4 +62,4 @@ def test_rows_that_must_not_be_there_are_an_error_with_or_without_missing_ranges
     assert ended([], 3, ["an earlier worry"], text) == (RequestStatus.ERROR, text)
     gap = "missing [1970-01-01T00:01:00Z, 1970-01-01T00:02:00Z)"
     assert ended([minutes(1, 2)], 3, ["why"], text) == (RequestStatus.ERROR, f"why; {text}; {gap}")
-    assert describe_wrong(Comparison(), Series("BTC/USDT.SIM", 60)) == ""
+    assert describe_wrong(CoverageComparison(), Series("BTC/USDT.SIM", 60)) == ""

@@ -14,7 +14,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_relay.reading.table_reader import Rows
+from dexorder_relay.reading.table_reader import CandleRows
 from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.verification import mending, verification
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
@@ -194,21 +194,21 @@ async def test_what_is_committed_and_reported_meanwhile_is_not_called_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table was read before a commit that coverage already includes: the next reading agrees."""
-    looks, times = list[int](), Rows.times
+    looks, times = list[int](), CandleRows.times
 
     async with suite(tmp_path, count_attempts=3) as s:
         await s.pipeline.report(
             snapshot_id=s.pipeline.write(range(5)), pages=[page(EARLIER, 0, 5), page(EARLIER, 5, 10)]
         )
 
-        def late(rows: Rows, *which: Any) -> Any:
+        def late(rows: CandleRows, *which: Any) -> Any:
             looks.append(1)
             found = times(rows, *which)
             if len(looks) == 1:
                 s.pipeline.write(range(5, 10))
             return found
 
-        monkeypatch.setattr(Rows, "times", late)
+        monkeypatch.setattr(CandleRows, "times", late)
         progress, found = await verify(s, repair=True)
         assert (found.lost_periods, len(looks), list(found.repair_request_ids)) == (0, 2, [])
         assert [each.lost_periods for each in progress[:4]] == [0, 0, 5, 0]
