@@ -30,7 +30,7 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.periods import PERIOD_SECONDS
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_common.model.times import SECOND_NS, from_datetime
-from dexorder_exchange_sim.dialects.binance import AGGREGATES
+from dexorder_exchange_sim.dialects.binance_rows import AGGREGATES
 
 MS_NS = 1_000_000
 PERIODS = ("1m", "5m", "1h")

@@ -1,7 +1,8 @@
-"""Candle columns, their aggregation to coarser periods, and summaries for tickers. Pure."""
+"""Candle columns, their aggregation to coarser periods, summaries for tickers, and numbers as text. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -113,3 +114,17 @@ def sum_up(source: Source, start_s: int, end_s: int, *, now_ns: int) -> MarketSu
     mean = float(np.average(minutes.close, weights=minutes.volume)) if volume else float(minutes.close[-1])
     high, low = float(minutes.high.max()), float(minutes.low.min())
     return MarketSummary(float(minutes.open[0]), high, low, float(minutes.close[-1]), volume, mean)
+
+
+def printer(decimals: int | None) -> Callable[[Column], list[str]]:
+    """Return a formatter of a column as decimal text; None for as few decimals as read back to the same float64."""
+    if decimals is None:
+        return lambda column: [_shortest(value) for value in column.tolist()]
+    form = f"%.{decimals}f"
+    return lambda column: [form % value for value in column.tolist()]
+
+
+def _shortest(value: float) -> str:
+    """Return the shortest text that reads back to the same float, without an exponent, which no exchange sends."""
+    text = repr(value)
+    return text if "e" not in text else np.format_float_positional(value, trim="0")

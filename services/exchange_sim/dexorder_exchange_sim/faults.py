@@ -7,7 +7,7 @@ page is the kind that loses data silently.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -103,8 +103,6 @@ REPLICAS = ("absent", "behind")
 SOCKET_KINDS = get_args(SocketKind)
 MESSAGE = "message"
 """Path of a message to a WebSocket, which only `SOCKET_KINDS` strike."""
-HISTORY_PATHS = ("/api/v3/klines", "/0/public/OHLC", "/0/public/Trades")
-"""Meaning of the path ``history``: the paths of candles and trades."""
 Window = tuple[int, int]
 
 
@@ -119,10 +117,10 @@ class FaultRule(BaseModel):
     kind: Kind | SocketKind
     """Kind of the fault."""
     path: str = "history"
-    """Path of the requests; ``history`` is any of `HISTORY_PATHS`, ``*`` any path of the exchange.
+    """Path of the requests; ``history`` is any that has candles or trades, ``*`` any path of the exchange.
     `SOCKET_KINDS` strike messages instead; the opening request of a WebSocket has a path like any other."""
     symbol: str | None = None
-    """Only requests for this exchange id (``BTCUSDT``; in Kraken's dialect the pair's key, ``XXBTZUSD``)."""
+    """Only requests for this exchange id (``BTCUSDT``)."""
     span: Window | None = None
     """Only requests whose window overlaps [start, end), nanoseconds; kinds in `PLACED` change the rows in it."""
     after: int = Field(default=0, ge=0)
@@ -189,8 +187,12 @@ class Strike:
 class FaultPlan:
     """Active rules and their counters. The first rule that applies wins; all of them count the request."""
 
-    def __init__(self, rules: Sequence[FaultRule], *, seed: int) -> None:
+    def __init__(
+        self, rules: Sequence[FaultRule], *, seed: int, history: Collection[str] = ("/api/v3/klines",)
+    ) -> None:
+        """Take the rules; ``history`` are the paths that they mean by this word."""
         self.rules = tuple(rules)
+        self._history = history
         self._seed = seed
         self._seen = [0] * len(self.rules)
         self._struck = [0] * len(self.rules)
@@ -202,7 +204,7 @@ class FaultPlan:
         """Count a request for a market, by exchange id, and a half-open window; return the fault that applies to it."""
         chosen: int | None = None
         for number, rule in enumerate(self.rules):
-            if not (_on_path(rule, path) and rule.symbol in (None, symbol) and _touches(rule.span, window_ns)):
+            if not (self._on_path(rule, path) and rule.symbol in (None, symbol) and _touches(rule.span, window_ns)):
                 continue
             if rule.replicas is not None and connection % rule.replicas:
                 continue
@@ -213,6 +215,11 @@ class FaultPlan:
             return None
         self._struck[chosen] += 1
         return Strike(self.rules[chosen], self._roll(f"{chosen}/{self._seen[chosen]}/place"))
+
+    def _on_path(self, rule: FaultRule, path: str) -> bool:
+        if path == MESSAGE or rule.kind in SOCKET_KINDS:
+            return path == MESSAGE and rule.kind in SOCKET_KINDS
+        return rule.path in ("*", path) or (rule.path == "history" and path in self._history)
 
     def _strikes(self, number: int, rule: FaultRule) -> bool:
         turn = self._seen[number] - rule.after
@@ -228,12 +235,6 @@ class FaultPlan:
 
     def _roll(self, what: str) -> int:
         return int.from_bytes(hashlib.blake2b(f"{self._seed}/{what}".encode(), digest_size=8).digest(), "big")
-
-
-def _on_path(rule: FaultRule, path: str) -> bool:
-    if path == MESSAGE or rule.kind in SOCKET_KINDS:
-        return path == MESSAGE and rule.kind in SOCKET_KINDS
-    return rule.path in ("*", path) or (rule.path == "history" and path in HISTORY_PATHS)
 
 
 def _touches(span: Window | None, window_ns: Window | None) -> bool:

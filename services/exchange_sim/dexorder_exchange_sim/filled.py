@@ -1,4 +1,4 @@
-"""Candles of periods without trades: flat at the last price, with volume 0, as Binance and Kraken send them. Pure."""
+"""Candles of periods without trades: flat at the last price, with volume 0, as many exchanges send them. Pure."""
 
 from __future__ import annotations
 

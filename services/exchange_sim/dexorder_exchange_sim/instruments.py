@@ -93,7 +93,7 @@ _ODD = (
     ),
     # delisted
     SimInstrument("OMG", "USD", 4, 3, True, _day("2019-01-01"), 0.7, 0.05, 2e6, delisted_s=_day("2023-06-15")),
-    # names: a coin with another name at Kraken, and one with a dot
+    # names: a coin that some exchanges rename, and one with a dot
     SimInstrument("DOGE", "USD", 5, 0, True, _day("2019-07-05"), 0.09, 0.05, 2e7, busy_seconds=10),
     SimInstrument("ETH2.S", "ETH", 5, 5, True, _day("2021-01-01"), 0.98, 0.004, 1e3, busy_minutes=12, busy_seconds=1),
 )
@@ -106,10 +106,6 @@ INSTRUMENTS = (
     *_ODD,
 )
 """Synthetic markets; recorded files replace or extend them (see `venue`)."""
-DARK_POOLS = (
-    SimInstrument("BTC", "USD", 2, 5, True, _day("2019-01-01"), 44_000, 0.03, 1e6, busy_minutes=5, busy_seconds=1),
-)
-"""Further markets with the symbol of one above and their own trades; only some dialects list them."""
 
 
 def extra_instruments(count: int, *, busy_seconds: int = 60) -> list[SimInstrument]:

@@ -19,9 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 from dexorder_common.config import split_address
 from dexorder_exchange_sim import recorded
 from dexorder_exchange_sim.config import SimSettings
-from dexorder_exchange_sim.dialects import binance, kraken
-from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect, SimRefusal
-from dexorder_exchange_sim.dialects.session import Tapes
+from dexorder_exchange_sim.dialects import binance
+from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect, SimRefusal, Tapes
 from dexorder_exchange_sim.faults import (
     BANS,
     BODIES,
@@ -39,22 +38,31 @@ from dexorder_exchange_sim.stats import Stats
 from dexorder_exchange_sim.venue import ClockChange, SimClock, SimVenue
 
 _RULES = TypeAdapter(tuple[FaultRule, ...])
-_DIALECTS = (binance.DIALECT, kraken.DIALECT)
+_DIALECTS = (binance.DIALECT,)
 _log = structlog.get_logger(__name__)
 
 
 class Simulator:
     """Simulated exchange: its markets, its clock, its fault rules and its statistics.
 
+    Args:
+        dialects: Protocols that it speaks; the first one also answers for unknown paths.
     Raises:
         ValueError: A recorded file cannot be served, or a fault rule names an unknown market.
     """
 
-    def __init__(self, settings: SimSettings) -> None:
+    def __init__(self, settings: SimSettings, dialects: Sequence[SimDialect] = _DIALECTS) -> None:
         self._settings = settings
+        self._dialects = dialects
         self.clock = SimClock(settings.now_ns, settings.speed)
         extra = extra_instruments(settings.markets, busy_seconds=settings.markets_busy_seconds)
-        self.venue = SimVenue(recorded.load(settings.recorded), seed=settings.seed, fill=settings.fill, extra=extra)
+        self.venue = SimVenue(
+            recorded.load(settings.recorded),
+            seed=settings.seed,
+            fill=settings.fill,
+            extra=extra,
+            dark_pools=[instrument for dialect in dialects for instrument in dialect.dark_pools],
+        )
         self.plan = self._plan(settings.faults)
         self.stats = Stats()
         self.sockets = Sockets(Tapes(self.venue, self.clock), self)
@@ -98,9 +106,10 @@ class Simulator:
 
     def _plan(self, rules: Sequence[FaultRule]) -> FaultPlan:
         for rule in rules:
-            if rule.other is not None and not any(dialect.knows(rule.other, self.venue) for dialect in _DIALECTS):
+            if rule.other is not None and not any(dialect.knows(rule.other, self.venue) for dialect in self._dialects):
                 raise ValueError(f"other: {rule.other!r} is not a market of this exchange")
-        return FaultPlan(rules, seed=self._settings.seed)
+        history = [path for dialect in self._dialects for path in dialect.history]
+        return FaultPlan(rules, seed=self._settings.seed, history=history)
 
     async def _get_sockets(self, request: web.Request) -> web.Response:
         return _json(self.sockets.describe())
@@ -129,14 +138,14 @@ class Simulator:
             return self._over_limit(retry_after_s=1)
         if self._settings.latency_ms:
             await asyncio.sleep(self._settings.latency_ms / 1000)
-        dialect = kraken.DIALECT if request.path.startswith(("/0/", "/v2")) else binance.DIALECT
+        dialect = next((each for each in self._dialects if request.path.startswith(each.prefixes)), self._dialects[0])
         answer = self._ask(dialect, request.path, request.query)
         window_ns = answer.history.window_ns if answer.history else None
         market, now_ns = dialect.market(request.query, self.venue), self.clock.now_ns()
         connection = self._connection(request.transport) if request.transport else 0
         strike = self.plan.pick(request.path, market, window_ns, connection=connection, now_ns=now_ns)
         if strike is None:
-            return await self.sockets.serve(request) if is_socket else self._send(answer)
+            return await self.sockets.serve(request, dialect) if is_socket else self._send(answer)
         self.stats.fault(strike.rule.kind)
         if strike.rule.kind in SILENCES:
             return await _keep_silent(request, strike.rule, self._send(answer))
@@ -191,7 +200,7 @@ class Simulator:
             response.body = response.body[: len(response.body) // 2]
         return response
 
-    def _refuse(self, rule: FaultRule, dialect: SimDialect = binance.DIALECT) -> web.Response:
+    def _refuse(self, rule: FaultRule, dialect: SimDialect) -> web.Response:
         status, *usual = STATUSES[rule.kind]
         content_type, body = dialect.bodies.get(rule.kind, usual)
         response = web.Response(status=status, text=body, content_type=content_type)
@@ -202,7 +211,7 @@ class Simulator:
 
     def _over_limit(self, *, retry_after_s: int) -> web.Response:
         self.stats.fault("over_limit")
-        return self._refuse(FaultRule(kind="http_429", retry_after_s=retry_after_s))
+        return self._refuse(FaultRule(kind="http_429", retry_after_s=retry_after_s), self._dialects[0])
 
     def _send(self, answer: SimAnswer) -> web.Response:
         """Return the response; count its weight, report it, and refuse requests above the limit, if there is one."""
@@ -248,9 +257,9 @@ def _json(body: object, *, status: int = 200) -> web.Response:
 
 
 @asynccontextmanager
-async def serve(settings: SimSettings) -> AsyncIterator[str]:
+async def serve(settings: SimSettings, dialects: Sequence[SimDialect] = _DIALECTS) -> AsyncIterator[str]:
     """Serve in a context; yield the base URL, ``http://127.0.0.1:9000``. The end aborts open requests."""
-    simulator = Simulator(settings)
+    simulator = Simulator(settings, dialects)
     # the timeout is the wait for open requests; 0 would mean for ever
     runner = web.AppRunner(simulator.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
     await runner.setup()

@@ -10,9 +10,7 @@ from typing import Any, Protocol
 
 from aiohttp import WSMsgType, web
 
-from dexorder_exchange_sim.dialects.binance_socket import BinanceSession
-from dexorder_exchange_sim.dialects.kraken_socket import KrakenSession
-from dexorder_exchange_sim.dialects.session import SocketSession, Tapes
+from dexorder_exchange_sim.dialects.dialect import SimDialect, SocketSession, Tapes
 from dexorder_exchange_sim.faults import MESSAGE, FaultPlan, FaultRule
 from dexorder_exchange_sim.socket_faults import AT_ONCE, Action, Close, Send, SocketOutbox
 from dexorder_exchange_sim.stats import Stats
@@ -41,9 +39,9 @@ class Sockets:
         self._open: dict[int, _Connection] = {}
         self._opened = 0
 
-    async def serve(self, request: web.Request) -> web.StreamResponse:
+    async def serve(self, request: web.Request, dialect: SimDialect) -> web.StreamResponse:
         """Serve one connection until it ends; 404 for a path without WebSocket."""
-        session = self._session(request)
+        session = dialect.connect(self._tapes, request.path, request.query, self._clock.now_ns())
         if session is None:
             return web.Response(status=404)
         ws = web.WebSocketResponse(autoping=False, compress=False)
@@ -60,14 +58,6 @@ class Sockets:
             await asyncio.gather(pump, return_exceptions=True)
             self._switches.stats.socket("closed")
         return ws
-
-    def _session(self, request: web.Request) -> SocketSession | None:
-        path, now_ns = request.path, self._clock.now_ns()
-        if path.startswith(("/ws", "/stream")):
-            return BinanceSession(self._tapes, path, request.query.get("streams", ""), now_ns)
-        if path == "/v2":
-            return KrakenSession(self._tapes)
-        return None
 
     def strike(self, rule: FaultRule) -> int:
         """Apply a fault to all open sockets now; return their number.

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dexorder_exchange_sim.candles import CandleRequest
-from dexorder_exchange_sim.dialects.dialect import printer
+from dexorder_exchange_sim.candles import CandleRequest, printer
 from dexorder_exchange_sim.filled import Filled
 from dexorder_exchange_sim.periods import Period
 from dexorder_exchange_sim.trades import TradeSource

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dexorder_exchange_sim.absent import Coarser, without
 from dexorder_exchange_sim.candles import Source
 from dexorder_exchange_sim.filled import Filled
-from dexorder_exchange_sim.instruments import DARK_POOLS, INSTRUMENTS, SimInstrument
+from dexorder_exchange_sim.instruments import INSTRUMENTS, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
 from dexorder_exchange_sim.trades import TradeSource
 
@@ -81,12 +81,18 @@ class ClockChange(BaseModel):
 class SimVenue:
     """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
-    With ``fill`` their candles have no gaps; ``extra`` markets are added. ``dark`` holds the dark pools by the id of
-    the market whose name they share.
+    With ``fill`` their candles have no gaps; ``extra`` markets are added. ``dark`` holds the ``dark_pools`` by the id
+    of the market whose name they share.
     """
 
     def __init__(
-        self, recorded: Iterable[Source], *, seed: int, fill: bool = False, extra: Iterable[SimInstrument] = ()
+        self,
+        recorded: Iterable[Source],
+        *,
+        seed: int,
+        fill: bool = False,
+        extra: Iterable[SimInstrument] = (),
+        dark_pools: Iterable[SimInstrument] = (),
     ) -> None:
         synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra))
         self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}
@@ -94,7 +100,7 @@ class SimVenue:
             for id, source in self.sources.items():
                 self.sources[id] = Filled(source) if isinstance(source, TradeSource) else source
         # another seed, or they would trade at the other market's prices
-        dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in DARK_POOLS]
+        dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in dark_pools]
         self.dark = {source.instrument.id: source for source in dark}
 
     def without(self, span_ns: tuple[int, int], coarser: Coarser) -> SimVenue:

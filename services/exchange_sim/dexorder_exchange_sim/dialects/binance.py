@@ -1,8 +1,4 @@
-"""REST dialect of Binance's spot market. Pure.
-
-Candles and trades are exact. A kline's quote volume and taker columns are estimates from its own prices, which do not
-add up between periods; its trade count is the market's average rate, and 0 for recorded candles.
-"""
+"""REST dialect of Binance's spot market, and the dialect as a whole. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from dexorder_exchange_sim.candles import CandleRequest, Candles, Source, sum_up
+from dexorder_exchange_sim.candles import CandleRequest, Source
+from dexorder_exchange_sim.dialects.binance_rows import (
+    AGGREGATES,
+    aggregate_rows,
+    day_ticker,
+    kline_rows,
+    raw_trade_rows,
+)
+from dexorder_exchange_sim.dialects.binance_socket import connect
 from dexorder_exchange_sim.dialects.dialect import (
     History,
     Query,
@@ -22,11 +24,9 @@ from dexorder_exchange_sim.dialects.dialect import (
     SimAnswer,
     SimDialect,
     SimRefusal,
-    printer,
 )
 from dexorder_exchange_sim.instruments import SimInstrument
-from dexorder_exchange_sim.market import usual_trades
-from dexorder_exchange_sim.periods import DAY, PERIODS, Period
+from dexorder_exchange_sim.periods import PERIODS
 from dexorder_exchange_sim.trades import Trades, TradeSource
 from dexorder_exchange_sim.venue import SimVenue
 
@@ -35,8 +35,6 @@ DEFAULT_LIMIT = 500
 WEIGHT_LIMIT = 6000
 _MS = 1_000_000
 _KLINE = RowLayout(time=0, unit_ns=_MS, close=4, volume=5, high=2, low=3, off_grid=500)
-AGGREGATES = 10**12
-"""Id of the aggregate of trade 0: each trade is an aggregate, but their ids are another series, as at Binance."""
 _OTHERS = ("ETHUSDT", "BTCUSDT")
 
 
@@ -147,27 +145,6 @@ def _klines(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     return SimAnswer(rows, weight=2, history=history)
 
 
-def kline_rows(candles: Candles, period: Period, instrument: SimInstrument) -> list[list[Any]]:
-    """Return candles as the twelve columns of a kline; values are text that reads back to the same float64."""
-    indexes = period.indexes(candles.open_s)
-    ends_s = period.opens_s(indexes + 1)
-    price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
-    typical = (candles.open + candles.high + candles.low + candles.close) / 4
-    traded = np.clip(typical, candles.low, candles.high) * candles.volume
-    rough = printer(8)
-    columns = (
-        (candles.open_s * 1000).tolist(),
-        *(price(column) for column in (candles.open, candles.high, candles.low, candles.close)),
-        lot(candles.volume),
-        (ends_s * 1000 - 1).tolist(),
-        rough(traded),
-        usual_trades(instrument, ends_s - candles.open_s).tolist(),
-        rough(candles.volume / 2),
-        rough(traded / 2),
-    )
-    return [[*row, "0"] for row in zip(*columns, strict=True)]
-
-
 def _agg_trades(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     start_ms, end_ms, first = (_integer(query, name) for name in ("startTime", "endTime", "fromId"))
     if first is not None and (start_ms is not None or end_ms is not None):
@@ -221,27 +198,6 @@ def _trades(
     return SimAnswer(rows, weight=form.weight, history=history)
 
 
-def _raw_rows(trades: Trades, instrument: SimInstrument) -> Rows:
-    price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
-    cost = printer(8)(trades.price * trades.amount)
-    columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), cost, trades.time_ms.tolist())
-    names = ("id", "price", "qty", "quoteQty", "time", "isBuyerMaker", "isBestMatch")
-    return [
-        dict(zip(names, (*row, True), strict=True))
-        for row in zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
-    ]
-
-
-def _aggregate_rows(trades: Trades, instrument: SimInstrument) -> Rows:
-    price, lot = printer(instrument.price_decimals), printer(instrument.lot_decimals)
-    columns = (trades.id.tolist(), price(trades.price), lot(trades.amount), trades.time_ms.tolist())
-    rows = zip(*columns, trades.buyer_is_maker.tolist(), strict=True)
-    return [
-        {"a": i + AGGREGATES, "p": p, "q": q, "f": i, "l": i, "T": t, "m": maker, "M": True}
-        for i, p, q, t, maker in rows
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class _Form:
     """Form of trades in an answer, and the weight of the request."""
@@ -251,51 +207,14 @@ class _Form:
     weight: int
 
 
-_RAW_TRADES = _Form(RowLayout(time="time", unit_ns=_MS, close="price", volume="qty"), _raw_rows, weight=25)
-_AGGREGATES = _Form(RowLayout(time="T", unit_ns=_MS, close="p", volume="q"), _aggregate_rows, weight=4)
+_RAW_TRADES = _Form(RowLayout(time="time", unit_ns=_MS, close="price", volume="qty"), raw_trade_rows, weight=25)
+_AGGREGATES = _Form(RowLayout(time="T", unit_ns=_MS, close="p", volume="q"), aggregate_rows, weight=4)
 
 
 def _ticker(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
     if "symbol" in query:
         return SimAnswer(day_ticker(_source(query, venue), now_ns), weight=2)
     return SimAnswer([day_ticker(source, now_ns) for source in venue.sources.values()], weight=80)
-
-
-def day_ticker(source: Source, now_ns: int) -> dict[str, Any]:
-    """Return the ticker of the last 24 hours, to the minute."""
-    end_s = source.newest_s(now_ns=now_ns)
-    start_s = end_s - DAY
-    day = sum_up(source, start_s, end_s, now_ns=now_ns)
-    instrument = source.instrument
-    price, lot, rough = (printer(d) for d in (instrument.price_decimals, instrument.lot_decimals, 8))
-    prices = price(np.array([day.open, day.high, day.low, day.close]))
-    percent = (day.close / day.open - 1) * 100 if day.open else 0.0
-    change, percent_text, average, turnover = rough(
-        np.array([day.close - day.open, percent, day.mean, day.mean * day.volume])
-    )
-    return {
-        "symbol": instrument.id,
-        "priceChange": change,
-        "priceChangePercent": percent_text,
-        "weightedAvgPrice": average,
-        "prevClosePrice": prices[0],
-        "lastPrice": prices[3],
-        "lastQty": lot(np.array([0.0]))[0],
-        "bidPrice": prices[3],
-        "bidQty": lot(np.array([0.0]))[0],
-        "askPrice": prices[3],
-        "askQty": lot(np.array([0.0]))[0],
-        "openPrice": prices[0],
-        "highPrice": prices[1],
-        "lowPrice": prices[2],
-        "volume": lot(np.array([day.volume]))[0],
-        "quoteVolume": turnover,
-        "openTime": start_s * 1000,
-        "closeTime": end_s * 1000,
-        "firstId": -1,
-        "lastId": -1,
-        "count": 0,
-    }
 
 
 def _source(query: Query, venue: SimVenue) -> Source:
@@ -346,7 +265,10 @@ _ROUTES = {
 }
 
 DIALECT = SimDialect(
-    _ROUTES,
+    prefixes=("/api/", "/fapi/", "/dapi/", "/ws", "/stream"),
+    routes=_ROUTES,
+    history=("/api/v3/klines",),
+    connect=connect,
     knows=lambda id, venue: id in venue.sources,
     market=lambda query, venue: query.get("symbol"),
     of_other=_of_other,

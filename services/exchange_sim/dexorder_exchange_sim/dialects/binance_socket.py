@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import orjson
 
-from dexorder_exchange_sim.candles import Source
-from dexorder_exchange_sim.dialects.binance import AGGREGATES, day_ticker
-from dexorder_exchange_sim.dialects.dialect import printer
-from dexorder_exchange_sim.dialects.session import SocketMessage, SocketSession, Tapes
+from dexorder_exchange_sim.candles import Source, printer
+from dexorder_exchange_sim.dialects.binance_rows import AGGREGATES, day_ticker
+from dexorder_exchange_sim.dialects.dialect import Query, SocketMessage, SocketSession, Tapes
 from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.periods import PERIODS
 from dexorder_exchange_sim.stream import Event, Feed, Kline, TapeTrade, klines
@@ -142,6 +141,13 @@ class BinanceSession(SocketSession):
             return None
         self._sent[key, market] = values
         return {"e": event, "E": now_ns // _MS, "s": market, **fields}
+
+
+def connect(tapes: Tapes, path: str, query: Query, now_ns: int) -> SocketSession | None:
+    """Open a session; return None for a path without WebSocket."""
+    if not path.startswith(("/ws", "/stream")):
+        return None
+    return BinanceSession(tapes, path, query.get("streams", ""), now_ns)
 
 
 def _trade(kind: str, trade: TapeTrade) -> dict[str, Any]:

@@ -1,16 +1,18 @@
-"""Interface of a dialect: answers, and the layout of their rows, which faults need. Pure."""
+"""Interface of a dialect: answers of REST with the layout of their rows, which faults need, and WebSockets. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+from dexorder_exchange_sim.instruments import SimInstrument
+from dexorder_exchange_sim.stream import Event, Feed, Merge, Sample, Tape
+from dexorder_exchange_sim.trades import TradeSource
+from dexorder_exchange_sim.venue import SimClock, SimVenue
 
-from dexorder_exchange_sim.candles import Column
-from dexorder_exchange_sim.venue import SimVenue
-
+_NS = 1_000_000_000
 Query = Mapping[str, str]
 Key = int | str
 Row = Any
@@ -88,38 +90,137 @@ class SimRefusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class SimDialect:
-    """REST protocol of one exchange.
+class SocketMessage:
+    """Message to a client; ``market`` is the exchange's id of the market that it is about, None for several."""
+
+    text: str
+    market: str | None
+    time_ns: int
+
+
+class Tapes:
+    """Tapes of a venue's markets, which all connections share, and its clock."""
+
+    def __init__(self, venue: SimVenue, clock: SimClock) -> None:
+        self.venue = venue
+        self.clock = clock
+        self._tapes: dict[str, Tape] = {}
+
+    def of(self, source: TradeSource) -> Tape:
+        """Return the tape of a market."""
+        id = source.instrument.id
+        if id not in self._tapes:
+            self._tapes[id] = Tape(source)
+        return self._tapes[id]
+
+
+class SocketSession(ABC):
+    """State of one connection: what the client is subscribed to, and the messages that are due.
 
     Attributes:
+        beat_s: Time between two heartbeats, machine's seconds.
+        beat: Text of a heartbeat; None for a ping frame.
+    """
+
+    beat_s: float
+    beat: str | None = None
+
+    def __init__(self, tapes: Tapes) -> None:
+        self.tapes = tapes
+        self._merge = Merge()
+        self._keys: dict[Hashable, None] = {}
+        self._now_ns = 0
+
+    @abstractmethod
+    def greeting(self, now_ns: int) -> list[str]:
+        """Return the texts that the server sends first."""
+
+    @abstractmethod
+    def receive(self, text: str, now_ns: int) -> list[str]:
+        """Apply a command of the client; return the answers."""
+
+    @abstractmethod
+    def feed(self, key: Hashable, after_ns: int) -> Feed | None:
+        """Return the events of a subscription after a time; None for a market that has none."""
+
+    @abstractmethod
+    def render(self, key: Hashable, event: Event, now_ns: int) -> SocketMessage | None:
+        """Return an event as a message; None if there is nothing to say."""
+
+    @property
+    def subscriptions(self) -> list[Hashable]:
+        """Return the keys in the order of their subscription."""
+        return list(self._keys)
+
+    def subscribe(self, key: Hashable, now_ns: int) -> None:
+        """Begin a subscription now; one that exists continues."""
+        if key in self._keys:
+            return
+        self._keys[key] = None
+        feed = self.feed(key, now_ns)
+        if feed is not None:
+            self._merge.add(key, feed)
+
+    def unsubscribe(self, key: Hashable) -> None:
+        """End a subscription."""
+        self._keys.pop(key, None)
+        self._merge.remove(key)
+
+    def restart(self, now_ns: int) -> None:
+        """Begin all subscriptions again at a time, after the clock was set; what lies between is not sent."""
+        keys, self._keys, self._merge = self._keys, {}, Merge()
+        for key in keys:
+            self.subscribe(key, now_ns)
+
+    def take(self, now_ns: int, limit: int) -> list[SocketMessage]:
+        """Return the messages that are due, at most ``limit``."""
+        self._now_ns = now_ns
+        messages = (self.render(key, event, now_ns) for key, event in self._merge.take(now_ns, limit))
+        return [message for message in messages if message is not None]
+
+    def samples(self, after_ns: int) -> Feed:
+        """Return one sample a second, by the exchange's clock or by the machine's, whichever is slower.
+
+        Samples of a time that the clock skipped are left out.
+        """
+        due_ns = after_ns
+        while True:
+            step_ns = int(_NS * max(1.0, self.tapes.clock.speed))
+            due_ns = max(due_ns + step_ns, self._now_ns) // _NS * _NS
+            yield due_ns, Sample(due_ns)
+
+    def next_ns(self) -> int | None:
+        """Return the time of the next message; None without any."""
+        return self._merge.next_ns()
+
+
+@dataclass(frozen=True, slots=True)
+class SimDialect:
+    """Protocol of one exchange.
+
+    Attributes:
+        prefixes: Starts of its paths, of REST and of WebSockets.
         routes: By path, how a request is answered, given query, venue and now (nanoseconds); may raise `SimRefusal`.
+        history: Those of its paths that have candles or trades; rules of faults call them ``history``.
+        connect: Opens a WebSocket, given tapes, path, query and now; returns None for a path that has none.
         knows: Returns whether an id is one of its markets'.
         market: Returns the exchange's id of the market that a query names; None if it names none.
         of_other: Returns the query for another market: the given id, or one that always exists.
         bodies: Content type and body of fault kinds that differ from those in `faults`.
+        dark_pools: Further markets with the symbol of another one and their own trades.
     """
 
+    prefixes: tuple[str, ...]
     routes: Mapping[str, Callable[[Query, SimVenue, int], SimAnswer]]
+    history: tuple[str, ...]
+    connect: Callable[[Tapes, str, Query, int], SocketSession | None]
     knows: Callable[[str, SimVenue], bool]
     market: Callable[[Query, SimVenue], str | None]
     of_other: Callable[[Query, SimVenue, str | None], Query]
     bodies: Mapping[str, tuple[str, str]]
+    dark_pools: tuple[SimInstrument, ...] = ()
 
     def answer(self, path: str, query: Query, venue: SimVenue, now_ns: int) -> SimAnswer | None:
         """Answer one request; return None for a path that the exchange does not have."""
         handler = self.routes.get(path)
         return None if handler is None else handler(query, venue, now_ns)
-
-
-def printer(decimals: int | None) -> Callable[[Column], list[str]]:
-    """Return a formatter of a column as decimal text; None for as few decimals as read back to the same float64."""
-    if decimals is None:
-        return lambda column: [_shortest(value) for value in column.tolist()]
-    form = f"%.{decimals}f"
-    return lambda column: [form % value for value in column.tolist()]
-
-
-def _shortest(value: float) -> str:
-    """Return the shortest text that reads back to the same float, without an exponent, which no exchange sends."""
-    text = repr(value)
-    return text if "e" not in text else np.format_float_positional(value, trim="0")

@@ -17,7 +17,7 @@ import pytest
 from dexorder_common.exchanges import Exchange as Venue
 from dexorder_common.exchanges import override_urls
 from dexorder_exchange_sim.config import SimSettings
-from dexorder_exchange_sim.server import serve
+from tests.fakes.exchange import serve
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 
 NOW_NS = 1_700_000_123 * 1_000_000_000

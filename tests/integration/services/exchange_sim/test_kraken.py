@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dexorder_exchange_sim.dialects import binance, kraken, kraken_query
+from dexorder_exchange_sim.dialects import binance
 from dexorder_exchange_sim.dialects.dialect import SimRefusal
 from dexorder_exchange_sim.faults import REPLICAS, Kind
 from dexorder_exchange_sim.venue import SimVenue
+from tests.fakes.exchange import kraken, kraken_query
 from tests.integration.services.exchange_sim.conftest import NOW_NS, Exchange
 
 NOW_S, NOW_MS = NOW_NS // 10**9, NOW_NS // 10**6
-VENUE = SimVenue([], seed=9)
+VENUE = SimVenue([], seed=9, dark_pools=kraken.DIALECT.dark_pools)
 PAIRS = kraken_query.pairs(VENUE)
 LIT = [pair for pair in PAIRS.values() if pair.wsname]
 SINCE = 1_577_836_800_000

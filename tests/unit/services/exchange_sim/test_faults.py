@@ -6,8 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from dexorder_exchange_sim.faults import FaultPlan, FaultRule
+from tests.fakes.exchange import DIALECTS
 
 PATH = "/api/v3/klines"
+HISTORY = [path for dialect in DIALECTS for path in dialect.history]
 
 
 def strikes(rule: FaultRule, calls: int = 1000, seed: int = 1) -> list[int]:
@@ -57,7 +59,7 @@ def test_the_first_rule_wins_and_the_others_count_on() -> None:
 )
 def test_history_is_where_candles_come_from(wanted: str, path: str, struck: bool) -> None:
     assert FaultRule(kind="text").path == "history"
-    assert bool(FaultPlan([FaultRule(kind="text", path=wanted)], seed=1).pick(path, None)) == struck
+    assert bool(FaultPlan([FaultRule(kind="text", path=wanted)], seed=1, history=HISTORY).pick(path, None)) == struck
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ import zmq.asyncio
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_exchange_sim.config import SimSettings
-from dexorder_exchange_sim.server import serve as serve_exchange
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as relay_rpc
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
+from tests.fakes.exchange import serve as serve_exchange
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
 from tests.paths import ROOT
 from tests.unit.services.ingestor.fakes import FakeBroker, FakeGateway, FakeRelay, grpc_peer

@@ -63,7 +63,7 @@ async def test_not_serving_without_a_gateway(world_of: StartWorld) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (None, "is neither a file nor one of binance, sim, sim-kraken"),
+        (None, "is neither a file nor one of binance, sim$"),
         ("exchanges: {SIM: {ccxt: nonesuch}}", "nonesuch"),
         ("exchanges: [", "is not YAML"),
     ],

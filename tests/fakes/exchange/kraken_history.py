@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dexorder_exchange_sim.candles import CandleRequest, Source
-from dexorder_exchange_sim.dialects.dialect import History, Query, Row, RowLayout, Rows, SimAnswer, printer
-from dexorder_exchange_sim.dialects.kraken_query import KrakenError, Pair, integer, one_pair, since_ns
+from dexorder_exchange_sim.candles import CandleRequest, Source, printer
+from dexorder_exchange_sim.dialects.dialect import History, Query, Row, RowLayout, Rows, SimAnswer
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY, PERIODS, Period
 from dexorder_exchange_sim.trades import Ints, Trades, TradeSource
 from dexorder_exchange_sim.venue import SimVenue
+from tests.fakes.exchange.kraken_query import KrakenError, Pair, integer, one_pair, since_ns
 
 MAX_CANDLES = 720
 MAX_TRADES = 1000

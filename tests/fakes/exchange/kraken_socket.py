@@ -15,13 +15,13 @@ import numpy as np
 import orjson
 
 from dexorder_exchange_sim.candles import CandleRequest, Source, sum_up
-from dexorder_exchange_sim.dialects.kraken_history import PERIODS_BY_MINUTES
-from dexorder_exchange_sim.dialects.kraken_query import pairs
-from dexorder_exchange_sim.dialects.session import SocketMessage, SocketSession, Tapes
+from dexorder_exchange_sim.dialects.dialect import SocketMessage, SocketSession, Tapes
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY, Period
 from dexorder_exchange_sim.stream import Event, Feed, Kline, TapeTrade, klines
 from dexorder_exchange_sim.trades import TradeSource
+from tests.fakes.exchange.kraken_history import PERIODS_BY_MINUTES
+from tests.fakes.exchange.kraken_query import pairs
 
 _NS = 1_000_000_000
 _CHANNELS = ("trade", "ohlc", "ticker")

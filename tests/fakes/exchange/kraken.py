@@ -7,16 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from dexorder_exchange_sim.candles import Source, sum_up
-from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect, printer
-from dexorder_exchange_sim.dialects.kraken_history import ohlc, trades
-from dexorder_exchange_sim.dialects.kraken_query import Pair, altname, asset, find, one_pair, pairs
+from dexorder_exchange_sim.candles import Source, printer, sum_up
+from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect
+from dexorder_exchange_sim.instruments import SimInstrument
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY
 from dexorder_exchange_sim.venue import SimVenue
+from tests.fakes.exchange.kraken_history import ohlc, trades
+from tests.fakes.exchange.kraken_query import Pair, altname, asset, find, one_pair, pairs
+from tests.fakes.exchange.kraken_socket import KrakenSession
 
 _NS = 1_000_000_000
 _OTHERS = ("XETHZUSD", "XXBTZUSD")
+DARK_POOL = SimInstrument(
+    "BTC", "USD", 2, 5, listed_s=1_546_300_800, price=44_000, daily_turnover=1e6, busy_minutes=5, busy_seconds=1
+)
+"""Dark pool of BTC/USD, listed on 2019-01-01. It is ``BTC/USD`` in ccxt, which keeps a symbol's last market."""
 
 
 def _result(result: Any) -> SimAnswer:
@@ -124,7 +130,10 @@ _ROUTES = {
 }
 
 DIALECT = SimDialect(
-    _ROUTES,
+    prefixes=("/0/", "/v2"),
+    routes=_ROUTES,
+    history=("/0/public/OHLC", "/0/public/Trades"),
+    connect=lambda tapes, path, query, now_ns: KrakenSession(tapes) if path == "/v2" else None,
     knows=lambda id, venue: find(id, venue) is not None,
     market=_market_of,
     of_other=_of_other,
@@ -135,4 +144,5 @@ DIALECT = SimDialect(
         "http_429": ("text/plain", "error code: 1015"),
         "http_418": ("text/plain", "error code: 1015"),
     },
+    dark_pools=(DARK_POOL,),
 )
