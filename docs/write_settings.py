@@ -54,7 +54,7 @@ def documented(settings: type[BaseSettings]) -> dict[str, str]:
     """Return the docstring of each field, base classes first."""
     found: dict[str, str] = {}
     for cls in reversed(settings.__mro__):
-        if issubclass(cls, BaseSettings) and cls is not BaseSettings:
+        if issubclass(cls, BaseSettings) and cls is not BaseSettings and "__annotations__" in vars(cls):
             (tree,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(cls))).body
             assert isinstance(tree, ast.ClassDef)
             for field, text in zip(tree.body, tree.body[1:], strict=False):
@@ -71,7 +71,8 @@ def rows(settings: type[BaseSettings], leave_out: frozenset[str] = frozenset()) 
         KeyError: A field has no docstring.
     """
     prefix, texts = settings.model_config.get("env_prefix", ""), documented(settings)
-    for name, field in settings.model_fields.items():
+    own = vars(settings).get("__annotations__", {})
+    for name, field in sorted(settings.model_fields.items(), key=lambda each: each[0] not in own):
         if name not in leave_out:
             variable = str(field.validation_alias or prefix + name).upper()
             text = texts[name].replace("|", "\\|")

@@ -22,7 +22,6 @@ from prometheus_client import CollectorRegistry
 from dexorder_common.rpc.lifecycle import grpc_server
 from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.contacts import host_check
 from dexorder_gateway.events.ingress.containers import ContainersFile
 from dexorder_gateway.events.model import Event, EventMessage
 from dexorder_gateway.events.publisher_service import EventPublisherService
@@ -99,7 +98,7 @@ async def served(
         rpc.add_EventServiceServicer_to_server(EventService(backend), server)
         rpc.add_EventPublisherServiceServicer_to_server(publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(dispatcher), server)
-        contacts = ContactService(dispatcher, checked, host_check(events), identity=service.identity != "none")
+        contacts = ContactService(dispatcher, checked, events, identity=service.identity != "none")
         rpc.add_ContactServiceServicer_to_server(contacts, server)
         return NAMES
 

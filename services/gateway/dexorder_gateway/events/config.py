@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Self
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator, model_validator
 
 from dexorder_common.config import is_loopback, split_address
 from dexorder_common.messaging.curve import SecretKeyFile
-from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
+from dexorder_gateway.events.channels.registry import DEFAULT_ORDER, SPECS
+from dexorder_gateway.events.channels.spec import EMPTY_IS_NONE, ChannelSettings, OptionalPath, Seconds
 
-# finite, so that every time fits into a column
-Seconds = Annotated[float, Field(gt=0, le=1e9)]
 Days = Annotated[float, Field(gt=0, le=1e4)]
-EMPTY_IS_NONE = BeforeValidator(lambda value: None if value == "" else value)
-OptionalPath = Annotated[Path | None, EMPTY_IS_NONE]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+if TYPE_CHECKING:
+    _OfChannels = ChannelSettings
+else:  # the settings of all channels in one class; each channel reads its own through the type in its module
+    _OfChannels = type("_OfChannels", tuple(spec.settings for spec in SPECS.values())[::-1], {"__module__": __name__})
 
 
-class EventsSettings(BaseSettings):
+class EventsSettings(_OfChannels):
     """Settings of user events."""
-
-    model_config = SettingsConfigDict(
-        frozen=True, env_prefix="DEXORDER_EVENTS_", extra="ignore", populate_by_name=True, hide_input_in_errors=True
-    )
 
     db: OptionalPath = None
     """SQLite file of the outbox; empty turns user events off."""
@@ -61,8 +55,6 @@ class EventsSettings(BaseSettings):
     """Time, in seconds, for which a NORMAL event waits for its user."""
     session_ack_seconds: Seconds = 5.0
     """Time, in seconds, for a session to acknowledge an event before the next channel is tried."""
-    send_timeout_seconds: Seconds = 10.0
-    """Time limit, in seconds, of one call to a provider."""
     channel_attempts: int = Field(default=3, ge=1)
     """Attempts on a channel that fails temporarily before the next channel is tried. A CRITICAL event moves to the next
     channel at once unless the provider names a short wait. After the last channel the first one follows."""
@@ -70,7 +62,7 @@ class EventsSettings(BaseSettings):
     """Wait, in seconds, before the second attempt on a channel; doubled each time, with jitter."""
     retry_max_seconds: Seconds = 300.0
     """Longest wait, in seconds, between two attempts; also between two rounds of a CRITICAL event."""
-    channel_order: str = "TELEGRAM,PUSH,EMAIL,DISCORD,SLACK"
+    channel_order: str = ",".join(channel.name for channel in DEFAULT_ORDER)
     """Comma-separated channels after the session for events and users that name none."""
     max_concurrent_sends: int = Field(default=32, ge=1)
     """Limit of concurrent calls to one kind of provider."""
@@ -94,30 +86,6 @@ class EventsSettings(BaseSettings):
     sessions_per_user: int = Field(default=20, ge=1)
     """Limit of open sessions of one user."""
 
-    telegram_url: str = "https://api.telegram.org"
-    """Base URL of the Bot API."""
-    telegram_token: SecretStr = SecretStr("")
-    """The bot's token; empty turns the channel off."""
-    smtp_url: SecretStr = SecretStr("")
-    """``smtp://user:password@host:port`` (STARTTLS where offered) or ``smtps://``; empty turns e-mail off."""
-    smtp_from: str = "dexorder@localhost"
-    """Sender address of e-mails."""
-    vapid_key: OptionalPath = None
-    """PEM file of the private key for web push; empty turns it off."""
-    vapid_contact: str = "mailto:dexorder@localhost"
-    """``mailto:`` or ``https:`` address that a push service may contact."""
-    fcm_credentials: OptionalPath = None
-    """Google's service account file for mobile push; empty turns it off."""
-    fcm_url: str = "https://fcm.googleapis.com"
-    """Base URL of FCM."""
-    discord_hosts: str = "discord.com,discordapp.com"
-    """Comma-separated hosts of users' Discord webhooks, each with its port if that is not 443."""
-    slack_hosts: str = "hooks.slack.com"
-    """Comma-separated hosts of users' Slack webhooks."""
-    push_hosts: str = "fcm.googleapis.com,*.push.services.mozilla.com,*.notify.windows.com,*.push.apple.com"
-    """Comma-separated hosts of browsers' push subscriptions; ``*.`` matches any subdomain."""
-    plain_http: bool = False
-    """Allow http: webhooks and subscriptions; for tests."""
     link_url: str = ""
     """Base URL of the web page for users, added to messages; empty adds none."""
 
@@ -132,19 +100,11 @@ class EventsSettings(BaseSettings):
                     raise ValueError("not an address with a port, like tcp://127.0.0.1:5570") from None
         return given
 
-    @field_validator("telegram_url", "fcm_url")
-    @classmethod
-    def _base_urls(cls, given: str) -> str:
-        parts = urlsplit(given)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("not a URL like https://host")
-        return given
-
     @field_validator("channel_order")
     @classmethod
     def _channels(cls, given: str) -> str:
         names = [name.strip() for name in given.split(",") if name.strip()]
-        outside = {channel.name for channel in Channel} - {channel.name for channel in SESSION_CHANNELS}
+        outside = {channel.name for channel in SPECS}
         if not set(names) <= outside or len(set(names)) != len(names):
             raise ValueError(f"not a list of {', '.join(sorted(outside))}, each at most once")
         return given

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from dexorder_common.model.user_events import Channel, Preference, Priority, Status
@@ -98,6 +98,12 @@ class Later:
     retry_after_ms: int | None = None
 
 
+NO_CONTACT = "no contact"
+NOT_CONFIGURED = "not configured"
+HOST_NOT_ALLOWED = "host not allowed"
+NOT_ACCEPTED = "not accepted"
+NO_CONNECTION = "no connection"
+TIMEOUT = "timeout"
 Result = Sent | SendRefused | Later
 
 
@@ -119,18 +125,45 @@ class WebPushSubscription:
     auth: str = field(repr=False)
 
 
+Destination = str | WebPushSubscription
+"""Chat id, address, URL or token; or a browser."""
+
+
+def address_of(destination: Destination) -> str:
+    """Return the text by which a destination is known: of a browser, its endpoint."""
+    return destination.endpoint if isinstance(destination, WebPushSubscription) else destination
+
+
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """Addresses and wishes of a user; empty where nothing is known. No address is in its repr."""
+    """Destinations and wishes of a user; empty where nothing is known. No destination is in its repr.
 
-    telegram_chat_id: str = field(default="", repr=False)
-    email: str = field(default="", repr=False)
-    web_push: tuple[WebPushSubscription, ...] = ()
-    mobile_tokens: tuple[str, ...] = field(default=(), repr=False)
-    discord_webhook_url: str = field(default="", repr=False)
-    slack_webhook_url: str = field(default="", repr=False)
+    Attributes:
+        destinations: By channel, at least one each. Which fields of the protocol they are, `ChannelSpec` knows.
+    """
+
+    destinations: Mapping[Channel, tuple[Destination, ...]] = field(default_factory=dict, repr=False)
     channel_order: tuple[Channel, ...] = ()
     quiet_hours: QuietHours | None = None
 
+    def on(self, channel: Channel) -> tuple[Destination, ...]:
+        """Return the user's destinations on a channel."""
+        return self.destinations.get(channel, ())
+
+    def address(self, channel: Channel) -> str:
+        """Return the user's first destination on a channel as text; empty if there is none."""
+        return next(map(address_of, self.on(channel)), "")
+
+    def without(self, channel: Channel, address: str) -> Contacts:
+        """Return contacts without a destination of a channel."""
+        left = tuple(each for each in self.on(channel) if address_of(each) != address)
+        others = {each: found for each, found in self.destinations.items() if each is not channel}
+        return replace(self, destinations={**others, channel: left} if left else others)
+
 
 NO_CONTACTS = Contacts()
+
+
+def no_contact(channel: Channel, contacts: Contacts) -> str:
+    """Return why a channel can't be used, as far as the contacts tell; empty if it can."""
+    return "" if contacts.on(channel) else NO_CONTACT

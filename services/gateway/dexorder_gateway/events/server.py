@@ -15,7 +15,6 @@ from dexorder_gateway.events import service
 from dexorder_gateway.events.channels.registry import open_channels
 from dexorder_gateway.events.channels.rendering import render
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.contacts import host_check
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
@@ -65,8 +64,7 @@ class UserEvents:
 
     def register(self, server: grpc.aio.Server, *, identity: bool) -> Sequence[str]:
         """Add the gRPC services and return their full names."""
-        hosts = host_check(self._settings)
-        contacts = ContactService(self._dispatcher, self._backend.tokens, hosts, identity=identity)
+        contacts = ContactService(self._dispatcher, self._backend.tokens, self._settings, identity=identity)
         rpc.add_EventServiceServicer_to_server(EventService(self._backend), server)
         rpc.add_EventPublisherServiceServicer_to_server(self._publisher, server)
         rpc.add_EventLogServiceServicer_to_server(EventLogService(self._dispatcher), server)

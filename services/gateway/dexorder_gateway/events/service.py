@@ -15,7 +15,8 @@ from dexorder_common.clock import SystemClock
 from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
 from dexorder_common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
-from dexorder_gateway.events.contacts import HostCheck, contacts_answer, contacts_of
+from dexorder_gateway.events.channels.spec import ChannelSettings
+from dexorder_gateway.events.contacts import contacts_answer, contacts_of
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
 from dexorder_gateway.events.proto_mapping import (
     ack_of,
@@ -111,12 +112,12 @@ class ContactService(rpc.ContactServiceServicer):
     """Contacts and presence of users."""
 
     def __init__(
-        self, dispatcher: DispatcherPort, tokens: TokenVerifier, host_problem: HostCheck, *, identity: bool
+        self, dispatcher: DispatcherPort, tokens: TokenVerifier, settings: ChannelSettings, *, identity: bool
     ) -> None:
         """Create the service; without ``identity``, a caller without a token is staff, as for all services."""
         self._dispatcher = dispatcher
         self._tokens = tokens
-        self._host_problem = host_problem
+        self._settings = settings
         self._identity = identity
 
     async def GetContacts(self, request: pb.GetContactsRequest, context: Context) -> pb.GetContactsResponse:  # noqa: N802
@@ -128,7 +129,7 @@ class ContactService(rpc.ContactServiceServicer):
         """Replace a user's contacts."""
         user_id = self._user_id(request.user_id, context)
         before = await self._dispatcher.contacts(user_id)
-        await self._dispatcher.set_contacts(user_id, contacts_of(request.contacts, before, self._host_problem))
+        await self._dispatcher.set_contacts(user_id, contacts_of(request.contacts, before, self._settings))
         return pb.SetContactsResponse()
 
     async def ReportPresence(  # noqa: N802

@@ -14,8 +14,7 @@ from typing import Any, Self
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
 from yarl import URL
 
-from dexorder_gateway.events.channels.adapter import NO_CONNECTION, TIMEOUT
-from dexorder_gateway.events.model import Later, Sent
+from dexorder_gateway.events.model import NO_CONNECTION, TIMEOUT, Later, Sent
 
 _MAX_ANSWER_BYTES = 64 * 1024
 _MAX_WAIT_SECONDS = 24 * 3600.0
@@ -85,6 +84,7 @@ class Http:
     """One client session for all channels, open within its context. The timeout limits a whole call."""
 
     def __init__(self, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
         self._timeout = ClientTimeout(total=timeout_seconds)
 
     async def post(

@@ -14,16 +14,9 @@ from google.auth.transport.requests import Request
 
 from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Priority
-from dexorder_gateway.events.channels.adapter import (
-    NO_CONNECTION,
-    NOT_ACCEPTED,
-    PUSH_TTL_SECONDS,
-    TIMEOUT,
-    truncate,
-    utf8_bytes,
-)
 from dexorder_gateway.events.channels.http import Http, ProviderAnswer
-from dexorder_gateway.events.model import EventMessage, Later, Result, SendRefused
+from dexorder_gateway.events.channels.spec import PUSH_TTL_SECONDS, truncate, utf8_bytes
+from dexorder_gateway.events.model import NO_CONNECTION, NOT_ACCEPTED, TIMEOUT, EventMessage, Later, Result, SendRefused
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1000  # the limit of a whole message is 4096

@@ -9,9 +9,17 @@ from typing import Final
 from pydantic import SecretStr
 
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.channels.adapter import NO_CONTACT, NOT_ACCEPTED, truncate
 from dexorder_gateway.events.channels.http import Http, ProviderAnswer
-from dexorder_gateway.events.model import Contacts, EventMessage, Later, Result, SendRefused
+from dexorder_gateway.events.channels.spec import BaseUrl, ChannelSettings, ChannelSpec, TextField, matches, truncate
+from dexorder_gateway.events.model import (
+    NO_CONTACT,
+    NOT_ACCEPTED,
+    Contacts,
+    EventMessage,
+    Later,
+    Result,
+    SendRefused,
+)
 
 _MAX_TITLE = 256  # UTF-16 units, after the markup is parsed
 _MAX_TEXT = 4096
@@ -29,26 +37,33 @@ _REASONS: Final = {
 """Reasons by parts of the Bot API's descriptions; no other word of a description is reported."""
 
 
+class TelegramSettings(ChannelSettings):
+    """The bot."""
+
+    telegram_url: BaseUrl = "https://api.telegram.org"
+    """Base URL of the Bot API."""
+    telegram_token: SecretStr = SecretStr("")
+    """The bot's token; empty turns the channel off."""
+
+
 class Telegram:
-    """Channel of one bot."""
+    """Client of the Bot API, for one bot."""
 
-    channel = Channel.TELEGRAM
-
-    def __init__(self, http: Http, base_url: str, token: SecretStr) -> None:
+    def __init__(self, settings: TelegramSettings, http: Http) -> None:
         self._http = http
-        self._base = base_url.rstrip("/")
-        self._token = token
+        self._base = settings.telegram_url.rstrip("/")
+        self._token = settings.telegram_token
 
     def reachable(self, contacts: Contacts) -> str:
         """See `ChannelAdapter`."""
-        return "" if contacts.telegram_chat_id else NO_CONTACT
+        return "" if contacts.on(Channel.TELEGRAM) else NO_CONTACT
 
     async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         """See `ChannelAdapter`."""
         if reason := self.reachable(contacts):
             return SendRefused(reason)
         body = {
-            "chat_id": contacts.telegram_chat_id,
+            "chat_id": contacts.address(Channel.TELEGRAM),
             "text": _markup(message),
             "parse_mode": "HTML",
             "link_preview_options": {"is_disabled": True},
@@ -74,3 +89,20 @@ def _refusal(answer: ProviderAnswer) -> Later | SendRefused:
         return SendRefused("our bot's token is refused")
     description = str(body.get("description")).lower()
     return SendRefused(next((reason for words, reason in _REASONS.items() if words in description), NOT_ACCEPTED))
+
+
+_check_chat = matches(r"-?[0-9]{1,20}|@[A-Za-z0-9_]{4,32}", "is neither a number nor an @name")
+SPEC: Final = ChannelSpec(
+    channel=Channel.TELEGRAM,
+    word="Telegram",
+    place=1,
+    settings=TelegramSettings,
+    contacts=(
+        TextField(
+            "telegram_chat_id", matches(r"-?[0-9]{1,20}|@[A-Za-z0-9_]{4,32}", "is neither a number nor an @name")
+        ),
+    ),
+    open=lambda settings, http, _: Telegram(settings, http) if settings.telegram_token.get_secret_value() else None,
+    setup="a bot from @BotFather: `TELEGRAM_TOKEN`",
+    needs="the user must have started the bot",
+)

@@ -16,15 +16,16 @@ from yarl import URL
 
 from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Priority
-from dexorder_gateway.events.channels.adapter import (
+from dexorder_gateway.events.channels.http import AllowedHosts, Http, ProviderAnswer
+from dexorder_gateway.events.channels.spec import PUSH_TTL_SECONDS, truncate, utf8_bytes
+from dexorder_gateway.events.model import (
     HOST_NOT_ALLOWED,
     NOT_ACCEPTED,
-    PUSH_TTL_SECONDS,
-    truncate,
-    utf8_bytes,
+    EventMessage,
+    Result,
+    SendRefused,
+    WebPushSubscription,
 )
-from dexorder_gateway.events.channels.http import AllowedHosts, Http, ProviderAnswer
-from dexorder_gateway.events.model import EventMessage, Result, SendRefused, WebPushSubscription
 
 _MAX_TITLE_BYTES = 200
 _MAX_BODY_BYTES = 1500  # quoted and encrypted, title and body stay below the 4096 that services accept

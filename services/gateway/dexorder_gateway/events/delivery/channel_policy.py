@@ -1,9 +1,9 @@
-"""Channels of an event: their order, what each may do now, and how long to wait before the next attempt. Pure."""
+"""Channels of an event: the user's contacts and presence, order, present use, and waits between attempts. Pure."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -11,9 +11,8 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from dexorder_common.model.user_events import Channel, Preference
-from dexorder_gateway.events.delivery.contacts_cache import ContactsCache
 from dexorder_gateway.events.delivery.pending_events import PendingEvent
-from dexorder_gateway.events.model import Contacts, Event, QuietHours
+from dexorder_gateway.events.model import NO_CONTACTS, Contacts, Event, QuietHours
 
 SECOND_NS = 1_000_000_000
 _SESSION = Preference(Channel.ACTIVE_SESSION)
@@ -23,7 +22,8 @@ _SESSION = Preference(Channel.ACTIVE_SESSION)
 class DeliverySettings:
     """Settings of the same names in ``EventsSettings``, durations in nanoseconds.
 
-    ``digest_ns`` is at most half of ``normal_ttl_ns``: an event must not expire while it waits for the digest.
+    ``digest_ns`` is at most half of ``normal_ttl_ns``: an event must not expire while it waits for the digest. On the
+    channels in ``own_limits`` each destination is a provider of its own.
     """
 
     normal_ttl_ns: int
@@ -34,11 +34,38 @@ class DeliverySettings:
     digest_ns: int
     channel_order: tuple[Channel, ...]
     max_concurrent_sends: int
+    own_limits: frozenset[Channel]
 
     @property
     def max_pause_ns(self) -> int:
         """Return the longest pause of a provider for which an event waits instead of trying the next channel."""
         return 6 * self.session_ack_ns
+
+
+class ContactsCache:
+    """Contacts and presence (user, channel, end of activity by the wall clock) of all users, as the outbox has them."""
+
+    def __init__(
+        self, contacts: Mapping[str, Contacts] | None = None, presence: Iterable[tuple[str, Channel, int]] = ()
+    ) -> None:
+        self._contacts = dict(contacts or {})
+        self._until = {(user_id, channel): until_ns for user_id, channel, until_ns in presence}
+
+    def contacts(self, user_id: str) -> Contacts:
+        """Return a user's contacts; `NO_CONTACTS` where nothing is known."""
+        return self._contacts.get(user_id, NO_CONTACTS)
+
+    def set_contacts(self, user_id: str, contacts: Contacts) -> None:
+        """Replace a user's contacts."""
+        self._contacts[user_id] = contacts
+
+    def active(self, user_id: str, channel: Channel, now_ns: int) -> bool:
+        """Return whether the user was reported active on a provider's channel, and the report still holds."""
+        return self._until.get((user_id, channel), 0) > now_ns
+
+    def set_active(self, user_id: str, channel: Channel, until_ns: int) -> None:
+        """Store a report; a time in the past ends it."""
+        self._until[user_id, channel] = until_ns
 
 
 class Availability(NamedTuple):

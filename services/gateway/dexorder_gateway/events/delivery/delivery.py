@@ -12,15 +12,14 @@ from operator import itemgetter
 
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.delivery.changes import NEVER, DeliveryChanges, QueuedRow, Seen
-from dexorder_gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
-from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, no_contact
+from dexorder_gateway.events.delivery.channel_policy import ChannelPolicy, ContactsCache, DeliverySettings
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS, Decision, ProviderCall
 from dexorder_gateway.events.delivery.pending_events import PendingEvent, PendingEvents
 from dexorder_gateway.events.delivery.provider_limits import Provider
 from dexorder_gateway.events.delivery.scheduler import Scheduler, if_pending
 from dexorder_gateway.events.delivery.state_machine import StateMachine
 from dexorder_gateway.events.delivery.timers import Timers
-from dexorder_gateway.events.model import Contacts, Event, EventKey, EventMessage, Result
+from dexorder_gateway.events.model import Contacts, Event, EventKey, EventMessage, Result, no_contact
 
 
 class EventDelivery:

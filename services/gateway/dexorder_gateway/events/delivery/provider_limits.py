@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Collection
 from typing import Generic, TypeVar
 
 from dexorder_common.model.user_events import Channel
@@ -40,23 +41,25 @@ class Provider(Timed, Generic[T]):
 
 
 class ProviderLimits(Generic[T]):
-    """All providers. Telegram, e-mail and push are one provider each: all users share our bot, server and key.
+    """All providers. Most channels are one provider: all users share our bot, server or key.
 
     A queued event may be delivered otherwise in the meantime; it stays in the queue, and the caller of `take` checks.
 
     Args:
-        max_calls: Calls at the same time on one channel, over all its webhooks.
+        max_calls: Calls at the same time on one channel, over all its providers.
+        own_limits: Channels where each destination is a provider, such as webhooks.
     """
 
-    def __init__(self, max_calls: int) -> None:
+    def __init__(self, max_calls: int, own_limits: Collection[Channel]) -> None:
         self._max_calls = max_calls
+        self._own_limits = own_limits
         self._calls: Counter[Channel] = Counter()
         self._providers: dict[tuple[Channel, str], Provider[T]] = {}
         self._rotation: defaultdict[Channel, dict[Provider[T], None]] = defaultdict(dict)
 
     def of(self, channel: Channel, contacts: Contacts) -> Provider[T]:
         """Return the provider that a call to this user goes to."""
-        name = (channel, _webhook(channel, contacts))
+        name = (channel, self._own_limit(channel, contacts))
         provider = self._providers.get(name)
         if provider is None:
             provider = self._providers[name] = Provider(name)
@@ -64,7 +67,7 @@ class ProviderLimits(Generic[T]):
 
     def blocked_until_ns(self, channel: Channel, contacts: Contacts) -> int:
         """Return until when a call to this user would have to wait; a past time, or 0, for not at all."""
-        provider = self._providers.get((channel, _webhook(channel, contacts)))
+        provider = self._providers.get((channel, self._own_limit(channel, contacts)))
         return provider.blocked_until_ns if provider else 0
 
     def free(self, provider: Provider[T], now_ns: int) -> bool:
@@ -114,8 +117,6 @@ class ProviderLimits(Generic[T]):
         if idle and self._providers.get(provider.name) is provider:
             del self._providers[provider.name]
 
-
-def _webhook(channel: Channel, contacts: Contacts) -> str:
-    if channel is Channel.DISCORD:
-        return contacts.discord_webhook_url
-    return contacts.slack_webhook_url if channel is Channel.SLACK else ""
+    def _own_limit(self, channel: Channel, contacts: Contacts) -> str:
+        """Return the destination that sets a provider of the channel apart; empty if all users share one."""
+        return contacts.address(channel) if channel in self._own_limits else ""

@@ -38,8 +38,7 @@ from collections.abc import Sequence
 
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
 from dexorder_gateway.events.delivery.changes import NEVER, ROUND_ENDED, Final, QueuedRow
-from dexorder_gateway.events.delivery.channel_policy import ChannelPolicy, DeliverySettings
-from dexorder_gateway.events.delivery.contacts_cache import ContactsCache
+from dexorder_gateway.events.delivery.channel_policy import ChannelPolicy, ContactsCache, DeliverySettings
 from dexorder_gateway.events.delivery.decision import Decision, ProviderCall
 from dexorder_gateway.events.delivery.pending_events import PendingEvent, PendingEvents
 from dexorder_gateway.events.delivery.provider_limits import Provider, ProviderLimits
@@ -66,7 +65,7 @@ class StateMachine:
         self._events = events
         self._timers = timers
         self._scheduler = scheduler
-        self._limits: ProviderLimits[PendingEvent] = ProviderLimits(settings.max_concurrent_sends)
+        self._limits: ProviderLimits[PendingEvent] = ProviderLimits(settings.max_concurrent_sends, settings.own_limits)
 
     def accept(self, event: Event, soft: bool, decision: Decision) -> None:
         """Add an event; a NORMAL one above the soft quota waits for the digest."""

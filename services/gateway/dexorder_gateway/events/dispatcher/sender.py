@@ -11,11 +11,11 @@ from typing import Self
 import structlog
 
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.channels.adapter import NOT_CONFIGURED, TIMEOUT, ChannelAdapter
+from dexorder_gateway.events.channels.spec import ChannelAdapter
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SendRequest
 from dexorder_gateway.events.dispatcher.metrics import SendMetrics
-from dexorder_gateway.events.model import EventKey, Later, Result, SendRefused
+from dexorder_gateway.events.model import NOT_CONFIGURED, TIMEOUT, EventKey, Later, Result, SendRefused
 
 log = structlog.get_logger(__name__)
 

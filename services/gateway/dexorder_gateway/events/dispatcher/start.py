@@ -14,9 +14,9 @@ from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Channel
 from dexorder_common.storage.durable_sqlite import background_checkpoints
 from dexorder_common.storage.process_lock import sole_owner
+from dexorder_gateway.events.channels.registry import OWN_LIMITS
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.channel_policy import SECOND_NS, DeliverySettings
-from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, no_contact
+from dexorder_gateway.events.delivery.channel_policy import SECOND_NS, ContactsCache, DeliverySettings
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
@@ -24,7 +24,7 @@ from dexorder_gateway.events.dispatcher.port import DispatcherOutputs
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.ingress.containers import ContainersFile
 from dexorder_gateway.events.ingress.sockets import open_sockets
-from dexorder_gateway.events.model import Contacts, Event, EventMessage
+from dexorder_gateway.events.model import Contacts, Event, EventMessage, no_contact
 from dexorder_gateway.events.store.outbox import EventOutbox
 
 _MIDDLE_COLLECTIONS = 1_000
@@ -99,6 +99,7 @@ def delivery_settings(settings: EventsSettings) -> DeliverySettings:
         digest_ns=min(int(settings.digest_seconds * SECOND_NS), ttl_ns // 2),
         channel_order=tuple(Channel[name.strip()] for name in settings.channel_order.split(",") if name.strip()),
         max_concurrent_sends=settings.max_concurrent_sends,
+        own_limits=OWN_LIMITS,
     )
 
 

@@ -17,7 +17,7 @@ from dexorder_common.model.errors import InvalidRequest, SuiteError
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import DeliveryChanges
-from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, without
+from dexorder_gateway.events.delivery.channel_policy import ContactsCache
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.receiver import EventReceiver
@@ -174,7 +174,7 @@ class TransactionProcessor:
     def _remove_gone(self, gone: Sequence[tuple[str, Channel, str]]) -> None:
         """Remove destinations that no longer exist; that is no reason to retry the others."""
         for user_id, channel, destination in gone:
-            contacts = without(self._contacts.contacts(user_id), channel, destination)
+            contacts = self._contacts.contacts(user_id).without(channel, destination)
             self._contacts.set_contacts(user_id, contacts)
             self._work.contacts[user_id] = contacts
 

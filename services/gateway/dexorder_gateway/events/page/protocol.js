@@ -1,10 +1,10 @@
 // The gateway's messages as plain objects. Protobuf's JSON omits zeros and empty values and writes 64-bit numbers as text.
 
+import { CHANNEL_WORDS } from "./channels.js"; // the gateway writes it from its channels
+
 const PRIORITIES = ["INFORMATIONAL", "NORMAL", "CRITICAL"];
-const CHANNELS = ["ACTIVE_SESSION", "WEB", "TELEGRAM", "EMAIL", "PUSH", "DISCORD", "SLACK"];
+const CHANNELS = Object.keys(CHANNEL_WORDS); // in the order of their numbers
 const STATUSES = ["DELIVERED", "QUEUED", "ACK_ERROR"];
-const CHANNEL_WORDS = { ACTIVE_SESSION: "Session", WEB: "Web", TELEGRAM: "Telegram", EMAIL: "E-mail", PUSH: "Push",
-                        DISCORD: "Discord", SLACK: "Slack" };
 
 /** Name of an enum value, given as a name, a number or omitted (the first one). */
 function named(names, value, unknown) {

@@ -12,12 +12,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import orjson
 import structlog
 from aiohttp import web
 
 from dexorder_common.config import BadSettings
 from dexorder_common.http_server import http_server, server_tls
 from dexorder_common.model.errors import SuiteError
+from dexorder_common.model.user_events import Channel
+from dexorder_gateway.events.channels.registry import SPECS
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions.session import CLOSE_SECONDS
 from dexorder_gateway.events.sessions.websocket import MAX_MESSAGE_BYTES, SessionBackend, WebSocketConnection
@@ -38,6 +41,11 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+_CHANNEL_WORDS = {
+    channel.name: SPECS[channel].word if channel in SPECS else {Channel.ACTIVE_SESSION: "Session"}.get(channel, "Web")
+    for channel in Channel
+}
+"""Words of all channels for the page, by name in the order of the protocol's numbers."""
 _TYPES = {".js": "text/javascript", ".webmanifest": "application/manifest+json"}
 
 
@@ -158,4 +166,5 @@ def _files(page: Path) -> dict[str, tuple[bytes, str]]:
         if path.is_file() and path.suffix != ".py" and not path.name.startswith((".", "_")):
             kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
             found[path.name] = path.read_bytes(), kind
+    found["channels.js"] = b"export const CHANNEL_WORDS = %b;\n" % orjson.dumps(_CHANNEL_WORDS), _TYPES[".js"]
     return found

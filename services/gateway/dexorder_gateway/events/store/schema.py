@@ -122,18 +122,20 @@ def read_attempt(row: Row) -> AttemptRow:
 
 
 def contacts_text(contacts: Contacts) -> str:
-    """Return contacts as JSON."""
-    return orjson.dumps(asdict(contacts)).decode()
+    """Return contacts as JSON; destinations by the number of their channel."""
+    return orjson.dumps(asdict(contacts), option=orjson.OPT_NON_STR_KEYS).decode()
 
 
 def read_contacts(text: str) -> Contacts:
     """Return contacts from JSON."""
     found = orjson.loads(text)
-    quiet = found.pop("quiet_hours")
     return Contacts(
-        web_push=tuple(WebPushSubscription(**each) for each in found.pop("web_push")),
-        mobile_tokens=tuple(found.pop("mobile_tokens")),
-        channel_order=tuple(Channel(each) for each in found.pop("channel_order")),
-        quiet_hours=QuietHours(**quiet) if quiet else None,
-        **found,
+        destinations={
+            Channel(int(number)): tuple(
+                WebPushSubscription(**each) if isinstance(each, dict) else each for each in listed
+            )
+            for number, listed in found["destinations"].items()
+        },
+        channel_order=tuple(map(Channel, found["channel_order"])),
+        quiet_hours=QuietHours(**found["quiet_hours"]) if found["quiet_hours"] else None,
     )

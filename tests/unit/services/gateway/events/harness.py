@@ -13,8 +13,7 @@ from typing import Any
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import AttemptRow, DeliveryChanges, Final, QueuedRow, SendRequest
-from dexorder_gateway.events.delivery.channel_policy import DeliverySettings
-from dexorder_gateway.events.delivery.contacts_cache import ContactsCache, no_contact
+from dexorder_gateway.events.delivery.channel_policy import ContactsCache, DeliverySettings
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.start import delivery_settings
@@ -30,12 +29,14 @@ from dexorder_gateway.events.model import (
     SendRefused,
     Sent,
     WebPushSubscription,
+    no_contact,
 )
+from tests.fakes.events.contacts import contacts_with
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
 NOON = 20_000 * DAY + 12 * HOUR
-EVERYWHERE = Contacts(
+EVERYWHERE = contacts_with(
     telegram_chat_id="100",
     email="alice@example.org",
     web_push=(WebPushSubscription("https://push.example/1", "p", "a"),),
@@ -413,5 +414,4 @@ def _size(changes: DeliveryChanges) -> int:
 
 
 def _provider(channel: Channel, contacts: Contacts) -> tuple[Channel, str]:
-    url = {Channel.DISCORD: contacts.discord_webhook_url, Channel.SLACK: contacts.slack_webhook_url}
-    return channel, url.get(channel, "")
+    return channel, contacts.address(channel) if channel in (Channel.DISCORD, Channel.SLACK) else ""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.contacts import HIDDEN, contacts_answer, contacts_of
+from dexorder_gateway.events.channels.spec import HIDDEN
+from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.contacts import contacts_answer, contacts_of
 from dexorder_gateway.events.model import NO_CONTACTS, Contacts, QuietHours, WebPushSubscription
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
+from tests.fakes.events.contacts import contacts_with, destinations
 
 POINT = base64.urlsafe_b64encode(b"\x04" + bytes(64)).rstrip(b"=").decode()
 AUTH = base64.urlsafe_b64encode(bytes(range(16))).rstrip(b"=").decode()
-FULL = Contacts(
+FULL = contacts_with(
     telegram_chat_id="-100123",
     email="alice@example.com",
     web_push=(WebPushSubscription("https://push/1", POINT, AUTH), WebPushSubscription("https://push/2", POINT, AUTH)),
@@ -28,13 +32,12 @@ FULL = Contacts(
 )
 
 
-def listed(channel: Channel, url: str) -> str:
-    host = {Channel.PUSH: "push", Channel.DISCORD: "discord", Channel.SLACK: "slack"}[channel]
-    return "" if url.startswith(f"https://{host}/") else "host not allowed"
+HOSTS: dict[str, Any] = {"push_hosts": "push", "discord_hosts": "discord", "slack_hosts": "slack"}
+SETTINGS = EventsSettings(**HOSTS)
 
 
 def accepted(given: pb.Contacts, before: Contacts = NO_CONTACTS) -> Contacts:
-    return contacts_of(given, before, listed)
+    return contacts_of(given, before, SETTINGS)
 
 
 def test_contacts_that_are_read_and_written_back_stay_the_same() -> None:
@@ -51,10 +54,10 @@ def test_a_secret_is_replaced_without_the_others() -> None:
     shown.mobile_tokens.append("m3")
     del shown.web_push[0]
     changed = accepted(shown, FULL)
-    assert changed.discord_webhook_url == FULL.discord_webhook_url
-    assert changed.slack_webhook_url == "https://slack/new"
-    assert changed.mobile_tokens == ("m1:secret", "m2:secret", "m3")
-    assert changed.web_push == FULL.web_push[1:]
+    assert changed.on(Channel.DISCORD) == FULL.on(Channel.DISCORD)
+    assert changed.on(Channel.SLACK) == ("https://slack/new",)
+    assert destinations(changed, "mobile_tokens") == ("m1:secret", "m2:secret", "m3")
+    assert destinations(changed, "web_push") == destinations(FULL, "web_push")[1:]
 
 
 @pytest.mark.parametrize(

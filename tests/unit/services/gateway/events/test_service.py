@@ -15,11 +15,11 @@ import pytest
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_gateway.events.delivery.changes import AttemptRow
-from dexorder_gateway.events.model import Contacts
 from dexorder_gateway.events.sessions import session as session_module
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
+from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.sessions_gateway import Served, served, until
 from tests.unit.services.common.rpc.test_identity import write_callers
 
@@ -222,7 +222,7 @@ async def test_users_see_their_own_contacts_and_staff_those_of_all(tmp_path: Pat
         {"client_id": "desk", "token": "desk-token", "role": "client"},
     )
     async with served(tmp_path, server={"identity": "token", "tokens": callers}) as gateway:
-        gateway.dispatcher.kept_contacts["bob"] = Contacts(email="bob@example.com")
+        gateway.dispatcher.kept_contacts["bob"] = contacts_with(email="bob@example.com")
         alice = gateway.token("alice")
         for token, whose, expected in (
             (alice, "", "OK"),
@@ -271,7 +271,7 @@ async def test_contacts_are_stored_and_their_secrets_not_shown(tmp_path: Path) -
         assert shown == pb.Contacts(email="a@b.c", discord_webhook_url="***", mobile_tokens=["***"])
         shown.email = "d@e.f"
         await alice.contacts.SetContacts(pb.SetContactsRequest(contacts=shown), metadata=alice.metadata)
-        assert gateway.dispatcher.kept_contacts["alice"] == Contacts(
+        assert gateway.dispatcher.kept_contacts["alice"] == contacts_with(
             email="d@e.f", discord_webhook_url=url, mobile_tokens=("s3cret",)
         )
         given.discord_webhook_url = "https://evil.example/s3cret"

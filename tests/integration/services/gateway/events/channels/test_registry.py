@@ -12,7 +12,7 @@ from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import ChannelRegistry, open_channels
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.model import Contacts
+from tests.fakes.events.contacts import contacts_with
 
 _WITHOUT = """
 import asyncio, sys
@@ -37,7 +37,7 @@ def test_without_their_settings_channels_are_off_and_their_libraries_not_loaded(
 
 async def test_all_channels(all_channels: ChannelRegistry) -> None:
     assert set(all_channels) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
-    assert ChannelRegistry().reachable(Channel.TELEGRAM, Contacts(telegram_chat_id="1")) == "not configured"
+    assert ChannelRegistry().reachable(Channel.TELEGRAM, contacts_with(telegram_chat_id="1")) == "not configured"
 
 
 @pytest.mark.parametrize("name", ["vapid_key", "fcm_credentials"])

@@ -23,8 +23,9 @@ from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.ingress.containers import LOCAL
 from dexorder_gateway.events.ingress.sockets import MAX_UNREAD
-from dexorder_gateway.events.model import Ack, Contacts, EventKey, Sent
+from dexorder_gateway.events.model import Ack, EventKey, Sent
 from dexorder_gateway.events.store.records import EventQuery
+from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
 from tests.unit.services.gateway.events.samples import body, user_event
 
@@ -178,7 +179,7 @@ async def test_acks_to_a_disconnected_or_slow_container_affect_no_other(tmp_path
 async def test_grpc_publisher_is_answered_in_the_event_loop_now_and_at_the_end(tmp_path: Path) -> None:
     async with running(tmp_path) as stage:
         answers: list[Ack] = []
-        await stage.dispatcher.set_contacts("alice", contacts := Contacts(telegram_chat_id="7"))
+        await stage.dispatcher.set_contacts("alice", contacts := contacts_with(telegram_chat_id="7"))
         stage.dispatcher.publish(LOCAL, CRITICAL.SerializeToString(), answers.append)
         await until(lambda: stage.heard.sends)
         assert answers == [QUEUED]
@@ -205,7 +206,7 @@ async def test_timers_run_without_any_message(tmp_path: Path) -> None:
 
 async def test_presence_is_stored_and_continues_an_event(tmp_path: Path) -> None:
     async with running(tmp_path) as stage:
-        await stage.dispatcher.set_contacts("alice", Contacts(telegram_chat_id="7"))
+        await stage.dispatcher.set_contacts("alice", contacts_with(telegram_chat_id="7"))
         event = body(priority=Priority.CRITICAL, channels=[(Channel.TELEGRAM, True)])
         stage.dispatcher.publish(LOCAL, event, lambda ack: None)
         await stage.dispatcher.contacts("alice")

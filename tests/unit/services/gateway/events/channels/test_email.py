@@ -13,21 +13,25 @@ from pydantic import SecretStr
 
 from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.channels import email as email_module
-from dexorder_gateway.events.channels.email import Email
+from dexorder_gateway.events.channels import smtp as email_module
+from dexorder_gateway.events.channels.email import EmailSettings
 from dexorder_gateway.events.channels.registry import ChannelRegistry
-from dexorder_gateway.events.model import Contacts, Later, Result, SendRefused, Sent
+from dexorder_gateway.events.channels.smtp import Email
+from dexorder_gateway.events.model import Later, Result, SendRefused, Sent
+from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.smtp import NO_MAILBOX, TEMPORARY, MailServer, SmtpReply
 from tests.fixtures_tls import Authority
 from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
 
-ALICE = Contacts(email="alice@example.test")
+ALICE = contacts_with(email="alice@example.test")
 
 
 @asynccontextmanager
 async def opened(server: MailServer, url: str = "") -> AsyncIterator[Email]:
-    email = Email(SecretStr(url or server.url), "Dexorder <gateway@dexorder.test>", 1.0)
+    email = Email(
+        EmailSettings(smtp_url=SecretStr(url or server.url), smtp_from="Dexorder <gateway@dexorder.test>"), 1.0
+    )
     try:
         yield email
     finally:
@@ -96,7 +100,7 @@ async def check_answer(reply: SmtpReply, result: Result, providers: Providers, c
 async def test_anything_but_a_single_address_is_refused_without_a_call(
     address: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
-    assert await channels[Channel.EMAIL].send(MESSAGE, Contacts(email=address)) == SendRefused("no valid address")
+    assert await channels[Channel.EMAIL].send(MESSAGE, contacts_with(email=address)) == SendRefused("no valid address")
     assert not providers.mail.connections
 
 
@@ -156,7 +160,7 @@ async def test_a_password_leaves_this_machine_only_encrypted(monkeypatch: pytest
 )
 def test_an_invalid_url_is_reported_by_its_variable_and_not_shown(url: str) -> None:
     with pytest.raises(BadSettings, match="DEXORDER_EVENTS_SMTP_URL") as error:
-        Email(SecretStr(url), "a@b.test", 1.0)
+        Email(EmailSettings(smtp_url=SecretStr(url), smtp_from="a@b.test"), 1.0)
     assert "secret" not in str(error.value)
     with pytest.raises(BadSettings, match="DEXORDER_EVENTS_SMTP_FROM"):
-        Email(SecretStr("smtp://mail.test"), "nobody", 1.0)
+        Email(EmailSettings(smtp_url=SecretStr("smtp://mail.test"), smtp_from="nobody"), 1.0)

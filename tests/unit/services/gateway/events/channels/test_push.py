@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.channels.registry import ChannelRegistry, combine_results, open_channels
+from dexorder_gateway.events.channels.push import combine_results
+from dexorder_gateway.events.channels.registry import ChannelRegistry, open_channels
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.model import Contacts, EventMessage, Later, Result, SendRefused, Sent, WebPushSubscription
+from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.fcm import UNREGISTERED, fcm_error
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
@@ -23,12 +25,12 @@ async def push(channels: ChannelRegistry, contacts: Contacts, sent: EventMessage
 
 async def test_a_browser_reads_what_was_sent(providers: Providers, channels: ChannelRegistry) -> None:
     browser = providers.push.subscribe()
-    assert await push(channels, Contacts(web_push=(browser,)), message("Grüße 😀", 'a\n"b"')) == Sent()
+    assert await push(channels, contacts_with(web_push=(browser,)), message("Grüße 😀", 'a\n"b"')) == Sent()
     (shown,) = providers.push.shown
     assert shown.endpoint == browser.endpoint
     assert shown.data == {"title": "Grüße 😀", "body": 'a\n"b"', "tag": MESSAGE.reference, "timestamp": 1}
     assert (shown.ttl, shown.urgency, shown.topic) == (86_400, "high", MESSAGE.reference)
-    await push(channels, Contacts(web_push=(browser,)), message(priority=Priority.NORMAL))
+    await push(channels, contacts_with(web_push=(browser,)), message(priority=Priority.NORMAL))
     assert (providers.push.shown[1].ttl, providers.push.shown[1].urgency) == (3600, "normal")
 
 
@@ -36,8 +38,8 @@ async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(
     providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     phones = (providers.fcm.register(), providers.fcm.register())
-    assert await push(all_channels, Contacts(mobile_tokens=phones)) == Sent()
-    assert await push(all_channels, Contacts(mobile_tokens=phones)) == Sent()
+    assert await push(all_channels, contacts_with(mobile_tokens=phones)) == Sent()
+    assert await push(all_channels, contacts_with(mobile_tokens=phones)) == Sent()
     assert [message["token"] for message in providers.fcm.messages] == [*phones, *phones]
     first = providers.fcm.messages[0]
     assert first["notification"] == {"title": MESSAGE.title, "body": MESSAGE.body}
@@ -48,7 +50,7 @@ async def test_a_phone_reads_what_was_sent_and_one_access_token_serves_many(
 
 @pytest.mark.parametrize("filler", ["x", "😀", "€", '"', "\\", "\n"])
 async def test_long_messages_fit(filler: str, providers: Providers, all_channels: ChannelRegistry) -> None:
-    to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
+    to = contacts_with(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
     assert await push(all_channels, to, message("t" + filler * 5000, "b" + filler * 9000)) == Sent()
     assert providers.push.shown[0].data["body"].endswith("…")
     assert providers.fcm.messages[0]["notification"]["body"].endswith("…")
@@ -74,14 +76,14 @@ async def test_answers_of_push_services(
     providers.push.script(reply)
     if isinstance(result, SendRefused) and result.gone:
         result = replace(result, gone=(browser.endpoint,))
-    assert await push(channels, Contacts(web_push=(browser,))) == result
+    assert await push(channels, contacts_with(web_push=(browser,))) == result
     assert len(providers.push.calls) == 1
 
 
 @SILENCE
 async def test_a_silent_push_service_is_tried_later(providers: Providers, channels: ChannelRegistry) -> None:
     providers.push.script(Reply(hang=True))
-    assert await push(channels, Contacts(web_push=(providers.push.subscribe(),))) == Later("timeout")
+    assert await push(channels, contacts_with(web_push=(providers.push.subscribe(),))) == Later("timeout")
     assert len(providers.push.calls) == 1
 
 
@@ -106,7 +108,7 @@ async def test_answers_of_fcm_cost_one_call(
     providers.fcm.script(reply)
     if isinstance(result, SendRefused) and result.gone:
         result = replace(result, gone=(phone,))
-    assert await push(all_channels, Contacts(mobile_tokens=(phone,))) == result
+    assert await push(all_channels, contacts_with(mobile_tokens=(phone,))) == result
     assert len(providers.fcm.calls) == 1
 
 
@@ -124,13 +126,13 @@ async def test_an_account_that_google_refuses(
     reply: Reply, result: Result, providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = reply
-    assert await push(all_channels, Contacts(mobile_tokens=(providers.fcm.register(),))) == result
+    assert await push(all_channels, contacts_with(mobile_tokens=(providers.fcm.register(),))) == result
     assert not providers.fcm.calls
 
 
 async def test_an_unreachable_google_is_tried_later(providers: Providers, all_channels: ChannelRegistry) -> None:
     await providers.fcm.tokens.__aexit__(None, None, None)
-    assert await push(all_channels, Contacts(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
+    assert await push(all_channels, contacts_with(mobile_tokens=(providers.fcm.register(),))) == Later("no connection")
 
 
 @SILENCE
@@ -138,8 +140,8 @@ async def test_a_silent_google_is_asked_once_and_does_not_hide_a_browser_that_ac
     providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = Reply(hang=True)
-    phone = Contacts(mobile_tokens=(providers.fcm.register(),))
-    assert await push(all_channels, replace(phone, web_push=(providers.push.subscribe(),))) == Sent()
+    phone = contacts_with(mobile_tokens=(providers.fcm.register(),))
+    assert await push(all_channels, contacts_with(phone, web_push=(providers.push.subscribe(),))) == Sent()
     assert await push(all_channels, phone) in (Later("timeout"), Later("no connection"))
     assert len(providers.fcm.tokens.calls) <= 3  # google-auth itself asks again
     providers.fcm.tokens.always = None
@@ -157,7 +159,7 @@ async def test_one_device_is_enough_and_the_gone_ones_are_named(
 ) -> None:
     here, gone = providers.push.subscribe(), providers.push.subscribe()
     providers.push.unsubscribe(gone)
-    to = Contacts(web_push=(gone, here), mobile_tokens=("phone:unknown",))
+    to = contacts_with(web_push=(gone, here), mobile_tokens=("phone:unknown",))
     assert await push(all_channels, to) == Sent((gone.endpoint, "phone:unknown"))
     assert len(providers.push.shown) == 1
 
@@ -167,7 +169,7 @@ async def test_a_silent_device_does_not_hide_one_that_accepted(
     providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.push.script(Reply(hang=True))
-    to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
+    to = contacts_with(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
     assert await push(all_channels, to) == Sent()
 
 
@@ -199,27 +201,27 @@ async def test_a_subscription_with_broken_keys_is_refused(
     p256dh: str, auth: str, providers: Providers, channels: ChannelRegistry
 ) -> None:
     broken = WebPushSubscription(providers.push.subscribe().endpoint, p256dh, auth)
-    assert await push(channels, Contacts(web_push=(broken,))) == SendRefused("no valid subscription")
+    assert await push(channels, contacts_with(web_push=(broken,))) == SendRefused("no valid subscription")
     assert not providers.push.calls
 
 
 async def test_unreachable_contacts_cost_no_call(providers: Providers, channels: ChannelRegistry) -> None:
     elsewhere = replace(providers.push.subscribe(), endpoint=f"{providers.slack.url}/push/x")
-    for contacts, why in ((Contacts(), "no contact"), (Contacts(web_push=(elsewhere,)), "host not allowed")):
+    for contacts, why in ((Contacts(), "no contact"), (contacts_with(web_push=(elsewhere,)), "host not allowed")):
         assert channels.reachable(Channel.PUSH, contacts) == why
         assert await push(channels, contacts) == SendRefused(why)
-    both = Contacts(web_push=(elsewhere, providers.push.subscribe()))
+    both = contacts_with(web_push=(elsewhere, providers.push.subscribe()))
     assert channels.reachable(Channel.PUSH, both) == ""
     assert await push(channels, both) == Sent()
     assert not providers.slack.calls
 
 
 async def test_only_services_that_are_turned_on_are_called(providers: Providers, settings: EventsSettings) -> None:
-    to = Contacts(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
+    to = contacts_with(web_push=(providers.push.subscribe(),), mobile_tokens=(providers.fcm.register(),))
     async with open_channels(settings.model_copy(update={"fcm_credentials": None})) as channels:
         assert await push(channels, to) == Sent()
-        assert channels.reachable(Channel.PUSH, replace(to, web_push=())) == "not configured"
+        assert channels.reachable(Channel.PUSH, contacts_with(to, web_push=())) == "not configured"
     async with open_channels(settings.model_copy(update={"vapid_key": None})) as channels:
         assert await push(channels, to) == Sent()
-        assert channels.reachable(Channel.PUSH, replace(to, mobile_tokens=())) == "not configured"
+        assert channels.reachable(Channel.PUSH, contacts_with(to, mobile_tokens=())) == "not configured"
     assert len(providers.push.calls) == len(providers.fcm.calls) == 1

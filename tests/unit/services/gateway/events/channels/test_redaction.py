@@ -6,10 +6,13 @@ import asyncio
 import logging
 
 import pytest
+from pydantic import SecretStr
 
+from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import ChannelRegistry
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.model import Contacts, Later, SendRefused, Sent
+from tests.fakes.events.contacts import contacts_with, destinations
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.fakes.events.smtp import SmtpReply
@@ -19,7 +22,7 @@ OF_FAKES = ("mail.log", "mail.debug")
 
 
 def contacts(providers: Providers) -> Contacts:
-    return Contacts(
+    return contacts_with(
         telegram_chat_id="4711471147",
         email="alice.secret@example.test",
         web_push=(providers.push.subscribe(),),
@@ -30,15 +33,15 @@ def contacts(providers: Providers) -> Contacts:
 
 
 def secrets(providers: Providers, user: Contacts) -> list[str]:
-    browser = user.web_push[0]
+    (browser,) = destinations(user, "web_push")
     return [
-        user.telegram_chat_id,
-        user.email,
+        user.address(Channel.TELEGRAM),
+        user.address(Channel.EMAIL),
         browser.endpoint,
         browser.endpoint.removeprefix(providers.push.url),
         browser.p256dh,
         browser.auth,
-        *user.mobile_tokens,
+        *destinations(user, "mobile_tokens"),
         "discord-webhooks-token",
         "slack-webhooks-token",
         providers.bot.token,
@@ -83,8 +86,8 @@ async def test_nothing_leaks(
         elif fail == "by hanging up":
             await server.__aexit__(None, None, None)
     providers.mail.always = {
-        "for good": SmtpReply(f"550 {user.email} is unknown"),
-        "for now": SmtpReply(f"451 {user.email} is slow"),
+        "for good": SmtpReply(f"550 {user.address(Channel.EMAIL)} is unknown"),
+        "for now": SmtpReply(f"451 {user.address(Channel.EMAIL)} is slow"),
         "silently": SmtpReply("250 ok", hang=True),
         "by hanging up": SmtpReply("421 go away"),
     }.get(fail)
@@ -100,7 +103,7 @@ async def test_nothing_leaks(
 
 
 def test_settings_and_contacts_hide_their_secrets(settings: EventsSettings, providers: Providers) -> None:
-    hidden = settings.model_copy(update={"smtp_url": EventsSettings(smtp_url="smtp://u:secret@h").smtp_url})  # type: ignore[arg-type]
+    hidden = settings.model_copy(update={"smtp_url": SecretStr("smtp://u:secret@h")})
     output = repr(hidden) + repr(contacts(providers))
     assert "secret@h" not in output and providers.bot.token not in output
     assert "webhooks-token" not in output and "phone:" not in output

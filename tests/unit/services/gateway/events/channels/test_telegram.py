@@ -8,11 +8,12 @@ from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import ChannelRegistry
 from dexorder_gateway.events.model import Contacts, Later, Result, SendRefused, Sent
 from tests.fakes.events.chat import failed, too_many
+from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY, SILENCE, message
 
-CHAT = Contacts(telegram_chat_id="4711")
+CHAT = contacts_with(telegram_chat_id="4711")
 
 
 async def test_a_message_arrives_as_it_was_written(providers: Providers, channels: ChannelRegistry) -> None:

@@ -8,17 +8,18 @@ from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import ChannelRegistry
 from dexorder_gateway.events.model import Contacts, Later, Result, SendRefused, Sent
 from tests.fakes.events.chat import UNKNOWN_WEBHOOK, discord_too_many, slack_too_many
+from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY, message
 
 
 def discord(providers: Providers) -> Contacts:
-    return Contacts(discord_webhook_url=f"{providers.discord.webhook()}?thread_id=7")
+    return contacts_with(discord_webhook_url=f"{providers.discord.webhook()}?thread_id=7")
 
 
 def slack(providers: Providers) -> Contacts:
-    return Contacts(slack_webhook_url=providers.slack.webhook())
+    return contacts_with(slack_webhook_url=providers.slack.webhook())
 
 
 async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_stored(
@@ -126,7 +127,9 @@ async def test_answers_of_slack(reply: Reply, result: Result, providers: Provide
 
 
 async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, channels: ChannelRegistry) -> None:
-    elsewhere = Contacts(discord_webhook_url=providers.slack.webhook(), slack_webhook_url=providers.discord.webhook())
+    elsewhere = contacts_with(
+        discord_webhook_url=providers.slack.webhook(), slack_webhook_url=providers.discord.webhook()
+    )
     for channel in (Channel.DISCORD, Channel.SLACK):
         assert channels.reachable(channel, elsewhere) == "host not allowed"
         assert await channels[channel].send(MESSAGE, elsewhere) == SendRefused("host not allowed")

@@ -6,7 +6,6 @@ Checked here are properties of a whole history: the order of an event's calls, a
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,13 +14,14 @@ from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Priorit
 from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.channel_policy import DeliverySettings
 from dexorder_gateway.events.model import Contacts, EventKey, Later, QuietHours, Result, SendRefused, Sent
+from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.harness import DAY, EVERYWHERE, SECOND, World, delivery_rules, event
 
 LUNCH = QuietHours(12 * 60 + 1, 12 * 60 + 4, "UTC")
 CONTACTS = {
     "alice": EVERYWHERE,
-    "bob": replace(EVERYWHERE, quiet_hours=LUNCH, discord_webhook_url="https://discord.example/2"),
-    "carol": Contacts(email="carol@example.org", channel_order=(Channel.EMAIL, Channel.TELEGRAM)),
+    "bob": contacts_with(EVERYWHERE, quiet_hours=LUNCH, discord_webhook_url="https://discord.example/2"),
+    "carol": contacts_with(email="carol@example.org", channel_order=(Channel.EMAIL, Channel.TELEGRAM)),
 }
 OUTSIDE = [channel for channel in Channel if channel not in SESSION_CHANNELS]
 users = st.sampled_from(sorted(CONTACTS))

@@ -11,6 +11,7 @@ from dexorder_common.model.user_events import Channel, Priority
 from dexorder_gateway.events.delivery.changes import DeliveryChanges
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
 from dexorder_gateway.events.model import NO_CONTACTS, Contacts, EventKey, Later, QuietHours, SendRefused, Sent
+from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.harness import (
     DAY,
     EVERYWHERE,
@@ -173,7 +174,7 @@ def test_event_for_sessions_only_is_not_rewritten_while_it_waits() -> None:
 
 def test_provider_is_not_called_during_the_pause_it_asked_for() -> None:
     """Check 11."""
-    world = World(bob=replace(EVERYWHERE, discord_webhook_url="https://discord.example/2"))
+    world = World(bob=contacts_with(EVERYWHERE, discord_webhook_url="https://discord.example/2"))
     world.accept(event("first"))
     world.answer(Later("too many requests", 3000))
     world.accept(event("second", user_id="bob"))
@@ -188,7 +189,7 @@ def test_provider_is_not_called_during_the_pause_it_asked_for() -> None:
 
 
 def test_webhooks_do_not_wait_for_each_other() -> None:
-    world = World(bob=replace(EVERYWHERE, discord_webhook_url="https://discord.example/2"))
+    world = World(bob=contacts_with(EVERYWHERE, discord_webhook_url="https://discord.example/2"))
     world.accept(event("alices", "DISCORD"))
     world.answer(Later("too many requests", 3000))
     world.accept(event("again", "DISCORD"))
@@ -290,7 +291,7 @@ def test_same_id_of_two_containers_is_two_events() -> None:
 
 def test_event_without_channels_uses_a_session_then_the_default_or_the_users_order() -> None:
     """Check 20."""
-    world = World(bob=Contacts(email="bob@example.org", telegram_chat_id="2", channel_order=(EMAIL, TELEGRAM)))
+    world = World(bob=contacts_with(email="bob@example.org", telegram_chat_id="2", channel_order=(EMAIL, TELEGRAM)))
     world.open_session()
     assert len(world.accept(event("e", "")).session_events) == 1
     world.advance(5)
@@ -434,7 +435,7 @@ def test_provider_takes_a_limited_number_of_calls_and_critical_events_first() ->
 
 
 def webhook(user_id: str) -> Contacts:
-    return Contacts(discord_webhook_url=f"https://discord.example/{user_id}")
+    return contacts_with(discord_webhook_url=f"https://discord.example/{user_id}")
 
 
 def test_webhooks_of_one_channel_share_its_calls_and_alternate() -> None:
@@ -568,12 +569,12 @@ def test_waiting_events_use_new_contacts() -> None:
     world = World(bob=NO_CONTACTS)
     world.accept(event("e", "WEB TELEGRAM", user_id="bob"))
     world.advance(600)
-    world.set_contacts(Contacts(telegram_chat_id="2"), "bob")
+    world.set_contacts(contacts_with(telegram_chat_id="2"), "bob")
     assert world.called() == "TELEGRAM"
     world.answer(SendRefused("blocked by the user"))
     world.advance(600)
     assert world.called() == "TELEGRAM"
-    world.set_contacts(Contacts(telegram_chat_id="3"), "bob")
+    world.set_contacts(contacts_with(telegram_chat_id="3"), "bob")
     assert world.called() == "TELEGRAM TELEGRAM"
     world.answer(Sent())
     assert world.state("e") == "D TELEGRAM"
@@ -582,7 +583,7 @@ def test_waiting_events_use_new_contacts() -> None:
 def test_refusal_of_old_contacts_does_not_apply_to_new_ones() -> None:
     world = World()
     world.accept(event("e", "TELEGRAM"))
-    world.set_contacts(replace(EVERYWHERE, telegram_chat_id="200"))
+    world.set_contacts(contacts_with(EVERYWHERE, telegram_chat_id="200"))
     world.answer(SendRefused("no such chat"))
     world.advance(2)
     assert world.called() == "TELEGRAM TELEGRAM"
@@ -613,7 +614,7 @@ def test_large_amounts_of_work_are_done_in_portions(what: str) -> None:
         case "cursor":
             world.receive_up_to(many)
         case "contacts":
-            world.set_contacts(replace(EVERYWHERE, telegram_chat_id="2"))
+            world.set_contacts(contacts_with(EVERYWHERE, telegram_chat_id="2"))
         case "reach":
             world.reach(TELEGRAM, 60)
     assert len(world.sizes) >= 4

@@ -14,6 +14,7 @@ from dexorder_gateway.events.delivery.changes import SendRequest
 from dexorder_gateway.events.dispatcher.metrics import SendMetrics
 from dexorder_gateway.events.dispatcher.sender import ChannelSender
 from dexorder_gateway.events.model import Contacts, EventKey, EventMessage, Later, Result, SendRefused, Sent
+from tests.fakes.events.contacts import contacts_with
 
 MESSAGE = EventMessage("aa", "t", "b", Priority.NORMAL, 1)
 
@@ -30,14 +31,15 @@ class Slow:
         return ""
 
     async def send(self, message: EventMessage, contacts: Contacts) -> Result:
+        how = contacts.address(Channel.EMAIL)
         self.begun += 1
         self.under_way += 1
         try:
-            if contacts.email == "raise":
+            if how == "raise":
                 raise RuntimeError("https://hooks.test/token")
-            if contacts.email == "refuse":
+            if how == "refuse":
                 return SendRefused("no such address")
-            await asyncio.sleep(3600 if contacts.email == "hang" else self.seconds)
+            await asyncio.sleep(3600 if how == "hang" else self.seconds)
             return Sent()
         finally:
             self.under_way -= 1
@@ -58,7 +60,7 @@ class Results(dict[int, Result]):
 
 def calls(count: int, channel: Channel, how: str = "", *, start: int = 0) -> list[SendRequest]:
     return [
-        SendRequest(EventKey("c", f"e-{n}"), n, channel, "alice", MESSAGE, Contacts(email=how))
+        SendRequest(EventKey("c", f"e-{n}"), n, channel, "alice", MESSAGE, contacts_with(email=how))
         for n in range(start, start + count)
     ]
 

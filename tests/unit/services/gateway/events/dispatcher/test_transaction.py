@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from dexorder_common.clock import ManualClock
 from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.contacts_cache import ContactsCache
+from dexorder_gateway.events.delivery.channel_policy import ContactsCache
 from dexorder_gateway.events.delivery.decision import MAX_EVENTS
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
@@ -23,8 +23,9 @@ from dexorder_gateway.events.dispatcher.start import delivery_settings
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import LOCAL, STRANGER, Container
-from dexorder_gateway.events.model import Ack, Contacts, EventKey, Later, SendRefused, Sent, WebPushSubscription
+from dexorder_gateway.events.model import Ack, EventKey, Later, SendRefused, Sent, WebPushSubscription
 from dexorder_gateway.events.store.outbox import EventOutbox
+from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.samples import body, render
 
 A, B = b"connection-a", b"connection-b"
@@ -290,7 +291,7 @@ def test_much_due_work_takes_several_transactions_and_acks_continue_between_them
     stage = Stage(tmp_path / "e.db", soft_events_per_second=1, hard_events_per_second=10_000)
     stage.clock = stage.processor._clock = Busy()
     count = 30 * MAX_EVENTS
-    stage.work(lambda processor: processor.set_contacts("alice", Contacts(telegram_chat_id="7")))
+    stage.work(lambda processor: processor.set_contacts("alice", contacts_with(telegram_chat_id="7")))
     stage.take(*(body(f"e{n}", channels=[(Channel.TELEGRAM, False)]) for n in range(count)))
     stage.clock.advance(11 * SECOND)
     sends, transactions = list(stage.work().sends), 1
@@ -305,7 +306,7 @@ def test_much_due_work_takes_several_transactions_and_acks_continue_between_them
 
 
 def test_restart_continues_queued_events(stage: Stage) -> None:
-    contacts = Contacts(telegram_chat_id="7")
+    contacts = contacts_with(telegram_chat_id="7")
     stage.work(lambda processor: processor.set_contacts("alice", contacts))
     sent = stage.work(take((LOCAL, CRITICAL, A))).sends
     assert [(s.channel, s.contacts) for s in sent] == [(Channel.TELEGRAM, contacts)]
@@ -323,7 +324,7 @@ def test_restart_continues_queued_events(stage: Stage) -> None:
 
 def test_pause_of_a_provider_applies_to_all_users_across_a_restart(stage: Stage) -> None:
     for user in ("alice", "bob"):
-        stage.work(lambda processor, user=user: processor.set_contacts(user, Contacts(telegram_chat_id=user)))  # type: ignore[misc]
+        stage.work(lambda processor, user=user: processor.set_contacts(user, contacts_with(telegram_chat_id=user)))  # type: ignore[misc]
     (send,) = stage.work(take((LOCAL, CRITICAL, A))).sends
     stage.work(lambda processor: processor.finished(send.key, send.number, Later("too many requests", 6_000)))
     assert stage.again().sends == []
@@ -336,13 +337,13 @@ def test_pause_of_a_provider_applies_to_all_users_across_a_restart(stage: Stage)
 
 def test_missing_destination_is_removed_from_the_contacts(stage: Stage) -> None:
     subscription = WebPushSubscription("https://push/1", "k", "s")
-    stage.work(lambda processor: processor.set_contacts("alice", Contacts(web_push=(subscription,), email="a@b")))
+    stage.work(lambda processor: processor.set_contacts("alice", contacts_with(web_push=(subscription,), email="a@b")))
     (send,) = stage.work(take((LOCAL, body(channels=[(Channel.PUSH, False)]), A))).sends
     effects = stage.work(
         lambda processor: processor.finished(send.key, send.number, SendRefused("gone", ("https://push/1",)))
     )
     assert effects.acks == [failed("PUSH: gone")]
-    assert stage.processor.contacts("alice") == stage.outbox.contacts()["alice"] == Contacts(email="a@b")
+    assert stage.processor.contacts("alice") == stage.outbox.contacts()["alice"] == contacts_with(email="a@b")
 
 
 def test_check_25_cursor_of_this_log_resumes_and_others_are_reset(stage: Stage) -> None:
@@ -371,7 +372,7 @@ async def test_futures_are_resolved_after_the_write_with_a_value_or_the_error(st
     loop = asyncio.get_running_loop()
     fine, bad = loop.create_future(), loop.create_future()
     effects = stage.work(
-        lambda processor: processor.resolve(fine, lambda: processor.set_contacts("alice", Contacts(email="a@b"))),
+        lambda processor: processor.resolve(fine, lambda: processor.set_contacts("alice", contacts_with(email="a@b"))),
         lambda processor: processor.resolve(bad, lambda: processor.acked("alice", "another", 1, seen=True)),
     )
     (_, nothing), (_, error) = effects.resolved

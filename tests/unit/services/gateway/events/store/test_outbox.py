@@ -16,7 +16,6 @@ from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import NEVER, AttemptRow, DeliveryChanges, Final, QueuedRow, Seen
 from dexorder_gateway.events.model import (
     NO_CONTACTS,
-    Contacts,
     Event,
     EventKey,
     QuietHours,
@@ -25,6 +24,7 @@ from dexorder_gateway.events.model import (
 from dexorder_gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog
 from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, EventOutbox
 from dexorder_gateway.events.store.records import EventQuery, ReplayBatch
+from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.samples import event
 
 NOW = 1_700_000_000_000_000_000
@@ -131,15 +131,15 @@ def test_write_fails_when_its_commit_thread_fails(outbox: EventOutbox, monkeypat
 
 
 def test_contacts_and_presence_are_read_back(outbox: EventOutbox) -> None:
-    contacts = Contacts(
-        "7",
-        "a@b",
-        (WebPushSubscription("https://p", "k", "s"),),
-        ("t",),
-        "https://d",
-        "https://s",
-        (Channel.EMAIL, Channel.TELEGRAM),
-        QuietHours(60, 30, "Europe/Berlin"),
+    contacts = contacts_with(
+        telegram_chat_id="7",
+        email="a@b",
+        web_push=(WebPushSubscription("https://p", "k", "s"),),
+        mobile_tokens=("t",),
+        discord_webhook_url="https://d",
+        slack_webhook_url="https://s",
+        channel_order=(Channel.EMAIL, Channel.TELEGRAM),
+        quiet_hours=QuietHours(60, 30, "Europe/Berlin"),
     )
     outbox.write(changes(), {"alice": NO_CONTACTS, "bob": NO_CONTACTS}, [("alice", Channel.TELEGRAM, NOW + 9)])
     outbox.write(changes(), {"alice": contacts}, [("alice", Channel.SLACK, NOW - 1)])

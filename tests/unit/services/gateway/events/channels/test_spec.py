@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder_gateway.events.channels.adapter import truncate, utf8_bytes, utf16_units
+from dexorder_gateway.events.channels.spec import truncate, utf8_bytes, utf16_units
 
 
 @given(st.text(max_size=60), st.integers(3, 70), st.sampled_from([utf8_bytes, utf16_units]))
