@@ -2,7 +2,7 @@
 
 from dexorder.events import Publisher
 with Publisher() as publisher:
-    publisher.publish("alice", "ORDER_FILLED", {"order_id": "17"}, "CRITICAL", ["ACTIVE_SESSION", "TELEGRAM"])
+    publisher.publish("alice", "ORDER_FILLED", {"order_id": "17"}, "CRITICAL", ["ACTIVE_SESSION", "EMAIL"])
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def tail(
     command.tail(token, cursor, receive=not peek, count=count, as_json=as_json, gateway=gateway)
 
 
-@events_app.command(epilog=example("dexorder events send alice ORDER_FILLED '{\"order\": 7}' --channel TELEGRAM"))
+@events_app.command(epilog=example("dexorder events send alice ORDER_FILLED '{\"order\": 7}' --channel EMAIL"))
 def send(
     user_id: Annotated[str, typer.Argument(metavar="USER")],
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="Name, for example ORDER_FILLED, or number")],

@@ -35,7 +35,7 @@ def add(
     user: Annotated[str, typer.Option(help="Also send each firing to this user")] = "",
     priority: Annotated[str, typer.Option(help="With --user: INFORMATIONAL, NORMAL or CRITICAL")] = "NORMAL",
     channel: Annotated[
-        list[str] | None, typer.Option(help="With --user: TELEGRAM, EMAIL, ...; may be repeated, in order")
+        list[str] | None, typer.Option(help="With --user: EMAIL, PUSH, ...; may be repeated, in order")
     ] = None,
     as_json: Json = False,
     relay: Relay = None,
