@@ -1,33 +1,25 @@
-"""Fixtures for every test, the profiles of hypothesis, and the assignment of tests to xdist workers."""
+"""Plugins and fixtures of every test, and the assignment of tests to xdist workers."""
 
+import os
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis.internal.conjecture import providers
-from hypothesis.internal.constants_ast import Constants
 
-pytest_plugins = ["tests.fixtures_gateway", "tests.fixtures_kafka", "tests.fixtures_spark"]
+# Spark's JVM is forked from this process, which has gRPC's threads by then. gRPC's preparation for a fork can abort the
+# child before it becomes the JVM ("Java gateway process exited"); ours only exec, so it need not prepare. gRPC reads
+# this once, when it is imported. As in dexorder_spark/__main__.py.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
-# The gate draws the same examples in every run. `make nightly` draws new ones and prints the seed.
-settings.register_profile("gate", deadline=None, derandomize=True)
-settings.register_profile("nightly", deadline=None, max_examples=500, print_blob=True)
-settings.load_profile("gate")
-
-_NO_CONSTANTS = Constants()
-_local_constants = providers._get_local_constants
-
-
-def _constants() -> Constants:
-    """Return the constants of our modules that hypothesis draws, too: none in the gate.
-
-    They are those of the modules that are loaded, which differ between workers and orders of tests.
-    """
-    return _NO_CONSTANTS if settings.get_current_profile_name() == "gate" else _local_constants()
-
-
-providers._get_local_constants = _constants
-
+# pyproject.toml turns plugins of installed packages off: each would be imported, and the package's asserts be compiled
+# again, for every run. pytest-grpc, which imports gRPC, is loaded in the folders that use it.
+pytest_plugins = [
+    "tests.hypothesis_profiles",
+    "_hypothesis_pytestplugin",
+    "pytest_asyncio.plugin",
+    "pytest_timeout",
+    "xdist.plugin",
+    "tests.fixtures",
+]
 
 SHARED = ("smoke_suite", "spark", "kafka")
 """Fixtures of what a run starts once, which the tests that need the same one share on one worker; the mark ``spark``
@@ -52,6 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         shared = next((name for name in SHARED if name in needs), None)
         ranks[item] = SHARED.index(shared) if shared else len(SHARED) + (not marks & set(LONG))
         item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.partition("::")[0]))
+        if "spark" in marks:  # the sockets that pyspark leaves to the garbage collector after a collect
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
     items.sort(key=lambda item: ranks[item])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dexorder.testing.processes import ServiceProcess
-from tests.fixtures_gateway import GatewayUser
+from tests.gateway_thread import GatewayUser
 
 StartProcess = Callable[..., "GatewayProcess"]
 

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, TopicPartition
 from dexorder.testing.kafka import create_topic
 from dexorder.testing.processes import until
 from dexorder_common.kafka.commits import committed_ranges
-from tests.fixtures_gateway import WAIT_SECONDS
 from tests.gateway_process import GatewayProcess
+from tests.gateway_thread import WAIT_SECONDS
 from tests.nightly.numbered import COMMIT_MS, KafkaWriter, Ledger, NoCommits, Place, Reader
 
 PATIENCE_S = 240.0

@@ -17,7 +17,7 @@ import grpc
 from confluent_kafka import KafkaError, Producer
 
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayUser
+from tests.gateway_thread import GatewayUser
 
 COMMIT_MS = 200
 """The gateways' offsets_commit_interval_ms."""

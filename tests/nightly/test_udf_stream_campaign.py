@@ -30,7 +30,7 @@ from dexorder.testing.suite import Suite
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import udf_table
 from dexorder_common.model.times import from_datetime
-from tests.fixtures_gateway import records
+from tests.gateway_thread import records
 from tests.nightly import trade_replay
 from tests.nightly.synthetic_trades import write_trades
 from tests.nightly.trade_replay import Recording, Replay

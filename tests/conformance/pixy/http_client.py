@@ -9,7 +9,7 @@ import ssl
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.fixtures_gateway import WAIT_SECONDS
+from tests.gateway_thread import WAIT_SECONDS
 
 
 class Answer(NamedTuple):

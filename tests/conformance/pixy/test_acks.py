@@ -7,7 +7,7 @@ import pytest
 
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, refusal
+from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, refusal
 
 pytestmark = pytest.mark.kafka
 

@@ -16,8 +16,8 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, committed, numbers, records
 from tests.gateway_process import GatewayProcess
+from tests.gateway_thread import GatewayThread, committed, numbers, records
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

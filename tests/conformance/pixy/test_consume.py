@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from dexorder_gateway.config import GatewaySettings
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, numbers, refusal
+from tests.gateway_thread import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, numbers, refusal
 
 pytestmark = pytest.mark.kafka
 

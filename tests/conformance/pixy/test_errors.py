@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, MakeTopic, Write, numbers, refusal
+from tests.gateway_thread import GatewayThread, MakeTopic, Write, numbers, refusal
 
 pytestmark = pytest.mark.kafka
 REQUESTS = {

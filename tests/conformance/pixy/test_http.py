@@ -20,9 +20,9 @@ from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.server import gateway
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.conformance.pixy.http_client import HttpClient
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, records
-from tests.fixtures_kafka import needs_missing_topics
+from tests.fixtures import needs_missing_topics
 from tests.fixtures_tls import Authority
+from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, records
 
 pytestmark = pytest.mark.kafka
 FORM = "application/x-www-form-urlencoded"

@@ -10,8 +10,8 @@ import pytest
 
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal
 from tests.gateway_process import StartProcess
+from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 PLACES = {

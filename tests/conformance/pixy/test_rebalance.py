@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal
+from tests.gateway_thread import MakeTopic, StartGateway, Write, numbers, refusal
 from tests.nightly.fleet import Fleet
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]

@@ -8,8 +8,8 @@ from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers
 from tests.gateway_process import StartProcess
+from tests.gateway_thread import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

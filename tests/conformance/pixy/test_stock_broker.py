@@ -13,8 +13,8 @@ import pytest
 from dexorder.testing.kafka import RunningKafka
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, StartGateway, numbers, records
-from tests.fixtures_kafka import needs_missing_topics
+from tests.fixtures import needs_missing_topics
+from tests.gateway_thread import GatewayThread, StartGateway, numbers, records
 
 pytestmark = pytest.mark.kafka
 

@@ -9,8 +9,8 @@ import pytest
 
 from dexorder.testing.processes import free_ports
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import MakeTopic, Write, committed, numbers, refusal
 from tests.gateway_process import StartProcess
+from tests.gateway_thread import MakeTopic, Write, committed, numbers, refusal
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 FOREVER_MS = 3_600_000

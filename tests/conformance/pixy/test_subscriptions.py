@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import WAIT_SECONDS, MakeTopic, StartGateway, Write, numbers
+from tests.gateway_thread import WAIT_SECONDS, MakeTopic, StartGateway, Write, numbers
 
 pytestmark = pytest.mark.kafka
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import GatewayThread
+from tests.gateway_thread import GatewayThread
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load pytest-grpc, which imports gRPC, for these tests only."""
+    config.pluginmanager.import_plugin("pytest_grpc.plugin")
+
 
 # pytest-grpc's fixtures serve a synchronous servicer; with these two replaced its channel and stub reach our server.
 

@@ -15,7 +15,7 @@ from dexorder.testing.processes import until
 from dexorder_gateway.kafkapixy.options import CLIENT_ID
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import (
+from tests.gateway_thread import (
     WAIT_SECONDS,
     GatewayThread,
     MakeTopic,

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dexorder.testing.processes import free_ports, until
 from dexorder_gateway.kafkapixy.metrics import KafkaMetrics
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import MakeTopic, StartGateway, Write, numbers, refusal
+from tests.gateway_thread import MakeTopic, StartGateway, Write, numbers, refusal
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs"

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exported
 
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import WAIT_SECONDS, StartGateway, refusal
+from tests.gateway_thread import WAIT_SECONDS, StartGateway, refusal
 
 pytestmark = pytest.mark.kafka
 

@@ -11,7 +11,7 @@ import yaml
 from dexorder_common.rpc.identity import Role, token_hash
 from dexorder_gateway.kafkapixy.access import PIPELINE_TOPICS
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import GatewayThread, MakeTopic, StartGateway
+from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway
 
 pytestmark = pytest.mark.kafka
 CODE = grpc.StatusCode

@@ -16,8 +16,8 @@ from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports, until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import GatewayThread, refusal
 from tests.fixtures_tls import Authority, Pair
+from tests.gateway_thread import GatewayThread, refusal
 
 pytestmark = pytest.mark.kafka
 PASSWORDS = {"plain": "plain-pass", "scram": "scram-pass"}

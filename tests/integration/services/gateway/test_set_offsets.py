@@ -8,7 +8,7 @@ import pytest
 from dexorder.testing.processes import until
 from dexorder_gateway.kafkapixy.options import CLIENT_ID
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.fixtures_gateway import (
+from tests.gateway_thread import (
     WAIT_SECONDS,
     GatewayThread,
     MakeTopic,

@@ -15,7 +15,7 @@ from dexorder.testing.kafka import RunningKafka, create_topic
 from dexorder.testing.processes import free_ports
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
-from tests.fixtures_gateway import WAIT_SECONDS, GatewayThread, records, refusal
+from tests.gateway_thread import WAIT_SECONDS, GatewayThread, records, refusal
 
 
 def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any, Any]]:

@@ -16,8 +16,8 @@ from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.options import SourceOptions
 from dexorder_udsource.config import UdsourceSettings
 from dexorder_udsource.server import serve
-from tests.fixtures_kafka import TwoBrokers
 from tests.integration.services.common.kafka.group_reader import create_placed, write
+from tests.two_brokers import TwoBrokers
 from tests.unit.spark.source.engine import Checkpoint, Engine, Row
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]

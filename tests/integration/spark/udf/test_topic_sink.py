@@ -13,8 +13,8 @@ from dexorder_common.model.udf import UdfOutput
 from dexorder_spark.udf.rows import rows_of
 from dexorder_spark.udf.sinks import Sinks
 from dexorder_udf.points import Point
-from tests.fixtures_gateway import GatewayThread, records
-from tests.fixtures_kafka import needs_missing_topics
+from tests.fixtures import needs_missing_topics
+from tests.gateway_thread import GatewayThread, records
 
 pytestmark = pytest.mark.kafka
 NOW_NS = 1_700_000_000 * 10**9

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.processes import until
 from dexorder_common.kafka.partition_queue import END, ReadRules
-from tests.fixtures_kafka import TwoBrokers
 from tests.integration.services.common.kafka.group_reader import WAIT_SECONDS, GroupReader, create_placed, write
+from tests.two_brokers import TwoBrokers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 

@@ -23,7 +23,7 @@ from dexorder_gateway.server import gateway
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.conformance.pixy.http_client import HttpClient
-from tests.fixtures_gateway import GatewayThread, GatewayUser, records, refusal
+from tests.gateway_thread import GatewayThread, GatewayUser, records, refusal
 from tests.paths import ROOT
 
 MakeTopic = Callable[[int], str]

@@ -1,56 +1,15 @@
-"""Fixtures for a Kafka broker: ``kafka`` is shared by the whole run."""
+"""A cluster of two brokers, of which the second one can be killed."""
 
-import os
+from __future__ import annotations
+
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
 from confluent_kafka.admin import AdminClient
 
-from dexorder.setup.config import SetupError
-from dexorder.setup.jars import jar_folder
 from dexorder.supervisor.kafka import HOST, new_cluster_id
-from dexorder.testing.kafka import RunningKafka, create_topic
+from dexorder.testing.kafka import RunningKafka
 from dexorder.testing.processes import free_ports, until
-
-
-@pytest.fixture(scope="session")
-def kafka_jars() -> Path:
-    """Return the folder of Kafka's jars; a run without them fails instead of skipping these tests."""
-    try:
-        return jar_folder("kafka")
-    except SetupError as error:
-        pytest.fail(f"This test needs the embedded Kafka. {error}", pytrace=False)
-
-
-CREATES_TOPICS = "DEXORDER_TEST_AUTO_CREATE"
-"""Environment variable: if it is set, the broker of ``kafka`` creates topics automatically, as a stock broker does."""
-
-
-needs_missing_topics = pytest.mark.skipif(
-    CREATES_TOPICS in os.environ, reason="the broker creates every topic that is asked for"
-)
-
-
-@pytest.fixture(scope="session")
-def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run one broker for the whole session and return its ``bootstrap.servers``."""
-    creates = "true" if CREATES_TOPICS in os.environ else "false"
-    settings = f"auto.create.topics.enable={creates}\n"
-    broker = RunningKafka(tmp_path_factory.mktemp("kafka"), properties=lambda *_: settings)
-    yield broker.bootstrap
-    broker.stop()
-
-
-@pytest.fixture
-def kafka_topic(kafka: str) -> Callable[[int], str]:
-    """Return a function that creates a new topic with a number of partitions and returns its name."""
-
-    def make(partitions: int) -> str:
-        return create_topic(kafka, partitions)
-
-    return make
 
 
 class TwoBrokers:
@@ -95,11 +54,3 @@ class TwoBrokers:
         """Kill both."""
         self.kill_second()
         self.first.stop(signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def two_brokers(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoBrokers]:
-    """Run two brokers for the tests of a module."""
-    cluster = TwoBrokers(tmp_path_factory.mktemp("brokers"))
-    yield cluster
-    cluster.stop()

@@ -7,13 +7,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Self
 
 import grpc
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dexorder_common.config import split_address
@@ -111,41 +111,6 @@ class GatewayThread(GatewayUser):
         self._thread.join(WAIT_SECONDS)
         assert not self._thread.is_alive()
         self._channel.close()
-
-
-@pytest.fixture
-def start_gateway(kafka: str) -> Iterator[StartGateway]:
-    """Start gateways with these settings; they stop with the test."""
-    running: list[GatewayThread] = []
-
-    def start(**given: Any) -> GatewayThread:
-        running.append(GatewayThread(**{"kafka": kafka, "drain_seconds": 0.0, **given}))
-        return running[-1].wait_ready()
-
-    yield start
-    for each in running:
-        each.stop()
-
-
-@pytest.fixture(scope="module")
-def shared_gateway(kafka: str) -> Iterator[GatewayThread]:
-    """Run one gateway for all tests of a module with default settings."""
-    started = GatewayThread(kafka=kafka, drain_seconds=0.0, long_polling_timeout_ms=500).wait_ready()
-    yield started
-    started.stop()
-
-
-@pytest.fixture
-def write(kafka: str) -> Callable[..., None]:
-    """Write values to a partition without the gateway."""
-
-    def write(topic: str, *values: bytes, partition: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": kafka, "log_level": 2})
-        for value in values:
-            producer.produce(topic, value, partition=partition)
-        assert producer.flush(WAIT_SECONDS) == 0
-
-    return write
 
 
 def refusal(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
