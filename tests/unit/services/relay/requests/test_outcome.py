@@ -15,8 +15,9 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from dexorder_relay.reading import table_reader
 from dexorder_relay.reading.table_reader import CandleRows, compare_rows
-from dexorder_relay.requests import completion, outcome
+from dexorder_relay.requests import completion
 from dexorder_relay.state.compare import Times
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
 from tests.unit.services.relay.state.test_compare import opens, span
@@ -113,7 +114,7 @@ def test_windows_and_limit_cut_the_comparison_where_the_answer_ends(
     rows: list[int], limit: int | None, window: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outcome, "WINDOW_PERIODS", window)
+        patch.setattr(table_reader, "WINDOW_PERIODS", window)
         reading = compare_rows(Minutes(rows), SERIES, span(0, 41), [span(0, 30)], [span(10, 20)], limit)
     reached = limit is not None and len(rows) >= limit
     end = sorted(rows)[limit - 1] + 1 if limit is not None and reached else 41
