@@ -32,8 +32,8 @@ import structlog
 from bench.parts import real_files
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
-from dexorder.client.ended import Ended
-from dexorder.client.request import make_request
+from dexorder.client.inputs import make_request
+from dexorder.client.requests import Ended
 from dexorder.testing import report
 from dexorder.testing.oracle import VALUES
 from dexorder.testing.suite import Suite, running_suite

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dexorder.client.async_client import AsyncClient
     from dexorder.client.blocking import Client
-    from dexorder.client.request import make_request
+    from dexorder.client.inputs import make_request
     from dexorder.errors import DexorderError, HistoryError
     from dexorder.rows.table import Rows
     from dexorder_common.model.history import HistoryRequest, Notification, Progress
@@ -42,7 +42,7 @@ _HOMES = {
     "Notification": _VALUES,
     "Progress": _VALUES,
     "Rows": "dexorder.rows.table",
-    "make_request": "dexorder.client.request",
+    "make_request": "dexorder.client.inputs",
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dexorder.rows.table import Rows
+    from dexorder import Rows
     from dexorder_common.model.history import RequestRecord
 
 

@@ -10,7 +10,7 @@ import ccxt.async_support as ccxt
 
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
-from dexorder.client.request import make_request
+from dexorder.client.inputs import make_request
 from dexorder.testing.oracle import minutes
 from dexorder.testing.report import Row, table
 from dexorder.testing.suite import Suite

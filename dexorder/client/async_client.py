@@ -1,66 +1,68 @@
-"""Async client. A request takes three steps, submit -> wait -> read; ``history`` does all three.
+"""Async client: parts that share one connection, and methods that forward to them.
 
-Every call is retried while the relay can't be reached, for up to ``patience_seconds``. A submit may be repeated, as its
-``request_id`` makes it idempotent. Streams are resumed after a restart of the relay, so a request that is QUEUED is
-followed to its end whatever restarts meanwhile.
+``history`` takes three steps, submit -> wait -> read: ``client.requests`` has the first two, ``client.rows`` the third.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dexorder import errors
 from dexorder.client import connection
-from dexorder.client.connection import Connection, relay_address
-from dexorder.client.coverage import CoverageCalls
-from dexorder.client.ended import Ended
+from dexorder.client.connection import RelayConnection, relay_address
+from dexorder.client.inputs import make_request
 from dexorder.client.many import fetch_many
 from dexorder.client.moments import Moment
 from dexorder.client.notebook import ProgressView, is_notebook
-from dexorder.client.reading import RowCalls
-from dexorder.client.realtime import RealtimeCalls
-from dexorder.client.request import make_request
-from dexorder.client.traces import fetch_span, history_span
+from dexorder.client.realtime import AsyncRealtime
+from dexorder.client.requests import AsyncRequests, OnProgress, history_span, new_request_id
+from dexorder.client.series import AsyncSeries
+from dexorder.client.table_rows import AsyncTableRows, check_ended
 from dexorder.client.triggers import AsyncTriggers
-from dexorder.client.udfs import UdfCalls
-from dexorder.rows.answers import TABLE
-from dexorder_common import tracing
-from dexorder_common.model.history import (
-    HistoryRequest,
-    Notification,
-    Progress,
-    RequestRecord,
-    RequestState,
-)
+from dexorder.client.udfs import AsyncUdfs
+from dexorder_common.model.history import HistoryRequest, Progress
 from dexorder_common.model.instrument import InstrumentList
-from dexorder_common.rpc.history_messages import (
-    decode_instruments,
-    decode_notification,
-    decode_progress,
-    decode_record,
-    encode_request,
-)
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.history_messages import decode_instruments
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder.rows.table import Rows
 
-# What reads rows is imported by the first call that does: pyiceberg takes most of a second of processor time.
-
-GRACE_SECONDS = 10.0
-"""Longest wait for the notification after the progress stream has reported the end."""
+CLOCK_MARGIN_NS = 60 * SECOND_NS
+"""Largest difference between the clocks of relay and ingestor with which no snapshot is missed."""
+A = TypeVar("A")
+P = ParamSpec("P")
 T = TypeVar("T")
-OnProgress = Callable[[Progress], None]
 
 
-class AsyncClient(RowCalls, CoverageCalls, RealtimeCalls, UdfCalls):
-    """Connection to one relay. Use it as an async context manager, in the event loop that created it."""
+def forwarded(
+    part: Callable[[AsyncClient], A], method: Callable[Concatenate[A, P], T]
+) -> Callable[Concatenate[AsyncClient, P], T]:
+    """Return a method of the client that calls a method of one of its parts."""
+
+    @functools.wraps(method)
+    def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(part(self), *args, **kwargs)
+
+    return call
+
+
+class AsyncClient:
+    """Connection to one relay. Use it as an async context manager, in the event loop that created it.
+
+    Attributes:
+        requests: Submit, follow, list and cancel requests.
+        rows: Read the rows of requests and of tables.
+        series: Coverage of the series, and its comparison with the tables.
+        realtime: Subscriptions, and live trades and candles.
+        triggers: Conditions and patterns that the pipeline evaluates on live data.
+        udfs: Users' functions on the stream.
+    """
 
     def __init__(
         self,
@@ -84,20 +86,18 @@ class AsyncClient(RowCalls, CoverageCalls, RealtimeCalls, UdfCalls):
                 retried, or a snapshot has expired and a later one was read.
         """
         patience = connection.patience_seconds(patience_seconds)
-        self._connection = Connection(relay_address(relay), patience, on_note or (lambda _: None))
-        self._call = self._connection.call
-        self._stub = self._connection.stub
-        self._catalog = catalog
+        self._connection = RelayConnection(relay_address(relay), patience, on_note or (lambda _: None))
+        self.requests = AsyncRequests(self._connection)
+        self.rows = AsyncTableRows(self._connection, catalog)
+        self.series = AsyncSeries(self._connection)
+        self.realtime = AsyncRealtime(self._connection)
+        self.triggers = AsyncTriggers(self._connection)
+        self.udfs = AsyncUdfs(self._connection)
 
     @property
     def relay(self) -> str:
         """host:port of the relay."""
         return self._connection.address
-
-    @property
-    def triggers(self) -> AsyncTriggers:
-        """Triggers: conditions and patterns that the pipeline evaluates on live data."""
-        return AsyncTriggers(self._connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -187,8 +187,8 @@ class AsyncClient(RowCalls, CoverageCalls, RealtimeCalls, UdfCalls):
         first = requests[0]
         if is_one:
             with history_span(first):
-                ended = await self.fetch(first, on_progress=partial(report, first.ticker), timeout=timeout)
-                return await self.read(ended)
+                ended = await self.requests.fetch(first, on_progress=partial(report, first.ticker), timeout=timeout)
+                return await self.rows.read(ended)
         try:
             async with asyncio.timeout(timeout):
                 return await fetch_many(
@@ -199,166 +199,52 @@ class AsyncClient(RowCalls, CoverageCalls, RealtimeCalls, UdfCalls):
                 f"not all tickers were done in {timeout:g} s; their requests continue, {first.request_id} and others"
             ) from None
 
-    async def notifications(self, topic: str, *, after: int = 0) -> AsyncGenerator[Notification, None]:
-        """Yield the notifications of a topic, those that are stored and every further one, in order, without end.
-
-        The stream is opened again behind the last one whenever it breaks. Store ``notification.cursor`` to resume.
-
-        Args:
-            topic: ``RESPONSE:{client_id}`` for the ends of all requests of a client, ``HISTORY_READY:{request_id}``,
-                or ``REVISED:{ticker}`` for candles that turned up later.
-            after: Cursor of the last notification that is known; 0 for all that are stored.
+    async def snapshot_tickers(
+        self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None
+    ) -> Rows:
+        """Take a snapshot of all tickers of an exchange, wait until it is stored, and return it, by ticker.
 
         Raises:
-            NotAllowed: The topic is another client's.
-            RelayUnreachable: The relay did not answer for ``patience_seconds``.
+            RequestRefused: The relay refuses the request; the message has its reason.
+            HistoryError: The snapshot failed; the message has the exchange's reason.
+            WaitEnded: ``timeout`` seconds passed; the request continues.
         """
-        request = pb.SubscribeNotificationsRequest(topic=topic, after_cursor=after)
-
-        async def answers() -> None:
-            await self._call(self._stub.ListRequests, pb.ListRequestsRequest(page_size=1))
-
-        messages = self._connection.stream(self._stub.SubscribeNotifications, request, answers)
-        async with aclosing(messages):
-            async for message in messages:
-                request.after_cursor = message.cursor
-                yield decode_notification(topic, message)
-
-    async def fetch(
-        self,
-        request: HistoryRequest,
-        *,
-        on_progress: OnProgress | None = None,
-        on_accepted: Callable[[], None] = lambda: None,
-        timeout: float | None = None,
-    ) -> Ended:
-        """Submit a request and wait for its end; the errors of ``submit`` and ``wait``.
-
-        Args:
-            on_accepted: Called once the request is on the relay's disk.
-            timeout: Longest time for both, in seconds.
-        """
-        request_id, is_accepted = request.request_id, False
-        try:
-            with fetch_span(request):
-                async with asyncio.timeout(timeout):
-                    await self.submit(request)
-                    is_accepted = True
-                    on_accepted()
-                    return await self.wait(request_id, on_progress=on_progress)
-        except TimeoutError:
-            if is_accepted:
-                raise _not_ended(request_id, timeout) from None
-            raise errors.WaitEnded(f"the relay did not accept request {request_id} within {timeout:g} s") from None
-
-    async def submit(self, request: HistoryRequest) -> str:
-        """Submit a request. Return the topic on which its end is announced.
-
-        When this returns, the request is on the relay's disk. Submitting the same request again has no effect.
-
-        Raises:
-            RequestRefused: The relay answered INVALID or ERROR; the message has its reason.
-        """
-        message = encode_request(request)
-        if request.refresh:
-            answer = await self._call(self._stub.RefreshHistorical, pb.RefreshHistoricalRequest(request=message))
-        else:
-            answer = await self._call(self._stub.SubmitHistorical, message)
-        if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
-            return str(answer.notification_topic)
-        status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
-        raise errors.RequestRefused(f"the relay answered {status}: {answer.error_message}")
-
-    async def wait(
-        self, request_id: str, *, on_progress: OnProgress | None = None, timeout: float | None = None
-    ) -> Ended:
-        """Follow a request until its notification. The last call of ``on_progress`` has the progress of the record.
-
-        Raises:
-            WaitEnded: ``timeout`` seconds passed.
-            RequestUnknown: No request has this id.
-        """
-        report = without_repeats(on_progress or (lambda _: None))
-        try:
-            async with asyncio.timeout(timeout):
-                notification = await self._notified(request_id, report)
-        except TimeoutError:
-            raise _not_ended(request_id, timeout) from None
-        record = await self.get_request(request_id)
-        report(record.progress)  # the stream may be behind the notification
-        tracing.current().event("notification received", {"dexorder.status": str(record.status)})
-        return Ended(record, notification or _notification_of(record))
-
-    async def get_request(self, request_id: str) -> RequestRecord:
-        """Return the record of a request; RequestUnknown if there is none."""
-        answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
-        return decode_record(answer.record)
-
-    async def list_requests(
-        self, client_id: str = "", *, state: RequestState | None = None, limit: int = 100
-    ) -> list[RequestRecord]:
-        """Return the newest records, newest first, optionally only those of a client or in a state."""
-        wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or RequestState.UNSPECIFIED}")
-        request = pb.ListRequestsRequest(client_id=client_id, state=wanted)
-        found: list[RequestRecord] = []
-        while len(found) < limit:
-            request.page_size = min(1_000, limit - len(found))
-            answer = await self._call(self._stub.ListRequests, request)
-            found += map(decode_record, answer.records)
-            request.page_token = answer.next_page_token
-            if not request.page_token:
-                break
-        return found
-
-    async def cancel(self, request_id: str) -> RequestRecord:
-        """End a request as ERROR "cancelled", unless it has ended. Return its record."""
-        answer = await self._call(self._stub.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
-        return decode_record(answer.record)
+        ended = await self.requests.snapshot_tickers(venue, request_id=request_id, client_id=client_id, timeout=timeout)
+        check_ended(ended, partial=False)
+        return await self.rows.snapshots(venue, max(0, ended.record.submitted_ns - CLOCK_MARGIN_NS))
 
     async def markets(self, venue: str) -> InstrumentList:
         """Return the instruments of a venue, as its ingestors last reported them; VenueUnknown if none has yet."""
         try:
-            answer = await self._call(self._stub.ListMarkets, pb.ListMarketsRequest(exchange=venue))
+            request = pb.ListMarketsRequest(exchange=venue)
+            answer = await self._connection.call(self._connection.stub.ListMarkets, request)
         except errors.RequestUnknown as error:
             raise errors.VenueUnknown(f"venue {venue!r} is unknown: {error}") from None
         return decode_instruments(venue, answer)
 
-    async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
-        """Return the notification, or None if it does not arrive within ``GRACE_SECONDS`` of the end."""
-        listening = asyncio.create_task(self._first_notification(request_id))
-        watching = asyncio.create_task(self._watch(request_id, on_progress))
-        try:
-            await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)
-            if not listening.done():
-                await watching
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(GRACE_SECONDS):
-                        await asyncio.wait((listening,))
-            return await listening if listening.done() else None
-        finally:
-            for task in (listening, watching):
-                task.cancel()
-            await asyncio.gather(listening, watching, return_exceptions=True)
-
-    async def _watch(self, request_id: str, on_progress: OnProgress) -> None:
-        request = pb.WatchProgressRequest(request_id=request_id)
-        known = partial(self.get_request, request_id)
-        async for message in self._connection.stream(self._stub.WatchProgress, request, known):
-            progress = decode_progress(message.state, message.progress)
-            on_progress(progress)
-            if progress.state is RequestState.FINISHED:
-                return
-
-    async def _first_notification(self, request_id: str) -> Notification:
-        # Every connection starts at cursor 0: the topic holds the end of one request, and duplicates do no harm.
-        topic = f"HISTORY_READY:{request_id}"
-        request = pb.SubscribeNotificationsRequest(topic=topic)
-        known = partial(self.get_request, request_id)
-        async for message in self._connection.stream(self._stub.SubscribeNotifications, request, known):
-            notification = decode_notification(topic, message)
-            if notification.request_id == request_id:
-                return notification
-        raise AssertionError("the stream of notifications never ends")
+    fetch = forwarded(lambda self: self.requests, AsyncRequests.fetch)
+    submit = forwarded(lambda self: self.requests, AsyncRequests.submit)
+    wait = forwarded(lambda self: self.requests, AsyncRequests.wait)
+    get_request = forwarded(lambda self: self.requests, AsyncRequests.get)
+    list_requests = forwarded(lambda self: self.requests, AsyncRequests.list)
+    cancel = forwarded(lambda self: self.requests, AsyncRequests.cancel)
+    notifications = forwarded(lambda self: self.requests, AsyncRequests.notifications)
+    read = forwarded(lambda self: self.rows, AsyncTableRows.read)
+    read_batches = forwarded(lambda self: self.rows, AsyncTableRows.batches)
+    read_stored = forwarded(lambda self: self.rows, AsyncTableRows.stored)
+    find_stored = forwarded(lambda self: self.rows, AsyncTableRows.find)
+    trades = forwarded(lambda self: self.rows, AsyncTableRows.trades)
+    catalog = forwarded(lambda self: self.rows, AsyncTableRows.catalog)
+    coverage = forwarded(lambda self: self.series, AsyncSeries.coverage)
+    verify = forwarded(lambda self: self.series, AsyncSeries.verify)
+    start_realtime = forwarded(lambda self: self.realtime, AsyncRealtime.start)
+    stop_realtime = forwarded(lambda self: self.realtime, AsyncRealtime.stop)
+    list_realtime = forwarded(lambda self: self.realtime, AsyncRealtime.list)
+    live = forwarded(lambda self: self.realtime, AsyncRealtime.live)
+    start_udf = forwarded(lambda self: self.udfs, AsyncUdfs.start)
+    stop_udf = forwarded(lambda self: self.udfs, AsyncUdfs.stop)
+    list_udfs = forwarded(lambda self: self.udfs, AsyncUdfs.list)
+    udf_logs = forwarded(lambda self: self.udfs, AsyncUdfs.logs)
 
 
 def _reporter(
@@ -374,33 +260,3 @@ def _reporter(
             on_progress(now)
 
     return report
-
-
-def without_repeats(callback: Callable[[T], None]) -> Callable[[T], None]:
-    """Return a function that calls ``callback`` unless the value equals the last one."""
-    last: T | None = None
-
-    def call(value: T) -> None:
-        nonlocal last
-        if value != last:
-            last = value
-            callback(value)
-
-    return call
-
-
-def new_request_id() -> str:
-    """Return a unique id."""
-    return uuid.uuid4().hex
-
-
-def _notification_of(record: RequestRecord) -> Notification:
-    if record.outcome is None:
-        raise errors.DexorderError(
-            f"request {record.request_id} was announced as ended, but its record is not finished"
-        )
-    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, TABLE)
-
-
-def _not_ended(request_id: str, timeout: float | None) -> errors.WaitEnded:
-    return errors.WaitEnded(f"request {request_id} did not end within {timeout:g} s; it continues under this id")

@@ -8,38 +8,158 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from dexorder.client.async_client import AsyncClient
-from dexorder.client.ended import Ended
-from dexorder.client.live import LiveUpdate
-from dexorder.client.triggers import Triggers
-from dexorder_common.model.history import Notification
+from dexorder.client.realtime import AsyncRealtime
+from dexorder.client.requests import AsyncRequests
+from dexorder.client.series import AsyncSeries
+from dexorder.client.table_rows import AsyncTableRows
+from dexorder.client.triggers import AsyncTriggers
+from dexorder.client.udfs import AsyncUdfs
 
-if TYPE_CHECKING:
-    from dexorder.rows.table import Rows
-
+A = TypeVar("A")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _blocking(
-    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Client, P], T]:
-    """Return a method of Client that calls a method of AsyncClient and waits for its result."""
+class LoopThread:
+    """Event loop in a thread, on which blocking callers run coroutines."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dexorder-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C while waiting: the coroutine must end too
+            future.cancel()
+            raise
+
+    def iterate(self, values: AsyncGenerator[T, None]) -> Iterator[T]:
+        """Yield the values of an async generator; close it when the caller stops."""
+        alone = asyncio.Lock()  # after Ctrl-C the last call may still be ending
+        try:
+            while (value := self.run(_next(values, alone))) is not None:
+                yield value
+        finally:
+            if not self.is_closed:
+                self.run(_close(values, alone))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the thread has ended."""
+        return self._loop.is_closed()
+
+    def close(self) -> None:
+        """End the loop and the thread."""
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class BlockingPart(Generic[A]):
+    """Part of the async client for blocking callers: its methods, which wait for their results."""
+
+    def __init__(self, part: A, loop: LoopThread) -> None:
+        self._part = part
+        self._loop = loop
+
+
+def waiting(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingPart[A], P], T]:
+    """Return a method that calls an async one and waits for its result."""
 
     @functools.wraps(method)
-    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._run(method(self._client, *args, **kwargs))
+    def call(self: BlockingPart[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._loop.run(method(self._part, *args, **kwargs))
 
     return call
 
 
-class Client:
+def iterating(
+    method: Callable[Concatenate[A, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[BlockingPart[A], P], Iterator[T]]:
+    """Return a method that calls one which returns an async generator, and yields its values."""
+
+    @functools.wraps(method)
+    def call(self: BlockingPart[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._loop.iterate(method(self._part, *args, **kwargs))
+
+    return call
+
+
+class BlockingRequests(BlockingPart[AsyncRequests]):
+    """Requests of one relay; see AsyncRequests."""
+
+    fetch = waiting(AsyncRequests.fetch)
+    submit = waiting(AsyncRequests.submit)
+    snapshot_tickers = waiting(AsyncRequests.snapshot_tickers)
+    wait = waiting(AsyncRequests.wait)
+    get = waiting(AsyncRequests.get)
+    list = waiting(AsyncRequests.list)
+    cancel = waiting(AsyncRequests.cancel)
+    notifications = iterating(AsyncRequests.notifications)
+
+
+class BlockingTableRows(BlockingPart[AsyncTableRows]):
+    """Rows of the tables; see AsyncTableRows."""
+
+    read = waiting(AsyncTableRows.read)
+    batches = iterating(AsyncTableRows.batches)
+    stored = waiting(AsyncTableRows.stored)
+    find = waiting(AsyncTableRows.find)
+    trades = waiting(AsyncTableRows.trades)
+    snapshots = waiting(AsyncTableRows.snapshots)
+    catalog = waiting(AsyncTableRows.catalog)
+
+
+class BlockingSeries(BlockingPart[AsyncSeries]):
+    """Coverage of the series; see AsyncSeries."""
+
+    coverage = waiting(AsyncSeries.coverage)
+    verify = waiting(AsyncSeries.verify)
+
+
+class BlockingRealtime(BlockingPart[AsyncRealtime]):
+    """Subscriptions and live market data; see AsyncRealtime."""
+
+    start = waiting(AsyncRealtime.start)
+    stop = waiting(AsyncRealtime.stop)
+    list = waiting(AsyncRealtime.list)
+    live = iterating(AsyncRealtime.live)
+
+
+class BlockingTriggers(BlockingPart[AsyncTriggers]):
+    """Triggers of one relay; see AsyncTriggers."""
+
+    add = waiting(AsyncTriggers.add)
+    remove = waiting(AsyncTriggers.remove)
+    list = waiting(AsyncTriggers.list)
+    events = iterating(AsyncTriggers.events)
+    test = waiting(AsyncTriggers.test)
+
+
+class BlockingUdfs(BlockingPart[AsyncUdfs]):
+    """UDFs of one relay; see AsyncUdfs."""
+
+    start = waiting(AsyncUdfs.start)
+    stop = waiting(AsyncUdfs.stop)
+    list = waiting(AsyncUdfs.list)
+    logs = waiting(AsyncUdfs.logs)
+
+
+class Client(BlockingPart[AsyncClient]):
     """Connection to one relay. Threads may share a client.
 
-    The methods are those of AsyncClient. They wait for the result, and call ``on_progress`` in another thread.
+    It has the methods and parts of AsyncClient. They wait for the result, and call ``on_progress`` in another thread.
 
     >>> client = Client()  # Client("host:50051"), DEXORDER_RELAY, or the suite on this machine
     >>> client.history(["BTC/USDT.SIM"], "1h", "2024-01-01", "2024-01-02T06:00", request_id="two").num_rows
@@ -66,10 +186,14 @@ class Client:
         async def connect() -> AsyncClient:
             return AsyncClient(relay, catalog, patience_seconds=patience_seconds, on_note=on_note)
 
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="dexorder-client", daemon=True)
-        self._thread.start()
-        self._client = self._run(connect())
+        loop = LoopThread()
+        super().__init__(loop.run(connect()), loop)
+        self.requests = BlockingRequests(self._part.requests, loop)
+        self.rows = BlockingTableRows(self._part.rows, loop)
+        self.series = BlockingSeries(self._part.series, loop)
+        self.realtime = BlockingRealtime(self._part.realtime, loop)
+        self.triggers = BlockingTriggers(self._part.triggers, loop)
+        self.udfs = BlockingUdfs(self._part.udfs, loop)
 
     def __enter__(self) -> Self:
         return self
@@ -79,85 +203,41 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; requests continue."""
-        if self._loop.is_closed():
-            return
-        self._run(self._client.close())
-        self._run(self._loop.shutdown_default_executor())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if not self._loop.is_closed:
+            self._loop.run(self._part.close())
+            self._loop.close()
 
     @property
     def relay(self) -> str:
         """host:port of the relay."""
-        return self._client.relay
+        return self._part.relay
 
-    @property
-    def triggers(self) -> Triggers:
-        """See AsyncClient.triggers."""
-        return Triggers(self._client.triggers, self._run, self._iterate)
-
-    history = _blocking(AsyncClient.history)
-    fetch = _blocking(AsyncClient.fetch)
-    submit = _blocking(AsyncClient.submit)
-    wait = _blocking(AsyncClient.wait)
-    read = _blocking(AsyncClient.read)
-    read_stored = _blocking(AsyncClient.read_stored)
-    find_stored = _blocking(AsyncClient.find_stored)
-    get_request = _blocking(AsyncClient.get_request)
-    list_requests = _blocking(AsyncClient.list_requests)
-    cancel = _blocking(AsyncClient.cancel)
-    markets = _blocking(AsyncClient.markets)
-    coverage = _blocking(AsyncClient.coverage)
-    verify = _blocking(AsyncClient.verify)
-    catalog = _blocking(AsyncClient.catalog)
-    start_realtime = _blocking(AsyncClient.start_realtime)
-    stop_realtime = _blocking(AsyncClient.stop_realtime)
-    list_realtime = _blocking(AsyncClient.list_realtime)
-    trades = _blocking(AsyncClient.trades)
-    snapshot_tickers = _blocking(AsyncClient.snapshot_tickers)
-    start_udf = _blocking(AsyncClient.start_udf)
-    stop_udf = _blocking(AsyncClient.stop_udf)
-    list_udfs = _blocking(AsyncClient.list_udfs)
-    udf_logs = _blocking(AsyncClient.udf_logs)
-
-    def live(
-        self,
-        tickers: str | Iterable[str],
-        periods: Iterable[str | int] = (),
-        *,
-        trades: bool = True,
-        running: bool = True,
-        keep_all: bool = False,
-    ) -> Iterator[LiveUpdate]:
-        """See AsyncClient.live."""
-        return self._iterate(self._client.live(tickers, periods, trades=trades, running=running, keep_all=keep_all))
-
-    def notifications(self, topic: str, *, after: int = 0) -> Iterator[Notification]:
-        """See AsyncClient.notifications."""
-        return self._iterate(self._client.notifications(topic, after=after))
-
-    def read_batches(self, ended: Ended, *, partial: bool = False) -> Iterator[Rows]:
-        """See AsyncClient.read_batches."""
-        return self._iterate(self._client.read_batches(ended, partial=partial))
-
-    def _iterate(self, values: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Yield the values of an async generator; close it when the caller stops."""
-        alone = asyncio.Lock()  # after Ctrl-C the last call may still be ending
-        try:
-            while (value := self._run(_next(values, alone))) is not None:
-                yield value
-        finally:
-            if not self._loop.is_closed():
-                self._run(_close(values, alone))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:  # Ctrl-C while waiting: the coroutine must end too
-            future.cancel()
-            raise
+    history = waiting(AsyncClient.history)
+    snapshot_tickers = waiting(AsyncClient.snapshot_tickers)
+    markets = waiting(AsyncClient.markets)
+    fetch = waiting(AsyncClient.fetch)
+    submit = waiting(AsyncClient.submit)
+    wait = waiting(AsyncClient.wait)
+    get_request = waiting(AsyncClient.get_request)
+    list_requests = waiting(AsyncClient.list_requests)
+    cancel = waiting(AsyncClient.cancel)
+    notifications = iterating(AsyncClient.notifications)
+    read = waiting(AsyncClient.read)
+    read_batches = iterating(AsyncClient.read_batches)
+    read_stored = waiting(AsyncClient.read_stored)
+    find_stored = waiting(AsyncClient.find_stored)
+    trades = waiting(AsyncClient.trades)
+    catalog = waiting(AsyncClient.catalog)
+    coverage = waiting(AsyncClient.coverage)
+    verify = waiting(AsyncClient.verify)
+    start_realtime = waiting(AsyncClient.start_realtime)
+    stop_realtime = waiting(AsyncClient.stop_realtime)
+    list_realtime = waiting(AsyncClient.list_realtime)
+    live = iterating(AsyncClient.live)
+    start_udf = waiting(AsyncClient.start_udf)
+    stop_udf = waiting(AsyncClient.stop_udf)
+    list_udfs = waiting(AsyncClient.list_udfs)
+    udf_logs = waiting(AsyncClient.udf_logs)
 
 
 async def _next(values: AsyncIterator[T], alone: asyncio.Lock) -> T | None:

@@ -13,10 +13,9 @@ import grpc
 import tenacity
 
 from dexorder import errors
-from dexorder.client.unreachable import cause_of
+from dexorder.client.failures import answer_error, cause_of
 from dexorder.supervisor.addresses import RELAY, address_of
 from dexorder_common import tracing
-from dexorder_common.model.errors import Code
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_common.rpc.client_tracing import tracing_interceptors
@@ -53,7 +52,7 @@ def patience_seconds(given: float | None) -> float | None:
     return seconds
 
 
-class Connection:
+class RelayConnection:
     """Channel to a relay; belongs to the event loop that created it. ``on_note`` receives notes that are not errors.
 
     Without a ``patience``, a first call that can't connect fails at once if the cause is known; after an answer of the
@@ -104,7 +103,7 @@ class Connection:
                     "or elsewhere (--relay or DEXORDER_RELAY)?"
                 ) from None
             self._has_answered = True
-            raise translated(error) from None
+            raise answer_error(code_of(error), details_of(error)) from None
         self._has_answered = True
         return result
 
@@ -139,7 +138,7 @@ class Connection:
                 raise errors.RelayUnreachable(
                     f"the connection to the relay at {self.address} broke; try again"
                 ) from None
-            raise translated(error) from None
+            raise answer_error(code_of(error), details_of(error)) from None
         finally:
             stream.cancel()
 
@@ -159,7 +158,7 @@ class Connection:
                 if is_failure(error, Failure.OVERLOADED):
                     pause = OVERLOADED_SECONDS
                 elif not is_failure(error, Failure.UNANSWERED):
-                    raise translated(error) from None
+                    raise answer_error(code_of(error), details_of(error)) from None
             except asyncio.CancelledError:
                 # grpcio raises this also when a server that stops cancels the call.
                 if (task := asyncio.current_task()) is None or task.cancelling():
@@ -186,21 +185,3 @@ async def _opened(open_stream: Callable[[], Any], timeout: float) -> tuple[Any, 
 async def _once(method: Callable[..., Awaitable[T]], request: Any, timeout: float) -> T:
     # tenacity awaits only coroutine functions, and a method of a stub is not one.
     return await method(request, timeout=timeout)
-
-
-def translated(error: grpc.RpcError) -> errors.DexorderError:
-    """Return the error for an answer of the relay that is a failure."""
-    details = details_of(error)
-    match code_of(error):
-        case Code.UNAVAILABLE:
-            return errors.TableUnavailable(f"the relay answered: {details}")
-        case Code.NOT_FOUND:
-            return errors.RequestUnknown(details)
-        case Code.INVALID_ARGUMENT:
-            return errors.RequestRefused(details)
-        case Code.RESOURCE_EXHAUSTED:
-            return errors.QuotaReached(details)
-        case Code.UNAUTHENTICATED | Code.PERMISSION_DENIED:
-            return errors.NotAllowed(f"{details}; DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE say who you are")
-        case other:
-            return errors.DexorderError(f"the relay answered {other.name}: {details}")

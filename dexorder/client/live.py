@@ -93,7 +93,7 @@ class LiveCandle:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedData:
     """Live data that was not sent to this client, as it read too slowly. The tables have what is complete.
 
     Attributes:
@@ -124,7 +124,7 @@ class Missed:
 class LiveUpdate:
     """Events since the last update, in this order: data that was not sent, states, trades, candles."""
 
-    missed: tuple[Missed, ...] = ()
+    missed: tuple[MissedData, ...] = ()
     statuses: tuple[tuple[str, RealtimeState], ...] = ()
     trades: tuple[LiveTrade, ...] = ()
     candles: tuple[LiveCandle, ...] = ()

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from dexorder import errors
-from dexorder.client.ended import Ended
-from dexorder.client.traces import history_span
+from dexorder.client.requests import Ended, history_span
 from dexorder_common.model.history import HistoryRequest, Progress
 
 if TYPE_CHECKING:

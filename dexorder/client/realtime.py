@@ -1,57 +1,34 @@
-"""Realtime part of the async client: subscriptions and live market data."""
+"""Realtime as a client sees it, ``client.realtime``: subscriptions and live market data."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
 
-from dexorder.client.connection import Connection
-from dexorder.client.ended import Ended, history_error
-from dexorder.client.live import LiveUpdate, Realtime
-from dexorder.client.live_messages import decode_update
-from dexorder.client.moments import Moment, moment_ns
-from dexorder.client.request import check_ticker, parse_period
-from dexorder.errors import RequestRefused, WaitEnded
-from dexorder.rows.answers import RowSource
-from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.history import Progress, RequestStatus
+from dexorder.client.connection import RelayConnection
+from dexorder.client.inputs import check_ticker, read_moment, read_periods
+from dexorder.client.live import LiveCandle, LiveTrade, LiveUpdate, MissedData, Realtime
+from dexorder.client.moments import Moment
+from dexorder.errors import RequestRefused
 from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeParams, StartedSubscription, Subscription
-from dexorder_common.model.time_range import TimeRange
-from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder_common.rpc.realtime_messages import decode_job, decode_started, encode_subscription
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_common.rpc.realtime_messages import decode_job, decode_started, decode_state, encode_subscription
+from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 
-if TYPE_CHECKING:
-    from dexorder.rows.table import Rows
-
 MAX_TICKERS = 1_000
-CLOCK_MARGIN_NS = 60 * SECOND_NS
-"""Largest difference between the clocks of relay and ingestor with which no snapshot is missed."""
 _PAGE = 1_000
+_SIDES = {market_pb2.Trade.SIDE_BUY: "buy", market_pb2.Trade.SIDE_SELL: "sell"}
 
 
-class RealtimeCalls(ABC):
-    """Realtime methods of AsyncClient, which has the connection."""
+class AsyncRealtime:
+    """Subscriptions and live market data of one relay, for asyncio."""
 
-    _connection: Connection
+    def __init__(self, connection: RelayConnection) -> None:
+        self._connection = connection
 
-    @abstractmethod
-    async def wait(
-        self, request_id: str, *, on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None
-    ) -> Ended:
-        """Follow a request until its notification."""
-
-    @abstractmethod
-    async def _rows(self) -> RowSource:
-        """Return where rows are read: the catalog or the relay."""
-
-    async def start_realtime(
+    async def start(
         self,
         ticker: str,
         periods: Iterable[str | int] = (),
@@ -80,18 +57,18 @@ class RealtimeCalls(ABC):
         if not trades and not seconds:
             raise RequestRefused("neither trades nor periods are given; a subscription needs at least one of them")
         name = subscription_id or f"rt-{uuid.uuid4().hex}"
-        since_ns = None if since is None else _moment_ns(since, "since", time.time_ns())
+        since_ns = None if since is None else read_moment(since, "since", time.time_ns())
         subscription = Subscription(name, ticker, RealtimeParams(trades, tuple(seconds)), since_ns, client_id)
         request = pb.StartRealtimeRequest(subscription=encode_subscription(subscription))
         await self._connection.call(self._connection.stub.StartRealtime, request)
         return name
 
-    async def stop_realtime(self, subscription_id: str) -> None:
+    async def stop(self, subscription_id: str) -> None:
         """Stop a subscription; RequestUnknown if none was ever started under this id. Repeating it changes nothing."""
         request = pb.StopRealtimeRequest(subscription_id=subscription_id)
         await self._connection.call(self._connection.stub.StopRealtime, request)
 
-    async def list_realtime(self, client_id: str = "", *, ticker: str = "") -> Realtime:
+    async def list(self, client_id: str = "", *, ticker: str = "") -> Realtime:
         """Return the subscriptions that were not stopped, by time of their start, and the jobs that serve them.
 
         Raises:
@@ -154,68 +131,47 @@ class RealtimeCalls(ABC):
             async for message in messages:
                 yield decode_update(message)
 
-    async def trades(self, ticker: str, since: Moment, until: Moment = "now") -> Rows:
-        """Return the stored trades of a market between two times, by time and id, each once.
-
-        ``realtime list`` and the coverage of period 0 say up to when they are complete.
-
-        Raises:
-            RequestRefused: A value is invalid.
-            CatalogError: The catalog or ``trading.ticks`` can't be read, or does not exist.
-            TableUnavailable: The relay, through which the trades are read, can't read the table now.
-        """
-        check_ticker(ticker)
-        now_ns = time.time_ns()
-        start_ns, end_ns = (_moment_ns(each, name, now_ns) for each, name in ((since, "since"), (until, "until")))
-        if end_ns <= start_ns:
-            raise RequestRefused(f"until {until} is not after since {since}")
-        source = await self._rows()
-        return await asyncio.to_thread(source.trades, ticker, TimeRange(start_ns, end_ns))
-
-    async def snapshot_tickers(
-        self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None
-    ) -> Rows:
-        """Take a snapshot of all tickers of an exchange, wait until it is stored, and return it, by ticker.
-
-        Raises:
-            RequestRefused: The relay refuses the request; the message has its reason.
-            HistoryError: The snapshot failed; the message has the exchange's reason.
-            WaitEnded: ``timeout`` seconds passed; the request continues.
-        """
-        name = request_id or f"tickers-{uuid.uuid4().hex}"
-        request = pb.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
-        try:
-            async with asyncio.timeout(timeout):
-                answer = await self._connection.call(self._connection.stub.SnapshotTickers, request)
-                if answer.status not in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
-                    status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
-                    raise RequestRefused(f"the relay answered {status}: {answer.error_message}")
-                ended = await self.wait(name)
-        except TimeoutError:
-            raise WaitEnded(
-                f"no snapshot of {venue} within {timeout:g} s; if the relay has accepted request {name}, it continues"
-            ) from None
-        if ended.record.status is not RequestStatus.OK:
-            raise history_error(ended.record)
-        since_ns = max(0, ended.record.submitted_ns - CLOCK_MARGIN_NS)
-        source = await self._rows()
-        return await asyncio.to_thread(source.snapshots, venue, TimeRange(since_ns, MAX_TIME_NS))
-
     async def _answers(self) -> None:
         """Return when the relay answers."""
         await self._connection.call(self._connection.stub.ListRealtime, pb.ListRealtimeRequest(page_size=1))
 
 
-def read_periods(periods: Iterable[str | int]) -> list[int]:
-    """Return periods in seconds, ascending, each once; RequestRefused names one that is unknown."""
-    try:
-        return sorted({parse_period(each) for each in periods})
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
+def decode_update(message: pb.StreamMarketDataResponse) -> LiveUpdate:
+    """Return one answer of StreamMarketData."""
+    return LiveUpdate(
+        tuple(MissedData(m.ticker, m.period_seconds, m.count, m.start_time, m.end_time) for m in message.missed),
+        tuple((each.ticker, decode_state(each.state)) for each in message.states),
+        tuple(map(_trade, message.trades)),
+        tuple(map(_candle, message.candles)),
+    )
 
 
-def _moment_ns(moment: Moment, field: str, now_ns: int) -> int:
-    try:
-        return moment_ns(moment, field, now_ns=now_ns)
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
+def _trade(message: market_pb2.Trade) -> LiveTrade:
+    return LiveTrade(
+        message.ticker,
+        message.trade_id,
+        message.time,
+        message.price,
+        message.amount,
+        _SIDES.get(message.side, ""),
+        message.received_at,
+    )
+
+
+def _candle(message: market_pb2.Candle) -> LiveCandle:
+    values = message.ohlcv
+    return LiveCandle(
+        message.ticker,
+        message.period_seconds,
+        values.open_time,
+        values.open,
+        values.high,
+        values.low,
+        values.close,
+        values.volume,
+        values.quote_volume if values.HasField("quote_volume") else None,
+        values.trade_count if values.HasField("trade_count") else None,
+        message.closed,
+        message.amends,
+        message.received_at,
+    )

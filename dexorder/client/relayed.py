@@ -12,7 +12,7 @@ import grpc
 from arro3.io import read_ipc_stream
 
 from dexorder import errors
-from dexorder.client.connection import translated
+from dexorder.client.failures import answer_error
 from dexorder.rows.answers import OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.rows.columns import int64_values
 from dexorder.rows.table import Rows
@@ -23,7 +23,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import Failure, answered, code_of, is_failure
+from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
 
@@ -82,14 +82,14 @@ class RelaySource:
         with closing(self._open(series, span, None)) as answer:
             return RelayedRows(self, series, span, answer.row_count, answer.snapshot_id)
 
-    def _open(self, series: Series, span: TimeRange, snapshot_id: int | None) -> _Answer:
+    def _open(self, series: Series, span: TimeRange, snapshot_id: int | None) -> _RowStream:
         request = ReadRowsRequest(
             **series.encode(),
             start_time=span.start_ns or None,  # the ends of time are on no grid
             end_time=None if span.end_ns == MAX_TIME_NS else span.end_ns,
             snapshot_id=snapshot_id,
         )
-        return _Answer(self.address, request)
+        return _RowStream(self.address, request)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class RelayedRows:
             yield from _ascending(answer.batches(answer.row_count))
 
 
-class _Answer:
+class _RowStream:
     """Open stream of the relay, whose schema and number of rows are known."""
 
     def __init__(self, address: str, request: ReadRowsRequest) -> None:
@@ -151,7 +151,7 @@ class _Answer:
                 ) from None
             if code_of(error) is Code.UNIMPLEMENTED:
                 raise _earlier(self._address, "rows") from None
-            raise translated(error) from None
+            raise answer_error(code_of(error), details_of(error)) from None
         return message
 
 

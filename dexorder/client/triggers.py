@@ -8,17 +8,15 @@ for event in client.triggers.events("breakout"): print(event.ticker, event.rows)
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from dexorder.client.connection import Connection
-from dexorder.client.moments import Moment, moment_ns
-from dexorder.client.request import check_ticker
+from dexorder.client.connection import RelayConnection
+from dexorder.client.inputs import check_ticker, read_exact_range
+from dexorder.client.moments import Moment
 from dexorder.errors import RequestRefused
-from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerEvent
 from dexorder_common.model.user_events import Channel, Preference, Priority
 from dexorder_common.rpc.trigger_messages import (
@@ -69,7 +67,7 @@ class BacktestResult:
 class AsyncTriggers:
     """Triggers of one relay, for asyncio."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RelayConnection) -> None:
         self._connection = connection
 
     async def add(
@@ -163,17 +161,11 @@ class AsyncTriggers:
         Raises:
             RequestRefused: A value is refused, or a market has too many rows in the range.
         """
-        now_ns = time.time_ns()
-        try:
-            start_ns, end_ns = (
-                moment_ns(each, name, now_ns=now_ns) for each, name in ((since, "since"), (until, "until"))
-            )
-        except InvalidRequest as error:
-            raise RequestRefused(str(error)) from None
-        if end_ns <= start_ns:
-            raise RequestRefused(f"until {until} is not after since {since}")
+        span = read_exact_range(since, until)
         trigger = Trigger("test", sql, _tickers(tickers), parameters=dict(parameters or {}))
-        request = pb.BacktestTriggerRequest(trigger=encode_request(trigger), start_time=start_ns, end_time=end_ns)
+        request = pb.BacktestTriggerRequest(
+            trigger=encode_request(trigger), start_time=span.start_ns, end_time=span.end_ns
+        )
         events: list[TriggerEvent] = []
         markets: list[BacktestMarket] = []
         period = 0
@@ -183,53 +175,11 @@ class AsyncTriggers:
                 events += [decode_event(each.event, ticker=each.ticker) for each in answer.events]
                 markets += [BacktestMarket(m.ticker, m.rows, m.firings, m.suspended) for m in answer.markets]
                 period = answer.period_seconds or period
-        return BacktestResult(period, tuple(markets), tuple(events), start_ns, end_ns)
+        return BacktestResult(period, tuple(markets), tuple(events), span.start_ns, span.end_ns)
 
     async def _answers(self) -> None:
         """Return when the relay answers."""
         await self._connection.call(self._connection.stub.ListTriggers, pb.ListTriggersRequest(page_size=1))
-
-
-class Triggers:
-    """Triggers of one relay; the methods of AsyncTriggers, which wait for their results."""
-
-    def __init__(self, triggers: AsyncTriggers, run: Callable[[Any], Any], iterate: Callable[[Any], Any]) -> None:
-        """Use the client's loop: ``run`` waits for a coroutine, ``iterate`` yields the values of a generator."""
-        self._triggers = triggers
-        self._run = run
-        self._iterate = iterate
-
-    def add(self, trigger_id: str, sql: str, tickers: str | Iterable[str], *args: Any, **kwargs: Any) -> bool:
-        """See AsyncTriggers.add."""
-        return bool(self._run(self._triggers.add(trigger_id, sql, tickers, *args, **kwargs)))
-
-    def remove(self, trigger_id: str) -> None:
-        """See AsyncTriggers.remove."""
-        self._run(self._triggers.remove(trigger_id))
-
-    def list(self, client_id: str = "", *, ticker: str = "") -> Sequence[RegisteredTrigger]:
-        """See AsyncTriggers.list."""
-        found: Sequence[RegisteredTrigger] = self._run(self._triggers.list(client_id, ticker=ticker))
-        return found
-
-    def events(self, trigger_id: str = "", *, callback_id: str = "", after: int = 0) -> Iterator[TriggerEvent]:
-        """See AsyncTriggers.events."""
-        found: Iterator[TriggerEvent] = self._iterate(
-            self._triggers.events(trigger_id, callback_id=callback_id, after=after)
-        )
-        return found
-
-    def test(
-        self,
-        sql: str,
-        tickers: str | Iterable[str],
-        since: Moment,
-        until: Moment = "now",
-        parameters: Mapping[str, str] | None = None,
-    ) -> BacktestResult:
-        """See AsyncTriggers.test."""
-        result: BacktestResult = self._run(self._triggers.test(sql, tickers, since, until, parameters))
-        return result
 
 
 def _alert(user_id: str, priority: Priority | str, channels: Sequence[ChannelChoice]) -> Alert:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dexorder.client.connection import Connection
+from dexorder.client.connection import RelayConnection
 from dexorder.errors import RequestRefused
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.udf import UdfDefinition, UdfStatus
@@ -47,12 +47,13 @@ class UdfLine:
     text: str
 
 
-class UdfCalls:
-    """Methods of AsyncClient for UDFs, which has the connection."""
+class AsyncUdfs:
+    """UDFs of one relay, for asyncio."""
 
-    _connection: Connection
+    def __init__(self, connection: RelayConnection) -> None:
+        self._connection = connection
 
-    async def start_udf(self, udf: str | UdfDefinition, *, anew: bool = False) -> int:
+    async def start(self, udf: str | UdfDefinition, *, anew: bool = False) -> int:
         """Start a UDF, or start it again after it was stopped or has failed; return the number of this start.
 
         It runs until it is stopped, whatever restarts meanwhile. Its output is the table ``trading.udf_<name>``.
@@ -75,11 +76,18 @@ class UdfCalls:
         answer: Any = await self._connection.call(self._connection.udfs.StartUdf, request)
         return int(answer.generation)
 
-    async def stop_udf(self, name: str) -> None:
+    async def stop(self, name: str) -> None:
         """Stop a UDF; its rows, its state and its position stay. RequestUnknown if there is none of this name."""
         await self._connection.call(self._connection.udfs.StopUdf, pb.StopUdfRequest(name=name))
 
-    async def list_udfs(self) -> Udfs:
+    async def logs(self, name: str, *, after: int = 0) -> list[UdfLine]:
+        """Return the last lines that a UDF has written to stderr, after the line of a number."""
+        answer: Any = await self._connection.call(
+            self._connection.udfs.UdfLogs, pb.UdfLogsRequest(name=name, after=after)
+        )
+        return [UdfLine(each.number, each.time, each.text) for each in answer.lines]
+
+    async def list(self) -> Udfs:
         """Return all UDFs by name, with their states."""
         answer: Any = await self._connection.call(self._connection.udfs.ListUdfs, pb.ListUdfsRequest())
         return Udfs(
@@ -95,10 +103,3 @@ class UdfCalls:
             ),
             answer.reported_at,
         )
-
-    async def udf_logs(self, name: str, *, after: int = 0) -> list[UdfLine]:
-        """Return the last lines that a UDF has written to stderr, after the line of a number."""
-        answer: Any = await self._connection.call(
-            self._connection.udfs.UdfLogs, pb.UdfLogsRequest(name=name, after=after)
-        )
-        return [UdfLine(each.number, each.time, each.text) for each in answer.lines]

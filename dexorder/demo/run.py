@@ -24,8 +24,8 @@ from dexorder.cli.history import command as history
 from dexorder.cli.history.runs import RunStore
 from dexorder.cli.rows.options import OutputOptions
 from dexorder.cli.terminal import output
-from dexorder.client.async_client import new_request_id
 from dexorder.client.blocking import Client
+from dexorder.client.requests import new_request_id
 from dexorder.demo.exchange import FAULT_SHARE, DemoComparison, DemoExchange, FaultCounts, compare
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.rows.table import times_ns

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dexorder import Client
-from dexorder.rows.reading import open_catalog
+from dexorder.rows.catalog import open_catalog
 from dexorder.testing.suite import Suite
 from dexorder_common.lake.tables import udf_table
 from dexorder_common.model.times import from_datetime

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Row
 from dexorder import Client
-from dexorder.client.async_client import new_request_id
-from dexorder.client.request import make_request
+from dexorder.client.inputs import make_request
+from dexorder.client.requests import new_request_id
 from dexorder.errors import WaitEnded
-from dexorder.rows.reading import find_answer
+from dexorder.rows.catalog import CatalogSource
 from dexorder_common.model.history import RequestRecord, RequestStatus
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
@@ -38,7 +38,7 @@ def run(relay: str, cell: Cell, deadline_s: float) -> tuple[str, list[Row], tupl
 
 def read(client: Client, record: RequestRecord, span: TimeRange) -> list[Row]:
     """Return the ticker's rows of a range, whatever the request's status."""
-    answer = find_answer(*client.catalog(), record)
+    answer = CatalogSource(*client.catalog()).find(record)
     since, until = (datetime.fromtimestamp(ns // SECOND_NS, UTC).isoformat() for ns in (span.start_ns, span.end_ns))
     found: Any = answer.table.scan(
         f"ticker = '{record.ticker}' and period_seconds = {record.period_seconds}"

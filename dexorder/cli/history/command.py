@@ -14,11 +14,11 @@ from dexorder.cli.history.runs import Run, RunStore, parse_tickers
 from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options
 from dexorder.cli.rows.printing import print_rows
 from dexorder.cli.terminal import output, progress
-from dexorder.client.async_client import AsyncClient, new_request_id, without_repeats
+from dexorder.client.async_client import AsyncClient
 from dexorder.client.connection import relay_address
-from dexorder.client.ended import Ended, history_error
-from dexorder.client.request import check_limit, read_range
-from dexorder.client.traces import history_span, read_span
+from dexorder.client.inputs import check_limit, read_range
+from dexorder.client.requests import Ended, history_error, history_span, new_request_id, without_repeats
+from dexorder.client.table_rows import read_span
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder_common import tracing
 from dexorder_common.model.history import RequestStatus, id_json, range_json
@@ -140,14 +140,14 @@ class OneFollower:
     async def _follow(self, client: AsyncClient, on_note: Callable[[str], None]) -> int:
         with history_span(self._request):
             with progress.show_one(self._request, self._err, quiet=self._quiet) as on_progress:
-                ended = await client.fetch(
+                ended = await client.requests.fetch(
                     self._request, on_progress=on_progress, on_accepted=self._note_accepted, timeout=self._timeout
                 )
             record, options = ended.record, self._run.output
             failed = record.status is not RequestStatus.OK
             if not failed or (options.partial and record.row_count):
                 on_note("reading from Iceberg")
-                batches = client.read_batches(ended, partial=options.partial)
+                batches = client.rows.batches(ended, partial=options.partial)
                 with read_span():
                     await print_rows(options, batches, result_json(ended), _summary(ended))
             elif options.as_json:

@@ -16,10 +16,10 @@ from dexorder.cli.history.runs import Run
 from dexorder.cli.rows.options import STDOUT
 from dexorder.cli.rows.sinks import FileRows, file_rows
 from dexorder.cli.terminal import output, progress
-from dexorder.client.async_client import AsyncClient, without_repeats
-from dexorder.client.ended import Ended
+from dexorder.client.async_client import AsyncClient
 from dexorder.client.many import SharedQuota
-from dexorder.client.traces import history_span, read_span
+from dexorder.client.requests import Ended, history_span, without_repeats
+from dexorder.client.table_rows import read_span
 from dexorder_common.model.history import HistoryRequest, RequestStatus
 
 
@@ -140,7 +140,7 @@ class ManyFollower:
             return Result(ticker, request_id, "REFUSED", error=str(error))
         self._accepted.add(index)
         try:
-            ended = await client.wait(request_id, on_progress=on_progress)
+            ended = await client.requests.wait(request_id, on_progress=on_progress)
         except errors.RelayUnreachable:
             raise  # the other tickers would fail as well
         except errors.DexorderError as error:
@@ -160,7 +160,7 @@ class ManyFollower:
 
     async def _write_rows(self, client: AsyncClient, ended: Ended, index: int) -> None:
         """Write the rows to the file of the ticker or to the common file, if requested."""
-        batches = client.read_batches(ended, partial=self._run.output.partial)
+        batches = client.rows.batches(ended, partial=self._run.output.partial)
         if (file := self._run.own_file(index)) is not None:
             with file_rows(self._run.output, file) as rows:
                 async for batch in batches:

@@ -10,7 +10,7 @@ from dexorder.cli.terminal.progress import phase
 from dexorder.cli.terminal.unknown import refuse_unknown
 from dexorder.client.async_client import AsyncClient
 from dexorder.client.blocking import Client
-from dexorder.client.request import TRADES, read_part
+from dexorder.client.inputs import TRADES, read_part
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from dexorder_common.model.history import RequestRecord, RequestState
 from dexorder_common.model.periods import PERIODS, TRADES_PERIOD, total_periods
@@ -30,7 +30,7 @@ _KINDS = {
 def list_requests(client_id: str, state: RequestState | None, limit: int, as_json: bool, relay: str | None) -> None:
     """Print the newest requests, newest first."""
     with Client(relay) as client:
-        found = client.list_requests(client_id, state=state, limit=limit)
+        found = client.requests.list(client_id, state=state, limit=limit)
     if as_json:
         output.print_json([record.as_json() for record in found])
         return
@@ -41,13 +41,13 @@ def list_requests(client_id: str, state: RequestState | None, limit: int, as_jso
 def show_request(request_id: str, as_json: bool, relay: str | None) -> None:
     """Print the record of a request."""
     with Client(relay) as client:
-        _print_record(client.get_request(request_id), as_json)
+        _print_record(client.requests.get(request_id), as_json)
 
 
 def cancel_request(request_id: str, as_json: bool, relay: str | None) -> None:
     """Cancel a request and print its record."""
     with Client(relay) as client:
-        _print_record(client.cancel(request_id), as_json)
+        _print_record(client.requests.cancel(request_id), as_json)
 
 
 def _print_record(record: RequestRecord, as_json: bool) -> None:
@@ -181,7 +181,7 @@ async def find_coverage(
 ) -> Coverage:
     """Return the coverage of a part of a series; RequestRefused for a ticker of which nothing is known at all."""
     async with AsyncClient(relay) as client:
-        found = await client.coverage(ticker, period, since_ns, until_ns, detail=detail)
+        found = await client.series.coverage(ticker, period, since_ns, until_ns, detail=detail)
         if not found.known:
             await refuse_unknown(client, ticker, period)
     return found

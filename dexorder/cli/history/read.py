@@ -9,9 +9,10 @@ from dexorder.cli.rows.options import OutputOptions
 from dexorder.cli.rows.printing import print_rows
 from dexorder.cli.terminal import output, progress
 from dexorder.cli.terminal.unknown import refuse_unknown
-from dexorder.client.async_client import AsyncClient, without_repeats
-from dexorder.client.reading import in_thread
-from dexorder.client.request import read_part
+from dexorder.client.async_client import AsyncClient
+from dexorder.client.inputs import read_part
+from dexorder.client.requests import without_repeats
+from dexorder.client.table_rows import in_thread
 from dexorder.rows.answers import TABLE, Stored
 from dexorder_common.model.coverage import CoverageKind, CoverageRange
 from dexorder_common.model.history import id_json, range_json
@@ -32,8 +33,8 @@ async def read(
     seconds, since_ns, until_ns = read_part(period, since, until)
     on_note = progress.ignore if quiet else without_repeats(output.stderr().print)
     async with AsyncClient(relay, on_note=on_note) as client:
-        found = await client.find_stored(ticker, seconds, since_ns, until_ns)
-        known = await client.coverage(ticker, seconds, since_ns, until_ns)
+        found = await client.rows.find(ticker, seconds, since_ns, until_ns)
+        known = await client.series.coverage(ticker, seconds, since_ns, until_ns)
         if not found.row_count and not known.known:
             await refuse_unknown(client, ticker, seconds)
         whole = known.whole(since_ns, until_ns)

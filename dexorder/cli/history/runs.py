@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dexorder.cli.rows.options import STDOUT, OutputOptions, file_format
-from dexorder.client.request import check_ticker
+from dexorder.client.inputs import check_ticker
 from dexorder.errors import RunUnknown
 from dexorder_common.config import state_folder
 from dexorder_common.model.history import HistoryRequest

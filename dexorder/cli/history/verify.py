@@ -10,7 +10,8 @@ from rich.console import Console
 
 from dexorder.cli.terminal import output, progress
 from dexorder.cli.terminal.unknown import refuse_unknown
-from dexorder.client.async_client import AsyncClient, without_repeats
+from dexorder.client.async_client import AsyncClient
+from dexorder.client.requests import without_repeats
 from dexorder_common.model.coverage import VerificationProgress, VerificationResult
 from dexorder_common.model.history import Progress, RequestRecord
 from dexorder_common.model.periods import PERIODS
@@ -40,7 +41,7 @@ def run(
     async def verify() -> VerificationResult:
         async with AsyncClient(relay, on_note=on_note) as client:
             with _show_progress(f"{ticker} {period}", err, quiet=quiet) as on_progress:
-                found = await client.verify(
+                found = await client.series.verify(
                     ticker, period, since, until, repair=repair, values=values, on_progress=on_progress
                 )
             if found.checked is None:
@@ -51,7 +52,7 @@ def run(
             if repairs:
                 on_note(f"{_faults(found)}; {len(repairs):,} requests fetch ranges again")
             for request_id in repairs:
-                ended.append((await client.wait(request_id)).record)
+                ended.append((await client.requests.wait(request_id)).record)
                 on_note(f"[{len(ended)}/{len(repairs)}] {request_id} {ended[-1].status} {ended[-1].span}")
         return found
 

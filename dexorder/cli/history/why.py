@@ -7,7 +7,7 @@ from typing import Any
 
 from dexorder.cli.history.queries import find_coverage
 from dexorder.cli.terminal import output
-from dexorder.client.request import read_part
+from dexorder.client.inputs import read_part
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage
 from dexorder_common.model.periods import PERIODS, next_open
 from dexorder_common.model.proof import Proof, ProofKind, proofs_of

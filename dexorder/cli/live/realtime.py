@@ -17,7 +17,7 @@ from dexorder_common.model.times import iso
 def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | None) -> None:
     """Print the subscriptions and the jobs that serve them."""
     with Client(relay) as client:
-        found = client.list_realtime(client_id, ticker=ticker)
+        found = client.realtime.list(client_id, ticker=ticker)
     if ticker and not (found.subscriptions or found.jobs):
         refuse_misspelt(relay, ticker)
     if as_json:
@@ -46,7 +46,7 @@ def start(
     async def start() -> str:
         async with AsyncClient(relay) as client:
             await refuse_unlisted(client, ticker)
-            return await client.start_realtime(
+            return await client.realtime.start(
                 ticker, periods, trades=trades, since=since, subscription_id=subscription_id, client_id=client_id
             )
 
@@ -62,7 +62,7 @@ def stop(subscription_ids: Sequence[str], relay: str | None) -> None:
     """Stop subscriptions."""
     with Client(relay) as client:
         for each in subscription_ids:
-            client.stop_realtime(each)
+            client.realtime.stop(each)
             output.stderr().print(f"{each} is stopped")
 
 

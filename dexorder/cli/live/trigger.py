@@ -151,7 +151,7 @@ def _print_result(client: Client, result: BacktestResult, *, chart: bool, rows: 
         if chart and result.period_seconds and market.rows:
             from dexorder.charts.text import candle_chart
 
-            stored = client.read_stored(market.ticker, result.period_seconds, result.start_ns, result.end_ns)
+            stored = client.rows.stored(market.ticker, result.period_seconds, result.start_ns, result.end_ns)
             marks = [each.time_ns for each in own if each.kind is EventKind.FIRED]
             out.print(candle_chart(stored, width=min(out.width, 110), marks_ns=marks))
         out.print(f"{market.ticker}: {market.firings:,} firings in {market.rows:,} stored {of}")
@@ -164,7 +164,7 @@ def _plot(client: Client, result: BacktestResult, ticker: str, file: Path) -> No
 
     if not result.period_seconds:
         raise typer.BadParameter("--plot needs a trigger on candles")
-    stored = client.read_stored(ticker, result.period_seconds, result.start_ns, result.end_ns)
+    stored = client.rows.stored(ticker, result.period_seconds, result.start_ns, result.end_ns)
     if not stored.num_rows:
         output.stderr().print(f"{ticker} has no stored candles in the range; no chart was written")
         return

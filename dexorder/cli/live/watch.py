@@ -13,9 +13,8 @@ from dexorder.cli.live.watch_view import WatchView
 from dexorder.cli.terminal import output
 from dexorder.cli.terminal.unknown import refuse_unlisted
 from dexorder.client.async_client import AsyncClient
+from dexorder.client.inputs import check_ticker, read_periods
 from dexorder.client.live import LiveCandle, LiveUpdate
-from dexorder.client.realtime import read_periods
-from dexorder.client.request import check_ticker
 from dexorder.errors import DexorderError
 from dexorder_common.model.times import SECOND_NS, from_datetime
 
@@ -40,7 +39,7 @@ async def _watch(
     on_note = output.stderr().print
     async with AsyncClient(relay, on_note=on_note) as client:
         await refuse_unlisted(client, ticker)
-        updates = client.live(ticker, seconds, running=not as_json, keep_all=as_json)
+        updates = client.realtime.live(ticker, seconds, running=not as_json, keep_all=as_json)
         async with _subscribed(client, ticker, seconds, start=start), aclosing(updates):
             if as_json:
                 await _print_lines(updates, count)
@@ -54,11 +53,11 @@ async def _subscribed(client: AsyncClient, ticker: str, periods: list[int], *, s
     if not start:
         yield
         return
-    name = await client.start_realtime(ticker, periods, client_id=CLIENT_ID)
+    name = await client.realtime.start(ticker, periods, client_id=CLIENT_ID)
     try:
         yield
     finally:
-        await client.stop_realtime(name)
+        await client.realtime.stop(name)
 
 
 async def _print_lines(updates: AsyncIterator[LiveUpdate], count: int | None) -> None:
@@ -99,7 +98,7 @@ async def stored_candles(client: AsyncClient, ticker: str, period: int) -> list[
     """Return the newest candles of the table; none if it can't be read from here, as the view works without them."""
     since_ns = time.time_ns() - _STORED * period * SECOND_NS
     try:
-        rows = await client.read_stored(ticker, period, max(0, since_ns))
+        rows = await client.rows.stored(ticker, period, max(0, since_ns))
     except DexorderError:
         return []
     return [

@@ -14,7 +14,7 @@ import typer
 from dexorder.cli.suite import maintenance
 from dexorder.cli.suite.up_report import ConsoleReporter
 from dexorder.cli.terminal import output
-from dexorder.client.connection import Connection
+from dexorder.client.connection import RelayConnection
 from dexorder.errors import DexorderError, SuiteFailed
 from dexorder.supervisor import backup as archives
 from dexorder.supervisor import health
@@ -137,7 +137,7 @@ async def _check_part(name: str, part: PartState) -> dict[str, Any]:
 
 async def _reasons_to_wait(relay: str) -> list[str]:
     """Return why requests make no progress, as far as the relay tells this caller."""
-    connection = Connection(relay, STATUS_SECONDS, lambda _: None)
+    connection = RelayConnection(relay, STATUS_SECONDS, lambda _: None)
     reasons: Counter[str] = Counter()
     try:
         for state in (pb.REQUEST_STATE_QUEUED, pb.REQUEST_STATE_RUNNING):

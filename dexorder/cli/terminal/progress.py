@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Task, TaskID, TaskProgressColumn, TextColum
 from rich.text import Text
 
 from dexorder.cli.terminal.output import safe
-from dexorder.client.async_client import OnProgress
+from dexorder.client.requests import OnProgress
 from dexorder_common.model.history import HistoryRequest, Progress, RequestState
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import SECOND_NS

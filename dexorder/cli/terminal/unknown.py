@@ -18,7 +18,7 @@ async def refuse_unknown(client: AsyncClient, ticker: str, period: str | int) ->
 
     Raise VenueUnknown if no ingestor has reported the exchange's markets, so that nobody can tell.
     """
-    if (problem := await _problem(client, ticker)) and not (await client.coverage(ticker, period)).known:
+    if (problem := await _problem(client, ticker)) and not (await client.series.coverage(ticker, period)).known:
         raise RequestRefused(f"{problem}, and nothing of it is stored")
 
 

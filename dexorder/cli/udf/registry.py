@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.3
 def list_udfs(as_json: bool, relay: str | None) -> None:
     """Print the UDFs and their states."""
     with Client(relay) as client:
-        found = client.list_udfs()
+        found = client.udfs.list()
     if as_json:
         udfs = [_as_json(each) for each in found.udfs]
         output.print_json({"udfs": udfs, "reported_at": iso(found.reported_ns) if found.reported_ns else None})
@@ -60,10 +60,10 @@ def start(
     if isinstance(udf, UdfDefinition):
         asyncio.run(_check_tickers(udf.input.tickers, relay))
     with Client(relay) as client:
-        generation = client.start_udf(udf, anew=anew)
+        generation = client.udfs.start(udf, anew=anew)
         deadline = time.monotonic() + timeout
         while True:
-            listed = next((each for each in client.list_udfs().udfs if each.name == name), None)
+            listed = next((each for each in client.udfs.list().udfs if each.name == name), None)
             state = listed.status.state if listed else UdfState.UNKNOWN
             if state in (UdfState.RUNNING, UdfState.FAILED) or time.monotonic() >= deadline:
                 break
@@ -84,7 +84,7 @@ def stop(names: Sequence[str], relay: str | None) -> None:
     """Stop UDFs."""
     with Client(relay) as client:
         for each in names:
-            client.stop_udf(each)
+            client.udfs.stop(each)
             output.stderr().print(f"{each} is stopped; its rows, state and position stay")
 
 
@@ -93,7 +93,7 @@ def logs(name: str, follow: bool, relay: str | None) -> None:
     out, after = output.stdout(), 0
     with Client(relay) as client:
         while True:
-            for line in client.udf_logs(name, after=after):
+            for line in client.udfs.logs(name, after=after):
                 after = line.number
                 out.print(f"{iso(line.time_ns)} {line.text}")
             if not follow:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dexorder import Client
-from dexorder.client.request import make_request
+from dexorder.client.inputs import make_request
 from dexorder.testing.oracle import assert_equal, minutes, oracle
 from dexorder.testing.suite import Suite
 from dexorder_common.model.time_range import TimeRange

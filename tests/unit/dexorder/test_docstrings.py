@@ -14,7 +14,7 @@ EXAMPLES = {
     "dexorder.client.blocking": 5,
     "dexorder.rows.columns": 5,
     "dexorder.client.moments": 1,
-    "dexorder.client.request": 2,
+    "dexorder.client.inputs": 2,
     "dexorder.rows.table": 7,
 }
 """Modules, and the number of examples that each has."""

@@ -7,10 +7,9 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from dexorder import AsyncClient, Client, errors
-from dexorder.client import async_client as aio
-from dexorder.client import connection
-from dexorder.client.request import make_request
-from dexorder.rows import reading
+from dexorder.client import connection, requests
+from dexorder.client.inputs import make_request
+from dexorder.rows import catalog as catalog_rows
 from dexorder.rows.table import Rows
 from dexorder_common.model.history import Progress, RequestState
 from dexorder_common.model.instrument import InstrumentList, ListedInstrument
@@ -109,7 +108,7 @@ async def test_stream_over_the_quota_is_retried(fake: FakeRelay, monkeypatch: py
 
 
 async def test_missing_notification_is_replaced_by_the_record(fake: FakeRelay, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(requests, "GRACE_SECONDS", 0.05)
     fake.silent = True
     async with AsyncClient(fake.address) as client:
         assert (await client.history(*ASKED)).num_rows == HOURS
@@ -251,7 +250,7 @@ async def test_expired_snapshot_is_replaced_by_the_current_one_if_it_has_as_many
 async def test_batches_together_are_the_rows(
     fake: FakeRelay, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
-    monkeypatch.setattr(reading, "PIECE_PERIODS", 4)
+    monkeypatch.setattr(catalog_rows, "PIECE_PERIODS", 4)
     fake.ends = ended(Notify.OK, rows=limit or HOURS, snapshot=warehouse.last_snapshot)
     async with AsyncClient(fake.address) as client:
         request = make_request("one", *ASKED, limit=limit)

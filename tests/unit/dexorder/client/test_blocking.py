@@ -28,7 +28,7 @@ def test_ctrl_c_ends_an_iteration_whose_generator_takes_its_time_to_end() -> Non
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with Client("127.0.0.1:1") as client, pytest.raises(KeyboardInterrupt):
-            for each in client._iterate(values()):
+            for each in client._loop.iterate(values()):
                 ended.append(f"value {each}")
     finally:
         signal.signal(signal.SIGINT, before)

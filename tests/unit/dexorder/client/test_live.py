@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from dexorder import AsyncClient, Client
-from dexorder.client.live import LiveCandle, LiveTrade, LiveUpdate, Missed
+from dexorder.client.live import LiveCandle, LiveTrade, LiveUpdate, MissedData
 from dexorder.errors import RequestRefused, RequestUnknown
 from dexorder_common.model.realtime import RealtimeParams, RealtimeState, SeriesProgress
 from dexorder_common.model.times import SECOND_NS
@@ -51,7 +51,7 @@ def test_every_field_of_an_update_arrives(fake: FakeRelay) -> None:
     with Client() as client:
         found = next(client.live(TICKER, ["1m"]))
     assert found == LiveUpdate(
-        (Missed(TICKER, 60, 4, START, START + 9),),
+        (MissedData(TICKER, 60, 4, START, START + 9),),
         ((TICKER, RealtimeState.RUNNING),),
         (LiveTrade(TICKER, "1", START + SECOND_NS, 101.0, 0.5, "sell", START + 5),),
         (LiveCandle(TICKER, 60, START + 120 * SECOND_NS, 1.0, 3.0, 0.5, 2.0, 7.0, None, None, False, True, START + 6),),

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue
 
 from dexorder.client.async_client import AsyncClient
-from dexorder.client.ended import Ended
+from dexorder.client.requests import Ended
 from dexorder_common.lake.rewrite import replace_rows
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.history import HistoryRequest, PageResult

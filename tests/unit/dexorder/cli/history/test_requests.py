@@ -5,7 +5,7 @@ from typer.testing import CliRunner, Result
 
 from dexorder import Client
 from dexorder.cli.app import app
-from dexorder.client.request import make_request
+from dexorder.client.inputs import make_request
 from tests.fakes.candle_table import HOURS, START, TICKER
 from tests.fakes.relay_server import FakeRelay, Notify, ended
 

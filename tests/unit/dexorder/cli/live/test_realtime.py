@@ -10,8 +10,8 @@ from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
 from dexorder.cli.live.watch_view import WatchView
-from dexorder.client.live import LiveUpdate, Missed
-from dexorder.client.live_messages import decode_update
+from dexorder.client.live import LiveUpdate, MissedData
+from dexorder.client.realtime import decode_update
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
@@ -107,7 +107,7 @@ def test_the_view_shows_state_price_candles_trades_and_what_was_missed() -> None
     state = pb.LiveState(ticker=TICKER, state=pb.REALTIME_STATE_RUNNING)
     now_ns = START + 3 * SECOND_NS
     view.add(decode_update(answer(trade(1), trade(2), candle(0, closed=False), states=[state])), now_ns=now_ns)
-    view.add(LiveUpdate(missed=(Missed(TICKER, 0, 5, START, START),)), now_ns=now_ns)
+    view.add(LiveUpdate(missed=(MissedData(TICKER, 0, 5, START, START),)), now_ns=now_ns)
     view.add(decode_update(answer(trade(2), candle(0), candle(1, closed=False))), now_ns=now_ns)
     text = drawn(view, now_ns + 7 * SECOND_NS)
     assert f"{TICKER}  102  running  lag 1,000 ms, last trade 7 s ago  5 trades not shown" in text

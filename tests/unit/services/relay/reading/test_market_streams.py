@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from dexorder import AsyncClient
-from dexorder.client import reading
+from dexorder.client import table_rows
 from dexorder.client.relayed import RelaySource
 from dexorder.errors import CatalogError, RequestRefused
 from dexorder.rows.table import Rows
@@ -32,7 +32,7 @@ from dexorder_relay.service import clients as service
 from dexorder_relay.state.request import check_part
 from tests.fakes.candle_table import START
 from tests.fakes.relay_server import FakeRelay, Notify, ended, serving
-from tests.unit.dexorder.rows.test_reading_market import snapshot, trade
+from tests.unit.dexorder.rows.test_market_rows import snapshot, trade
 from tests.unit.services.relay.harness import Suite, suite
 from tests.unit.services.relay.realtime.test_snapshots import land, worker
 
@@ -53,11 +53,13 @@ async def both(s: Suite, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple
     """Give a client that reads the catalog, and one that can't reach it."""
     for name in ("NAME", "URI", "WAREHOUSE"):
         monkeypatch.delenv(f"DEXORDER_CATALOG_{name}", raising=False)
-    monkeypatch.setattr(reading, "is_here", lambda properties: False)
+    monkeypatch.setattr(table_rows, "is_here", lambda properties: False)
     folder = s.folder
     place = "dexorder", {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     async with AsyncClient(s.running.address, place) as direct, AsyncClient(s.running.address) as relayed:
-        assert isinstance(await relayed._rows(), RelaySource) and not isinstance(await direct._rows(), RelaySource)
+        assert isinstance(await relayed.rows.source(), RelaySource) and not isinstance(
+            await direct.rows.source(), RelaySource
+        )
         yield direct, relayed
 
 
@@ -117,7 +119,7 @@ async def test_snapshots_are_those_of_the_direct_read(tmp_path: Path, monkeypatc
         append(s, TICKERS, [snapshot(TICKER, 2.0, 99, dispatch=8), snapshot("ETH/USDT.SIM", 5.0, 100)])
         append(s, TICKERS, [snapshot("LUNA/USDT.SIM", 3.0, 10), snapshot("ETH/USDT.SIM", 6.0, 100, page=1)])
         append(s, TICKERS, [{**snapshot("DOT/USDT.SIM", 1.0, 100), "received_at": None}])
-        here, there = await direct._rows(), await relayed._rows()
+        here, there = await direct.rows.source(), await relayed.rows.source()
         for venue, start, end in (("SIM", 50, 1_000), ("SIM", 0, 100), ("SIM", 200, 300), ("SIM", 0, 10**6)):
             span = TimeRange(after(start), after(end))
             found = await asyncio.to_thread(there.snapshots, venue, span)
@@ -139,14 +141,14 @@ async def test_a_table_that_does_not_exist_or_has_no_rows(tmp_path: Path, monkey
             with pytest.raises(CatalogError, match=r"does not contain the table trading\.ticks"):
                 await client.trades(TICKER, START)
             with pytest.raises(CatalogError, match=r"does not contain the table trading\.tickers"):
-                await asyncio.to_thread((await client._rows()).snapshots, "SIM", everything)
+                await asyncio.to_thread((await client.rows.source()).snapshots, "SIM", everything)
         for table in (TICKS, TICKERS):
             table.load_or_create(s.pipeline.catalog)
         direct, relayed = clients
         assert (
             same(await direct.trades(TICKER, START), none := await relayed.trades(TICKER, START)) and not none.num_rows
         )
-        here, there = await direct._rows(), await relayed._rows()
+        here, there = await direct.rows.source(), await relayed.rows.source()
         none = await asyncio.to_thread(there.snapshots, "SIM", everything)
         assert same(await asyncio.to_thread(here.snapshots, "SIM", everything), none) and not none.num_rows
 
@@ -204,7 +206,7 @@ async def test_a_relay_of_an_earlier_release_is_named(tmp_path: Path, monkeypatc
     async with suite(tmp_path) as s, both(s, monkeypatch) as (_, relayed):
         with pytest.raises(CatalogError, match="of an earlier release, which does not send trades or tickers; upgrade"):
             await relayed.trades(TICKER, START)
-        source = await relayed._rows()
+        source = await relayed.rows.source()
         with pytest.raises(CatalogError, match="does not send trades or tickers"):
             await asyncio.to_thread(source.snapshots, "SIM", TimeRange(0, 1))
     fake = FakeRelay({}, ended(Notify.OK))  # of a release without ReadRows

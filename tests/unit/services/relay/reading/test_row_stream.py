@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dexorder import AsyncClient
-from dexorder.client import reading
+from dexorder.client import table_rows
 from dexorder.client.relayed import RelaySource
 from dexorder.errors import CatalogError, HistoryMismatch, RequestRefused
 from dexorder.rows.table import Rows
@@ -78,8 +78,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this machine one that can't open the catalog."""
     for name in ("NAME", "URI", "WAREHOUSE"):
         monkeypatch.delenv(f"DEXORDER_CATALOG_{name}", raising=False)
-    monkeypatch.setattr(reading, "is_here", lambda properties: False)
-    monkeypatch.setattr("dexorder.rows.reading.load_table", None)
+    monkeypatch.setattr(table_rows, "is_here", lambda properties: False)
+    monkeypatch.setattr("dexorder.rows.catalog.load_table", None)
 
 
 async def test_a_client_without_a_catalog_gets_the_same_rows(

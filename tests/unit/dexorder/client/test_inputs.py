@@ -2,8 +2,8 @@ import datetime as dt
 
 import pytest
 
+from dexorder.client.inputs import make_request, parse_period
 from dexorder.client.moments import Moment
-from dexorder.client.request import make_request, parse_period
 from dexorder.errors import RequestRefused
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.times import iso, parse_time

@@ -1,8 +1,8 @@
-"""Rows read from Iceberg: those of a request, or all that are stored. Blocking; the async client uses a thread."""
+"""Rows read from the tables of a catalog. Blocking; the async client uses a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,18 @@ import pyarrow.compute as pc
 from pyarrow.lib import ArrowException
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import RESTError
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import DataScan, Table
 from sqlalchemy.exc import SQLAlchemyError
 
 from dexorder.errors import CatalogError
-from dexorder.rows.answers import SQLITE, answered_span, check_rows, note_expired
+from dexorder.rows.answers import SQLITE, OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.rows.table import Rows
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.lake import catalog as lake
-from dexorder_common.lake.tables import OHLC, IcebergTable, rows_in
+from dexorder_common.lake.market_rows import last_snapshots, sort_trades
+from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable, received_in, rows_in
+from dexorder_common.model import datasets
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
@@ -69,7 +72,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 @dataclass(frozen=True)
-class Answer:
+class RequestedRows:
     """The table and snapshot with the rows of a request that has ended."""
 
     table: Table
@@ -109,7 +112,7 @@ class Answer:
         if not self.record.row_count:
             yield _no_rows(self.table)
 
-    def note(self, on_note: Callable[[str], None]) -> None:
+    def note(self, on_note: OnNote) -> None:
         """Call ``on_note`` with a sentence if the announced snapshot has expired."""
         if self.expired:
             note_expired(self.record, self.snapshot_id, on_note)
@@ -151,19 +154,72 @@ class StoredRows:
                 yield from map(Rows, rows.combine_chunks().to_batches())
 
 
-def find_stored(name: str, properties: Mapping[str, str], series: Series, span: TimeRange) -> StoredRows:
-    """Count the rows of a series that open in a range, at the current snapshot; CatalogError as ``find_answer``."""
-    table = load_table(name, properties)
-    current = table.current_snapshot()
-    snapshot_id = None if current is None else current.snapshot_id
-    with readable():
-        scan = table.scan(rows_in(series, span), selected_fields=("open_time",), snapshot_id=snapshot_id)
-        opens = scan.to_arrow()["open_time"]
-    found = TimeRange(span.start_ns, span.start_ns)
-    if len(opens):
-        ends_us: Any = pc.min_max(opens.cast(pa.int64())).as_py()
-        found = TimeRange(ends_us["min"] * 1_000, next_open(ends_us["max"] * 1_000, series.period_seconds))
-    return StoredRows(table, series, found, len(opens), snapshot_id)
+@dataclass(frozen=True)
+class CatalogSource:
+    """Source of rows: the tables of a catalog that this machine can reach. Its methods raise CatalogError."""
+
+    name: str
+    properties: Mapping[str, str]
+
+    def find(self, record: RequestRecord) -> RequestedRows:
+        """Load the table of a request that has ended, and choose the snapshot."""
+        table = load_table(self.name, self.properties)
+        if record.snapshot_id is None or table.snapshot_by_id(record.snapshot_id) is not None:
+            return RequestedRows(table, record, record.snapshot_id, False)
+        current = table.current_snapshot()
+        return RequestedRows(table, record, None if current is None else current.snapshot_id, True)
+
+    def table(self, record: RequestRecord, on_note: OnNote) -> Rows:
+        """Return the rows of a request that has ended, ascending, with all columns of ``trading.ohlc``.
+
+        ``on_note`` is called if the announced snapshot has expired and the current one was read.
+
+        Raises:
+            HistoryMismatch: The number of rows is not ``record.row_count``.
+        """
+        found = self.find(record)
+        with readable():
+            rows = found.rows()
+        found.note(on_note)
+        return Rows(rows)
+
+    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[Rows]:
+        """Yield the same rows in the same order, in bounded memory; at least one batch, which may be empty."""
+        found = self.find(record)
+        with readable():
+            for number, batch in enumerate(found.batches()):
+                if not number:
+                    found.note(on_note)
+                yield Rows(batch)
+
+    def stored(self, series: Series, span: TimeRange) -> StoredRows:
+        """Count the rows of a series that open in a range, at the current snapshot."""
+        table = load_table(self.name, self.properties)
+        current = table.current_snapshot()
+        snapshot_id = None if current is None else current.snapshot_id
+        with readable():
+            scan = table.scan(rows_in(series, span), selected_fields=("open_time",), snapshot_id=snapshot_id)
+            opens = scan.to_arrow()["open_time"]
+        found = TimeRange(span.start_ns, span.start_ns)
+        if len(opens):
+            ends_us: Any = pc.min_max(opens.cast(pa.int64())).as_py()
+            found = TimeRange(ends_us["min"] * 1_000, next_open(ends_us["max"] * 1_000, series.period_seconds))
+        return StoredRows(table, series, found, len(opens), snapshot_id)
+
+    def trades(self, ticker: str, span: TimeRange) -> Rows:
+        """Return the stored trades of a market in a range, by time and id."""
+        return without_bookkeeping(
+            Rows(sort_trades(self._scan(TICKS, rows_in(Series(ticker, dataset=datasets.TRADES), span))))
+        )
+
+    def snapshots(self, venue: str, span: TimeRange) -> Rows:
+        """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""
+        return without_bookkeeping(Rows(last_snapshots(self._scan(TICKERS, received_in(span)), venue)))
+
+    def _scan(self, declared: IcebergTable, wanted: BooleanExpression) -> pa.Table:
+        table = load_table(self.name, self.properties, declared)
+        with readable(declared):
+            return table.scan(wanted).to_arrow()
 
 
 def load_table(name: str, properties: Mapping[str, str], declared: IcebergTable = OHLC) -> Table:
@@ -180,45 +236,6 @@ def load_table(name: str, properties: Mapping[str, str], declared: IcebergTable 
     if table is None:
         raise CatalogError(f"catalog {name} does not contain the table {declared.name}")
     return table
-
-
-def find_answer(name: str, properties: Mapping[str, str], record: RequestRecord) -> Answer:
-    """Load the table and choose the snapshot; CatalogError if the catalog or the table is missing or unavailable."""
-    table = load_table(name, properties)
-    if record.snapshot_id is None or table.snapshot_by_id(record.snapshot_id) is not None:
-        return Answer(table, record, record.snapshot_id, False)
-    current = table.current_snapshot()
-    return Answer(table, record, None if current is None else current.snapshot_id, True)
-
-
-def read_rows(
-    name: str, properties: Mapping[str, str], record: RequestRecord, on_note: Callable[[str], None]
-) -> pa.Table:
-    """Return the rows of a request that has ended, ascending by ``open_time``, with all columns of ``trading.ohlc``.
-
-    ``on_note`` is called if the announced snapshot has expired and the current one was read.
-
-    Raises:
-        CatalogError: The catalog, the table or its files can't be read, or do not exist.
-        HistoryMismatch: The number of rows is not ``record.row_count``.
-    """
-    answer = find_answer(name, properties, record)
-    with readable():
-        rows = answer.rows()
-    answer.note(on_note)
-    return rows
-
-
-def read_batches(
-    name: str, properties: Mapping[str, str], record: RequestRecord, on_note: Callable[[str], None]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in the same order, in bounded memory; at least one batch, which may be empty."""
-    answer = find_answer(name, properties, record)
-    with readable():
-        for number, batch in enumerate(answer.batches()):
-            if not number:
-                answer.note(on_note)
-            yield batch
 
 
 def _no_rows(table: Table) -> pa.RecordBatch:

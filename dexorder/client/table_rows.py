@@ -1,4 +1,4 @@
-"""Part of the async client for the rows of the tables: those of a request, and those that a series has now."""
+"""Rows as a client reads them, ``client.rows``: the rows of a request, and the rows that a table has now."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from dexorder.client.connection import Connection
-from dexorder.client.ended import Ended, history_error
+from dexorder.client.connection import RelayConnection
+from dexorder.client.inputs import check_ticker, read_exact_range, read_part
 from dexorder.client.moments import Moment
-from dexorder.client.request import check_ticker, read_part
-from dexorder.client.traces import read_span
+from dexorder.client.requests import Ended, history_error
 from dexorder.rows.answers import RowSource, Stored, catalog_is_set, is_here
+from dexorder_common import tracing
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.tracing import NO_SPAN, Kind, Span
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder.rows.table import Rows
 
 T = TypeVar("T")
+READ = "read trading.ohlc"
+"""Name of the span of reading rows."""
 
 # What reads rows is imported by the first call that does: pyiceberg takes most of a second of processor time.
 
 
-class RowCalls:
-    """Methods of AsyncClient that read rows; it has the connection and the catalog, if one was given."""
+class AsyncTableRows:
+    """Rows of the tables, for asyncio: read from the catalog if this machine can, else through the relay."""
 
-    _connection: Connection
-    _catalog: tuple[str, Mapping[str, str]] | None
+    def __init__(self, connection: RelayConnection, catalog: tuple[str, Mapping[str, str]] | None) -> None:
+        """Read with a catalog's name and pyiceberg properties, if they are given."""
+        self._connection = connection
+        self._catalog = catalog
 
     async def read(self, ended: Ended, *, partial: bool = False) -> Rows:
         """Return the rows of a request that ended OK, at the announced snapshot; raises the errors of ``history``.
@@ -41,19 +46,21 @@ class RowCalls:
         With ``partial``, the rows that another status left in the range are returned as well.
         """
         with read_span():
-            source = await self._source(ended, partial)
+            check_ended(ended, partial=partial)
+            source = await self.source()
             return await asyncio.to_thread(source.table, ended.record, self._connection.on_note)
 
-    async def read_batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[Rows, None]:
+    async def batches(self, ended: Ended, *, partial: bool = False) -> AsyncGenerator[Rows, None]:
         """Yield the same rows in the same order, in batches, in bounded memory.
 
         Their number is verified before the first batch. There is at least one batch, which may be empty.
         """
-        source = await self._source(ended, partial)
+        check_ended(ended, partial=partial)
+        source = await self.source()
         async for batch in in_thread(source.batches(ended.record, self._connection.on_note)):
             yield batch
 
-    async def read_stored(
+    async def stored(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
     ) -> Rows:
         """Return the rows of a series that the table has now, all of them or between two times; nothing is fetched.
@@ -62,25 +69,40 @@ class RowCalls:
         """
         from dexorder.rows.table import Rows
 
-        found = await self.find_stored(ticker, period, since, until)
+        found = await self.find(ticker, period, since, until)
         return await asyncio.to_thread(lambda: Rows.concat(found.batches()))
 
-    async def find_stored(
+    async def find(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
     ) -> Stored:
         """Count these rows at the current snapshot. The value's ``batches`` reads them, and blocks."""
         check_ticker(ticker)
         seconds, start_ns, end_ns = read_part(period, since, until)
         span = TimeRange(start_ns or 0, MAX_TIME_NS if end_ns is None else end_ns)
-        source = await self._rows()
+        source = await self.source()
         return await asyncio.to_thread(source.stored, Series(ticker, seconds), span)
 
-    async def _source(self, ended: Ended, partial: bool) -> RowSource:
-        if ended.record.status is not RequestStatus.OK and not partial:
-            raise history_error(ended.record)
-        return await self._rows()
+    async def trades(self, ticker: str, since: Moment, until: Moment = "now") -> Rows:
+        """Return the stored trades of a market between two times, by time and id, each once.
 
-    async def _rows(self) -> RowSource:
+        ``realtime list`` and the coverage of period 0 say up to when they are complete.
+
+        Raises:
+            RequestRefused: A value is invalid.
+            CatalogError: The catalog or ``trading.ticks`` can't be read, or does not exist.
+            TableUnavailable: The relay, through which the trades are read, can't read the table now.
+        """
+        check_ticker(ticker)
+        span = read_exact_range(since, until)
+        source = await self.source()
+        return await asyncio.to_thread(source.trades, ticker, span)
+
+    async def snapshots(self, venue: str, since_ns: int) -> Rows:
+        """Return the last snapshot of each market of an exchange that was received since a time, by ticker."""
+        source = await self.source()
+        return await asyncio.to_thread(source.snapshots, venue, TimeRange(since_ns, MAX_TIME_NS))
+
+    async def source(self) -> RowSource:
         """Return where rows are read: the catalog if it is set here or is a file of this machine, else the relay."""
         if self._catalog is None and not catalog_is_set(os.environ):
             answer = await self._connection.call(self._connection.stub.GetCatalog, pb.GetCatalogRequest())
@@ -88,19 +110,32 @@ class RowCalls:
                 from dexorder.client.relayed import RelaySource
 
                 return RelaySource(self._connection.address)
-        from dexorder.rows.catalog_source import CatalogSource
+        from dexorder.rows.catalog import CatalogSource
 
         return CatalogSource(*(self._catalog or await self.catalog()))
 
     async def catalog(self) -> tuple[str, dict[str, str]]:
         """Return the name and pyiceberg properties of the catalog, overridden by the environment."""
         answer = await self._connection.call(self._connection.stub.GetCatalog, pb.GetCatalogRequest())
-        from dexorder.rows import reading
+        from dexorder.rows.catalog import catalog_properties
 
-        return reading.catalog_properties(answer.name, dict(answer.properties))
+        return catalog_properties(answer.name, dict(answer.properties))
 
 
 async def in_thread(values: Iterator[T]) -> AsyncIterator[T]:
     """Yield the values of an iterator that blocks; each is computed in a thread."""
     while (value := await asyncio.to_thread(next, values, None)) is not None:
         yield value
+
+
+def check_ended(ended: Ended, *, partial: bool) -> None:
+    """Raise the error of a request that did not end OK, unless its rows are wanted anyway."""
+    if ended.record.status is not RequestStatus.OK and not partial:
+        raise history_error(ended.record)
+
+
+def read_span() -> Span:
+    """Return the span of reading rows."""
+    if not tracing.is_on():
+        return NO_SPAN
+    return tracing.span(READ, Kind.CLIENT, {"db.system.name": "iceberg", "db.collection.name": "trading.ohlc"})

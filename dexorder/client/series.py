@@ -1,4 +1,4 @@
-"""Part of the async client for coverage: which ranges of a series are complete, and whether the table agrees."""
+"""Coverage, ``client.series``: which ranges of a series are complete, and whether the table agrees."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from dexorder import errors
-from dexorder.client.connection import Connection
+from dexorder.client.connection import RelayConnection
+from dexorder.client.inputs import read_part
 from dexorder.client.moments import Moment
-from dexorder.client.request import read_part
 from dexorder_common.model.coverage import (
     Coverage,
     CoveragePage,
@@ -26,10 +26,11 @@ from dexorder_common.rpc.history_messages import (
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 
-class CoverageCalls:
-    """Methods of AsyncClient for coverage; it has the connection."""
+class AsyncSeries:
+    """Coverage of the series of one relay, for asyncio."""
 
-    _connection: Connection
+    def __init__(self, connection: RelayConnection) -> None:
+        self._connection = connection
 
     async def coverage(
         self,

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from dexorder.errors import CatalogError
-from dexorder.rows.reading import catalog_properties, open_catalog
+from dexorder.rows.catalog import catalog_properties, open_catalog
 from dexorder.testing.processes import free_ports
 
 ANNOUNCED = {"type": "sql", "uri": "postgresql://me@db/lake", "warehouse": "s3://lake", "s3.region": "eu-west-1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from dexorder.client.moments import Moment, moment_ns
 from dexorder.errors import RequestRefused
@@ -97,6 +98,31 @@ def read_part(
     if start_ns is not None and end_ns is not None and end_ns <= start_ns:
         raise RequestRefused(f"until {until} is not after since {since}")
     return seconds, start_ns, end_ns
+
+
+def read_moment(moment: Moment, field: str, now_ns: int) -> int:
+    """Return a time in nanoseconds, not rounded; RequestRefused names the field of an invalid one."""
+    try:
+        return moment_ns(moment, field, now_ns=now_ns)
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
+
+
+def read_exact_range(since: Moment, until: Moment) -> TimeRange:
+    """Return the range between two times, not rounded; RequestRefused if it is empty or a time is invalid."""
+    now_ns = time.time_ns()
+    start_ns, end_ns = read_moment(since, "since", now_ns), read_moment(until, "until", now_ns)
+    if end_ns <= start_ns:
+        raise RequestRefused(f"until {until} is not after since {since}")
+    return TimeRange(start_ns, end_ns)
+
+
+def read_periods(periods: Iterable[str | int]) -> list[int]:
+    """Return periods in seconds, ascending, each once; RequestRefused names one that is unknown."""
+    try:
+        return sorted({parse_period(each) for each in periods})
+    except InvalidRequest as error:
+        raise RequestRefused(str(error)) from None
 
 
 def check_limit(limit: int | None) -> None:

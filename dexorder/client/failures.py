@@ -1,11 +1,12 @@
-"""Cause and remedy of a relay that can't be reached, by the text of grpcio's error. Pure.
+"""Failures of calls to the relay: why it can't be reached, and its answers as our errors. Pure.
 
-grpcio has one code for all of these causes, UNAVAILABLE; only its text tells them apart. A text that is not recognised
-is treated as a relay that is away for a moment.
+grpcio has one code for all causes of a relay that can't be reached, UNAVAILABLE; only its text tells them apart. A text
+that is not recognised is treated as a relay that is not available for a moment.
 """
 
 from __future__ import annotations
 
+from dexorder import errors
 from dexorder_common.model.errors import Code
 
 _TLS = "DEXORDER_CHANNEL_TLS_CA"
@@ -45,3 +46,20 @@ def cause_of(code: Code, details: str, address: str) -> str | None:
         if any(text in details for text in texts):
             return sentence.format(address=address)
     return None
+
+
+def answer_error(code: Code, details: str) -> errors.DexorderError:
+    """Return the error for an answer of the relay that is a failure."""
+    match code:
+        case Code.UNAVAILABLE:
+            return errors.TableUnavailable(f"the relay answered: {details}")
+        case Code.NOT_FOUND:
+            return errors.RequestUnknown(details)
+        case Code.INVALID_ARGUMENT:
+            return errors.RequestRefused(details)
+        case Code.RESOURCE_EXHAUSTED:
+            return errors.QuotaReached(details)
+        case Code.UNAUTHENTICATED | Code.PERMISSION_DENIED:
+            return errors.NotAllowed(f"{details}; DEXORDER_TOKEN or DEXORDER_CHANNEL_TLS_CERTIFICATE say who you are")
+        case _:
+            return errors.DexorderError(f"the relay answered {code.name}: {details}")

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from dexorder import AsyncClient, errors
-from dexorder.client.unreachable import cause_of
+from dexorder.client.failures import cause_of
 from dexorder_common.model.errors import Code
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
 from tests.fakes.relay_server import FakeRelay

@@ -1,0 +1,299 @@
+"""Requests as a client sees them, ``client.requests``: submit, follow, list, cancel.
+
+Every call is retried while the relay can't be reached, for up to ``patience_seconds``. A submission may be repeated
+because its ``request_id`` makes it idempotent. Streams are resumed after a restart of the relay, so a request that is
+QUEUED is followed to its end across restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from dexorder import errors
+from dexorder.client.connection import RelayConnection
+from dexorder.rows.answers import TABLE
+from dexorder_common import tracing
+from dexorder_common.model.history import (
+    HistoryRequest,
+    Notification,
+    Progress,
+    RequestRecord,
+    RequestState,
+    RequestStatus,
+)
+from dexorder_common.rpc.history_messages import (
+    decode_notification,
+    decode_progress,
+    decode_record,
+    encode_request,
+)
+from dexorder_common.tracing import NO_SPAN, Attributes, Kind, Span
+from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
+from dexorder_protos.dexorder.relay.v1 import realtime_pb2
+from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
+
+GRACE_SECONDS = 10.0
+"""Longest wait for the notification after the progress stream has reported the end."""
+HISTORY = "dexorder.history"
+"""Name of the span of a history, from its submission to its rows; docs/tracing.md has the whole tree."""
+T = TypeVar("T")
+OnProgress = Callable[[Progress], None]
+_RAISES = {
+    RequestStatus.NOT_FOUND: errors.HistoryNotFound,
+    RequestStatus.ERROR: errors.HistoryFailed,
+    RequestStatus.TIMEOUT: errors.HistoryTimedOut,
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A request that has ended, with any status."""
+
+    record: RequestRecord
+    notification: Notification
+
+
+def history_error(record: RequestRecord) -> errors.HistoryError:
+    """Return the error for a record whose status is not OK."""
+    assert record.status is not None and record.status is not RequestStatus.OK
+    return _RAISES[record.status](f"request {record.request_id} ended {record.status}: {record.reason()}", record)
+
+
+class AsyncRequests:
+    """Requests of one relay, for asyncio."""
+
+    def __init__(self, connection: RelayConnection) -> None:
+        self._connection = connection
+        self._call = connection.call
+        self._stub = connection.stub
+
+    async def notifications(self, topic: str, *, after: int = 0) -> AsyncGenerator[Notification, None]:
+        """Yield the notifications of a topic, those that are stored and every further one, in order, without end.
+
+        The stream is opened again behind the last one whenever it breaks. Store ``notification.cursor`` to resume.
+
+        Args:
+            topic: ``RESPONSE:{client_id}`` for the ends of all requests of a client, ``HISTORY_READY:{request_id}``,
+                or ``REVISED:{ticker}`` for candles that turned up later.
+            after: Cursor of the last notification that is known; 0 for all that are stored.
+
+        Raises:
+            NotAllowed: The topic is another client's.
+            RelayUnreachable: The relay did not answer for ``patience_seconds``.
+        """
+        request = pb.SubscribeNotificationsRequest(topic=topic, after_cursor=after)
+
+        async def answers() -> None:
+            await self._call(self._stub.ListRequests, pb.ListRequestsRequest(page_size=1))
+
+        messages = self._connection.stream(self._stub.SubscribeNotifications, request, answers)
+        async with aclosing(messages):
+            async for message in messages:
+                request.after_cursor = message.cursor
+                yield decode_notification(topic, message)
+
+    async def fetch(
+        self,
+        request: HistoryRequest,
+        *,
+        on_progress: OnProgress | None = None,
+        on_accepted: Callable[[], None] = lambda: None,
+        timeout: float | None = None,
+    ) -> Ended:
+        """Submit a request and wait for its end; the errors of ``submit`` and ``wait``.
+
+        Args:
+            on_accepted: Called once the request is on the relay's disk.
+            timeout: Longest time for both, in seconds.
+        """
+        request_id, is_accepted = request.request_id, False
+        try:
+            with fetch_span(request):
+                async with asyncio.timeout(timeout):
+                    await self.submit(request)
+                    is_accepted = True
+                    on_accepted()
+                    return await self.wait(request_id, on_progress=on_progress)
+        except TimeoutError:
+            if is_accepted:
+                raise _not_ended(request_id, timeout) from None
+            raise errors.WaitEnded(f"the relay did not accept request {request_id} within {timeout:g} s") from None
+
+    async def submit(self, request: HistoryRequest) -> str:
+        """Submit a request. Return the topic on which its end is announced.
+
+        When this returns, the request is on the relay's disk. Submitting the same request again has no effect.
+
+        Raises:
+            RequestRefused: The relay answered INVALID or ERROR; the message has its reason.
+        """
+        message = encode_request(request)
+        if request.refresh:
+            answer = await self._call(self._stub.RefreshHistorical, pb.RefreshHistoricalRequest(request=message))
+        else:
+            answer = await self._call(self._stub.SubmitHistorical, message)
+        return _topic(answer)
+
+    async def snapshot_tickers(
+        self, venue: str, *, request_id: str | None = None, client_id: str = "", timeout: float | None = None
+    ) -> Ended:
+        """Take a snapshot of all tickers of an exchange, and wait until it is stored; the errors of ``submit``.
+
+        WaitEnded: ``timeout`` seconds passed; the request continues.
+        """
+        name = request_id or f"tickers-{uuid.uuid4().hex}"
+        request = realtime_pb2.SnapshotTickersRequest(request_id=name, exchange=venue, client_id=client_id or None)
+        try:
+            async with asyncio.timeout(timeout):
+                _topic(await self._call(self._stub.SnapshotTickers, request))
+                return await self.wait(name)
+        except TimeoutError:
+            raise errors.WaitEnded(
+                f"no snapshot of {venue} within {timeout:g} s; if the relay has accepted request {name}, it continues"
+            ) from None
+
+    async def wait(
+        self, request_id: str, *, on_progress: OnProgress | None = None, timeout: float | None = None
+    ) -> Ended:
+        """Follow a request until its notification. The last call of ``on_progress`` has the progress of the record.
+
+        Raises:
+            WaitEnded: ``timeout`` seconds passed.
+            RequestUnknown: No request has this id.
+        """
+        report = without_repeats(on_progress or (lambda _: None))
+        try:
+            async with asyncio.timeout(timeout):
+                notification = await self._notified(request_id, report)
+        except TimeoutError:
+            raise _not_ended(request_id, timeout) from None
+        record = await self.get(request_id)
+        report(record.progress)  # the stream may be behind the notification
+        tracing.current().event("notification received", {"dexorder.status": str(record.status)})
+        return Ended(record, notification or _notification_of(record))
+
+    async def get(self, request_id: str) -> RequestRecord:
+        """Return the record of a request; RequestUnknown if there is none."""
+        answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
+        return decode_record(answer.record)
+
+    async def list(
+        self, client_id: str = "", *, state: RequestState | None = None, limit: int = 100
+    ) -> list[RequestRecord]:
+        """Return the newest records, newest first, optionally only those of a client or in a state."""
+        wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or RequestState.UNSPECIFIED}")
+        request = pb.ListRequestsRequest(client_id=client_id, state=wanted)
+        found: list[RequestRecord] = []
+        while len(found) < limit:
+            request.page_size = min(1_000, limit - len(found))
+            answer = await self._call(self._stub.ListRequests, request)
+            found += map(decode_record, answer.records)
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                break
+        return found
+
+    async def cancel(self, request_id: str) -> RequestRecord:
+        """End a request as ERROR "cancelled", unless it has ended. Return its record."""
+        answer = await self._call(self._stub.CancelRequest, pb.CancelRequestRequest(request_id=request_id))
+        return decode_record(answer.record)
+
+    async def _notified(self, request_id: str, on_progress: OnProgress) -> Notification | None:
+        """Return the notification, or None if it does not arrive within ``GRACE_SECONDS`` of the end."""
+        listening = asyncio.create_task(self._first_notification(request_id))
+        watching = asyncio.create_task(self._watch(request_id, on_progress))
+        try:
+            await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not listening.done():
+                await watching
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(GRACE_SECONDS):
+                        await asyncio.wait((listening,))
+            return await listening if listening.done() else None
+        finally:
+            for task in (listening, watching):
+                task.cancel()
+            await asyncio.gather(listening, watching, return_exceptions=True)
+
+    async def _watch(self, request_id: str, on_progress: OnProgress) -> None:
+        request = pb.WatchProgressRequest(request_id=request_id)
+        known = partial(self.get, request_id)
+        async for message in self._connection.stream(self._stub.WatchProgress, request, known):
+            progress = decode_progress(message.state, message.progress)
+            on_progress(progress)
+            if progress.state is RequestState.FINISHED:
+                return
+
+    async def _first_notification(self, request_id: str) -> Notification:
+        # Every connection starts at cursor 0: the topic holds the end of one request, and duplicates do no harm.
+        topic = f"HISTORY_READY:{request_id}"
+        request = pb.SubscribeNotificationsRequest(topic=topic)
+        known = partial(self.get, request_id)
+        async for message in self._connection.stream(self._stub.SubscribeNotifications, request, known):
+            notification = decode_notification(topic, message)
+            if notification.request_id == request_id:
+                return notification
+        raise AssertionError("the stream of notifications never ends")
+
+
+def _topic(answer: ingest_pb2.SubmitResponse) -> str:
+    """Return the topic of an accepted request; RequestRefused has the reason of another answer."""
+    if answer.status in (ingest_pb2.SubmitResponse.QUEUED, ingest_pb2.SubmitResponse.DUPLICATE):
+        return str(answer.notification_topic)
+    status = ingest_pb2.SubmitResponse.SubmitStatus.Name(answer.status)
+    raise errors.RequestRefused(f"the relay answered {status}: {answer.error_message}")
+
+
+def without_repeats(callback: Callable[[T], None]) -> Callable[[T], None]:
+    """Return a function that calls ``callback`` unless the value equals the last one."""
+    last: T | None = None
+
+    def call(value: T) -> None:
+        nonlocal last
+        if value != last:
+            last = value
+            callback(value)
+
+    return call
+
+
+def new_request_id() -> str:
+    """Return a unique id."""
+    return uuid.uuid4().hex
+
+
+def history_span(request: HistoryRequest) -> Span:
+    """Return the span of a history; it begins a trace unless the application has begun one."""
+    if not tracing.is_on():
+        return NO_SPAN
+    attributes: Attributes = {
+        "dexorder.request_id": request.request_id,
+        "dexorder.ticker": request.ticker,
+        "dexorder.period_seconds": request.period_seconds,
+        "dexorder.start_ns": request.start_ns,
+        "dexorder.end_ns": request.end_ns,
+    }
+    return tracing.span(HISTORY, Kind.INTERNAL, attributes, root=True)
+
+
+def fetch_span(request: HistoryRequest) -> Span:
+    """Return the span of a request that is submitted and followed: its own only where nothing is traced yet."""
+    return NO_SPAN if tracing.current().context else history_span(request)
+
+
+def _notification_of(record: RequestRecord) -> Notification:
+    if record.outcome is None:
+        raise errors.DexorderError(
+            f"request {record.request_id} was announced as ended, but its record is not finished"
+        )
+    return Notification(f"HISTORY_READY:{record.request_id}", 0, record.request, record.outcome, TABLE)
+
+
+def _not_ended(request_id: str, timeout: float | None) -> errors.WaitEnded:
+    return errors.WaitEnded(f"request {request_id} did not end within {timeout:g} s; it continues under this id")
