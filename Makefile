@@ -46,6 +46,7 @@ check: setup  ## Lint, types, protos.
 	buf breaking --against tests/wire/baseline
 	$(PY) protos/generate.py --check
 	$(PY) docs/write_settings.py --check
+	$(PY) docs/write_exchanges.py --check
 	$(PY) docs/site/build.py --check
 
 test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
@@ -70,8 +71,9 @@ bench: setup  ## Measure; see bench/README.md for the single scripts.
 proto: setup  ## Write services/common/dexorder_protos from the protos.
 	$(PY) protos/generate.py
 
-docs: setup  ## Write docs/settings.md from the settings classes.
+docs: setup  ## Write docs/settings.md and the tables of docs/exchanges.md from the code.
 	$(PY) docs/write_settings.py
+	$(PY) docs/write_exchanges.py
 
 site: setup  ## The documentation as a site in ./site.
 	$(PY) docs/site/build.py

@@ -104,8 +104,8 @@ class VirtualWorld:
             sleep=self.time.sleep,
         )
         if not checksums:
-            self.venue.dialect = replace(self.venue.dialect, volume_tolerance=None, wide=False)
-            self.venue.limits = self.venue.dialect.limits
+            facts = replace(self.venue.dialect.candles, volume_tolerance=None, wide=False)
+            self.venue.dialect, self.venue.limits = replace(self.venue.dialect, candles=facts), facts.limits
 
     def set_faults(self, rules: Sequence[dict[str, Any]], *, seed: int = 1) -> None:
         """Replace the rules; connections are numbered anew, the open one first."""
@@ -215,7 +215,7 @@ async def experienced(world: VirtualWorld, answers: int, symbol: str, end_ns: in
     """Return the agreement of an ingestor that has had so many true answers, to small calls without checksums."""
     agreement, venue = Agreement(), world.venue
     dialect, limits = venue.dialect, venue.limits
-    venue.dialect = replace(dialect, volume_tolerance=None)
+    venue.dialect = replace(dialect, candles=replace(dialect.candles, volume_tolerance=None))
     venue.limits = replace(limits, candles=_SMALL_CALL, wide=False)
     world.set_faults([])
     while world.calls() < answers:

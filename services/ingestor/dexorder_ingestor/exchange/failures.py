@@ -4,7 +4,7 @@ failure                                   reaction
 ccxt.OperationFailed, 5xx, a bad answer   repeat up to ``attempts`` times, with backoff and jitter
 429, 418, a rate-limit code               the same, and no process calls the venue before Retry-After or the ban ends
 403, 404, 451                             up to ``refused_attempts`` attempts
-a code in the table of dialects           as the table says
+a code that heals (`ErrorFacts.healing`)  its remedy
 any other ccxt error                      no second attempt
 the same impossible candle 7 times        no further attempt
 """
@@ -23,14 +23,14 @@ import aiohttp
 import ccxt.async_support as ccxt
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialect import Dialect, Remedy
-from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer
+from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
+from dexorder_ingestor.exchange.dialect import ErrorFacts, Remedy
 
 _EQUAL_FAULTS = 7
 """Three equal answers show a lasting fault only where faults are rare. An exchange that spoils a fifth of its answers
 gives three in a row to one page in 125, and seven to one in 78,000."""
 _BAN_UNTIL = re.compile(r"banned until (\d{13})")
-_THROTTLED_UNTIL = re.compile(r"EService: ?Throttled: ?(\d{10})\b")
+"""Milliseconds; several exchanges send such a text."""
 _STATUS = re.compile(r"^\S+ (?:\S+ \S+ )?(\d{3}) ")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]*)?")
 _TOO_MANY = (429, 418)
@@ -55,9 +55,9 @@ class ImpossibleCandle(ExchangeFailure):
 class Failures:
     """Failures of one query so far."""
 
-    def __init__(self, venue: str, query: str, dialect: Dialect, *, refused_attempts: int) -> None:
+    def __init__(self, venue: str, query: str, facts: ErrorFacts, *, refused_attempts: int) -> None:
         self._venue = venue
-        self._dialect = dialect
+        self._facts = facts
         self._query = query
         self._refused_attempts = refused_attempts
         self._refused = 0
@@ -73,7 +73,7 @@ class Failures:
         if status_of(error) in _REFUSALS:
             self._refused += 1
             return self._refused < self._refused_attempts
-        return is_transient(error, self._dialect)
+        return is_transient(error, self._facts)
 
     def has_attempts_left(self, made: int, attempts: int) -> bool:
         """Return whether fewer than ``attempts`` were made; attempts with the same impossible candle do not count."""
@@ -85,27 +85,27 @@ class Failures:
         if isinstance(error, BadAnswer) and error.opens:
             if self._impossible[str(error)] >= _EQUAL_FAULTS:
                 return ImpossibleCandle(f"{self._venue} keeps answering {error}", error.opens)
-        elif isinstance(error, ccxt.BaseError) and not is_transient(error, self._dialect):
+        elif isinstance(error, ccxt.BaseError) and not is_transient(error, self._facts):
             text = f"{self._venue} refuses {self._query}: {brief(error)}"
         return ExchangeFailure(text)
 
 
-def is_transient(error: BaseException, dialect: Dialect) -> bool:
+def is_transient(error: BaseException, facts: ErrorFacts) -> bool:
     """Return whether a ccxt error says that the same query may be answered later."""
     # ccxt reports a truncated body as a plain ExchangeError; its cause tells them apart.
     if isinstance(error, ccxt.OperationFailed) or isinstance(error.__cause__, aiohttp.ClientError):
         return True
-    return dialect.remedy(str(error)) is not None
+    return facts.remedy(str(error)) is not None
 
 
-def is_slow_down(error: BaseException, dialect: Dialect) -> bool:
+def is_slow_down(error: BaseException, facts: ErrorFacts) -> bool:
     """Return whether the exchange says by a code of its own that it is called too often."""
     if isinstance(error, (ccxt.DDoSProtection, ccxt.RateLimitExceeded)):
         return True
-    return isinstance(error, ccxt.BaseError) and dialect.remedy(str(error)) is Remedy.SLOW_DOWN
+    return isinstance(error, ccxt.BaseError) and facts.remedy(str(error)) is Remedy.SLOW_DOWN
 
 
-def as_bad_answer(error: Exception, dialect: Dialect, *, status: int, answer: Any) -> BadAnswer | None:
+def as_bad_answer(error: Exception, facts: ErrorFacts, *, status: int, answer: Any) -> BadAnswer | None:
     """Return the bad answer behind an error of ccxt's parser, or behind a refusal that a broken server caused.
 
     Args:
@@ -115,11 +115,11 @@ def as_bad_answer(error: Exception, dialect: Dialect, *, status: int, answer: An
     if isinstance(error, PARSER_ERRORS):
         text = f"ccxt can't read the answer: {type(error).__name__}: {str(error)[:120]}"
         return BadAnswer(text, kind="unreadable")
-    if not isinstance(error, ccxt.BaseError) or is_transient(error, dialect):
+    if not isinstance(error, ccxt.BaseError) or is_transient(error, facts):
         return None
     if status >= 500:
         return BadAnswer(f"HTTP status {status}: {brief(error)}", kind="status")
-    uncoded = dialect.always_coded and answer is not None and dialect.code(answer) is None
+    uncoded = facts.always_coded and answer is not None and facts.code(answer) is None
     if uncoded and type(error) is ccxt.ExchangeError:
         return BadAnswer(f"the answer has no code: {brief(error)}", kind="shape")
     return None
@@ -137,7 +137,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def announced_pause(
-    status: int, headers: Mapping[str, str], body: str, *, default: float, wall_ns: int
+    status: int, headers: Mapping[str, str], body: str, facts: ErrorFacts, *, default: float, wall_ns: int
 ) -> float | None:
     """Return the seconds for which an HTTP answer asks the client to pause; None if it does not.
 
@@ -145,7 +145,7 @@ def announced_pause(
     status is "too many requests".
     """
     pause: float | None
-    if throttled := _THROTTLED_UNTIL.search(body):  # Kraken sends it with status 200
+    if facts.throttled_until and (throttled := facts.throttled_until.search(body)):
         pause = max(0.0, int(throttled[1]) - wall_ns / SECOND_NS)
     elif status not in (403, *_TOO_MANY) and status < 500:
         return None

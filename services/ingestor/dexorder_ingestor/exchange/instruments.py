@@ -1,7 +1,7 @@
 """Instruments of an exchange: the ccxt markets that may be queried, their list for the relay, unknown symbols. Pure.
 
-ccxt keeps one market for each symbol, the last one that the exchange lists. Kraken lists the dark-pool twin
-``XXBTZUSD.d`` behind ``XXBTZUSD``, and both are ``BTC/USD``, so ccxt alone would query the twin.
+ccxt keeps one market for each symbol, the last one that the exchange lists. An exchange may list a dark-pool market
+after the lit one, and both have the same symbol, so ccxt alone would query the dark one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Instrument, ListedInstrument
-from dexorder_ingestor.exchange.dialect import TABLE
+from dexorder_ingestor.exchange.registry import dialect_of
 
 CcxtMarket = Mapping[str, Any]
 _CODE = re.compile(r"[^/:-]+")
@@ -47,7 +47,7 @@ def keep_main_markets(client: Any) -> None:
 
 def main_markets(ccxt_id: str, markets: Sequence[CcxtMarket]) -> list[CcxtMarket]:
     """Return the markets that may be queried, in the order given; see `keep_main_markets`."""
-    suffix = TABLE[ccxt_id].dark_pool_suffix if ccxt_id in TABLE else ""
+    suffix = dialect_of(ccxt_id).quirks.dark_pool_suffix
     lit = [market for market in markets if not suffix or not str(market["id"]).endswith(suffix)]
     traded = {market["symbol"] for market in lit if market.get("active") is not False}
     return [market for market in lit if market.get("active") is not False or market["symbol"] not in traded]

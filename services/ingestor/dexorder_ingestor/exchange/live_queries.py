@@ -13,8 +13,9 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
 from dexorder_ingestor.exchange.trades import TradeAnswer, TradeQuery
-from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer, check_market, read_candles
+from dexorder_ingestor.exchange.validation import check_market, read_candles
 from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 
 T = TypeVar("T")
@@ -90,7 +91,7 @@ class LiveQueries:
                 raw = client.last_json_response
                 if not isinstance(raw, dict) or not isinstance(rows, list):
                     raise BadAnswer("the answer is not JSON", kind="not_json")
-                check_market(venue.dialect, raw, client.markets[symbol]["id"])
+                check_market(venue.dialect.candles, raw, client.markets[symbol]["id"])
                 inside = [row for row in rows if span.start_ns <= row[0] * MS_NS < span.end_ns]
                 return read_candles(inside, span, period_seconds)
 

@@ -1,105 +1,39 @@
 """Candles built from an exchange's trades. Pure.
 
-A query names a time (``since``); its answer holds the oldest trades from there on, at most a page. docs/exchanges.md
-states under "Kraken" the rules that ensure that no candle lacks a trade. Consecutive ids also prove that there is no
-trade between two others; `TradePager.unproven` names where there is no such proof.
+A query names a time (``since``); its answer holds the oldest trades after it, at most a page. docs/exchanges.md states
+under "Candles from trades" the rules that ensure that no candle lacks a trade. Consecutive ids also prove that there is
+no trade between two others; `TradePager.unproven` names where such a proof is missing.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
 
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import floor_to_grid, next_open
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
-from dexorder_ingestor.exchange.validation import BadAnswer
+from dexorder_ingestor.exchange.answers import BadAnswer
+from dexorder_ingestor.exchange.trades import PAGE_TRADES, TradeRow
 
-PAGE_TRADES = 1_000
-"""Largest number of trades in one answer."""
-_SLACK_NS = 1_000
-"""Trade times are seconds in a double, exact to 0.2 us."""
+_OVERLAP_NS = 1_000
+"""Time before the last known trade at which the next query starts, as times are exact to less than a microsecond."""
 _FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH = 60 * SECOND_NS, 16
 _MAX_IDLE = 6
 """Consecutive answers that bring nothing new, as a multiple of the answers that have to agree."""
-_DECIMAL = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
 _NEVER = (2**64, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class TradeQuery:
+class PagerQuery:
     """Query for trades; if ``spaced``, after a wait, so that it fails independently of the previous one."""
 
     since_ns: int
     spaced: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TradeRow:
-    """Trade as the exchange sent it; equal to the same trade in another answer."""
-
-    time_ns: int
-    id: int | None
-    row: tuple[Any, ...]
-
-    def values(self, period_seconds: int) -> tuple[Decimal, Decimal]:
-        """Return price and amount.
-
-        Raises:
-            BadAnswer: They are not those of a trade. The error names the candle that can't be built.
-        """
-        price, amount = self.row[:2]
-        if not all(isinstance(v, str) and _DECIMAL.fullmatch(v) for v in (price, amount)) or not Decimal(price):
-            raise BadAnswer(
-                f"trade {list(self.row)!r} at {iso(self.time_ns)} lacks a price above 0 or an amount",
-                kind="values",
-                opens=[floor_to_grid(self.time_ns, period_seconds)],
-            )
-        return Decimal(price), Decimal(amount)
-
-
-def read_trades(rows: list[Any], last: Any, *, since_ns: int) -> list[TradeRow]:
-    """Return the trades of raw rows, ``[price, amount, seconds, side, type, misc, id]``; older answers have no id.
-
-    Args:
-        rows: In the exchange's order; ccxt's own sorting mixes up trades of one millisecond.
-        last: The cursor that came with them, nanoseconds.
-    Raises:
-        BadAnswer: A row is not a trade; trades are out of order, duplicates or older than queried; or the cursor goes
-            back.
-    """
-    trades = [_read_trade(row) for row in rows]
-    if len({trade.id is None for trade in trades}) > 1:
-        raise BadAnswer("some trades have an id and some have none")
-    for one, other in pairwise(trades):
-        if one.time_ns > other.time_ns or (one.id is not None and other.id is not None and one.id >= other.id):
-            raise BadAnswer(f"trade {other.row!r} comes after {one.row!r}", kind="order")
-    second_ns = since_ns - since_ns % SECOND_NS
-    if trades and trades[0].time_ns < second_ns:
-        raise BadAnswer(f"trade {trades[0].row!r} is older than the queried time {iso(since_ns)}", kind="window")
-    if not str(last).isdecimal():
-        raise BadAnswer(f"the answer's cursor is {str(last)[:40]!r}, not a number")
-    if int(last) < (trades[-1].time_ns - _SLACK_NS if trades else second_ns):
-        raise BadAnswer(f"the answer's cursor goes back to {last}", kind="window")
-    return trades
-
-
-def _read_trade(row: Any) -> TradeRow:
-    if not isinstance(row, list) or len(row) < 6:
-        raise BadAnswer(f"row {str(row)[:80]!r} is not a trade")
-    time_s = row[2]
-    if isinstance(time_s, bool) or not isinstance(time_s, (int, float)) or not 0 < time_s < 9e9:
-        raise BadAnswer(f"trade {str(row)[:120]} lacks a time in seconds")
-    whole_s = int(time_s)
-    # ccxt appends the cursor, a text, to the last row.
-    trade_id = row[6] if len(row) > 6 and type(row[6]) is int else None
-    return TradeRow(whole_s * SECOND_NS + int((time_s - whole_s) * 1e9), trade_id, tuple(row[:6]))
 
 
 class OrderedCandleBuilder:
@@ -220,7 +154,7 @@ class TradePager:
         """Return the candles that are whole so far, and forget them."""
         return self._builder.take(self.known_end_ns)
 
-    def next_query(self) -> TradeQuery | None:
+    def next_query(self) -> PagerQuery | None:
         """Return the next query, or None when the candles are whole."""
         if self._done:
             return None
@@ -229,8 +163,8 @@ class TradePager:
         elif self._is_beyond_due():
             since_ns = self._window.end_ns
         else:
-            since_ns = max(0, self._tail[-1].time_ns - _SLACK_NS)
-        return TradeQuery(since_ns, spaced=self._idle > 0)
+            since_ns = max(0, self._tail[-1].time_ns - _OVERLAP_NS)
+        return PagerQuery(since_ns, spaced=self._idle > 0)
 
     def add(self, trades: list[TradeRow]) -> None:
         """Add the answer to ``next_query()``.

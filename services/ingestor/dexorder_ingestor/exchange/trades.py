@@ -1,29 +1,27 @@
-"""Trades of exchanges as realtime jobs watch, query and read them. Pure.
+"""Trades of an exchange: as jobs query them, as its answers and sockets hold them, and facts about them. Pure.
 
-docs/exchanges.md gives the source of each fact. An exchange may have several series of trades with different ids, such
-as Binance's aggregates; a row names one of them for both the socket and REST.
+An exchange may have several series of trades with different ids, such as aggregates and single fills; the facts name
+one of them for both the socket and REST.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
 from decimal import Decimal
 from math import isfinite
 from typing import Any, NamedTuple
 
-from dexorder_common.model.times import iso_microseconds
-from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer
+from dexorder_common.model.periods import floor_to_grid
+from dexorder_common.model.times import iso, iso_microseconds
+from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
 
 PAGE_TRADES = 1_000
 """Number of trades that a query asks for, unless the exchange allows fewer."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_SLACK_NS = 2_000
-"""Kraken's times are seconds in a double, exact to 0.2 us; ours are whole microseconds."""
 _MAX_NUMBER = 2**62
 _SIDES = ("buy", "sell")
+_DECIMAL = re.compile(r"[0-9]{1,20}(\.[0-9]{1,20})?")
 
 
 class Trade(NamedTuple):
@@ -76,16 +74,42 @@ class TradeAnswer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TradeRow:
+    """Trade as the exchange sent it; equal to the same trade in another answer."""
+
+    time_ns: int
+    id: int | None
+    row: tuple[Any, ...]
+
+    def values(self, period_seconds: int) -> tuple[Decimal, Decimal]:
+        """Return price and amount.
+
+        Raises:
+            BadAnswer: They are not those of a trade. The error names the candle that can't be built.
+        """
+        price, amount = self.row[:2]
+        if not all(isinstance(v, str) and _DECIMAL.fullmatch(v) for v in (price, amount)) or not Decimal(price):
+            raise BadAnswer(
+                f"trade {list(self.row)!r} at {iso(self.time_ns)} lacks a price above 0 or an amount",
+                kind="values",
+                opens=[floor_to_grid(self.time_ns, period_seconds)],
+            )
+        return Decimal(price), Decimal(amount)
+
+
+@dataclass(frozen=True, slots=True)
 class TradeSeries:
     """Facts about the trades of one exchange.
 
     Attributes:
         numbered: Ids are consecutive numbers within a market, so a missing trade shows.
         from_number: Parameter of ccxt's ``fetch_trades`` for the number of the first trade; empty if there is none.
-        since_text: ``fetch_trades`` takes ``since`` in nanoseconds as a text among its parameters.
+        since_text: ``since`` is sent in nanoseconds, as a text among the parameters of ``fetch_trades``; ccxt would cut
+            its own argument to whole seconds.
         by_time: ``fetch_trades`` with ``since`` returns the oldest trades from then on. Otherwise only the newest can
             be had: ccxt drops those before ``since`` from them, or refuses ``since``.
         page: Number of trades that a query asks for.
+        since_slack_ns: Time before a trade at which a query starts, so that its answer holds this trade.
         watch: Parameters of ccxt's ``watch_trades``.
         time_ns: Reads a trade's time from ccxt's trade.
         fills: Reads the number of fills in it.
@@ -96,6 +120,7 @@ class TradeSeries:
     since_text: bool = False
     by_time: bool = True
     page: int = PAGE_TRADES
+    since_slack_ns: int = MS_NS
     watch: Mapping[str, str] = field(default_factory=dict)
     time_ns: Callable[[Mapping[str, Any]], int] = lambda trade: int(trade["timestamp"]) * MS_NS
     fills: Callable[[Mapping[str, Any]], int] = lambda trade: 1
@@ -104,7 +129,7 @@ class TradeSeries:
         """Return the query for the trades from a number on, the first of which is not before a time."""
         if number is not None and self.from_number:
             return TradeQuery(number=number)
-        return TradeQuery(since_ns=max(0, since_ns - (_SLACK_NS if self.since_text else MS_NS)))
+        return TradeQuery(since_ns=max(0, since_ns - self.since_slack_ns))
 
     def arguments(self, query: TradeQuery) -> tuple[int | None, dict[str, Any]]:
         """Return ``since`` in milliseconds and the parameters of ccxt's ``fetch_trades``."""
@@ -133,32 +158,3 @@ class TradeSeries:
             raise BadAnswer(f"trade {trade_id} has price {price}, amount {amount}, time {time_ns} ns", kind="values")
         side = trade.get("side")
         return Trade(time_ns, number, trade_id, price, amount, side if side in _SIDES else "", fills, received_ns)
-
-
-def _binance_fills(trade: Mapping[str, Any]) -> int:
-    info = trade["info"]
-    return int(info["l"]) - int(info["f"]) + 1
-
-
-def _kraken_time_ns(trade: Mapping[str, Any]) -> int:
-    """Return the time to the microsecond, which the socket and REST both have; ccxt cuts it to milliseconds."""
-    info = trade["info"]
-    if isinstance(info, Mapping):
-        return (datetime.fromisoformat(info["timestamp"]) - _EPOCH) // _MICROSECOND * 1_000
-    return int(Decimal(repr(info[2])) * 1_000_000) * 1_000
-
-
-_BINANCE = TradeSeries(numbered=True, from_number="fromId", watch={"name": "aggTrade"}, fills=_binance_fills)
-_SERIES: Mapping[str, TradeSeries] = {
-    "binance": _BINANCE,
-    "binanceus": replace(_BINANCE),
-    "kraken": TradeSeries(numbered=True, since_text=True, time_ns=_kraken_time_ns),
-    "bybit": TradeSeries(by_time=False),
-    "coinbase": TradeSeries(by_time=False),
-    "okx": TradeSeries(by_time=False, page=500),
-}
-
-
-def trade_series_of(ccxt_id: str) -> TradeSeries:
-    """Return the facts about an exchange's trades; without a row, nothing is known of its ids."""
-    return _SERIES.get(ccxt_id, TradeSeries())

@@ -7,7 +7,7 @@ over the limit, and accepts rows under another market's name. So an answer is ch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
@@ -19,9 +19,9 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import floor_to_grid, next_open, open_times
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
-from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, MARKET, Columns, Dialect, at
+from dexorder_ingestor.exchange.answers import MARKET, MS_NS, BadAnswer, at
+from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CandleFacts, Columns
 
-MS_NS = 1_000_000
 _COLUMNS = 6
 _DAY_SECONDS = 86_400
 _EXACT_MS = 2**43
@@ -30,21 +30,7 @@ _MAX_VALUE = 1e300
 """Larger values are not prices; an int below it is a finite float."""
 
 
-class BadAnswer(Exception):
-    """Answer that is not a valid list of candles of the queried window; the query is worth repeating.
-
-    Attributes:
-        kind: Kind of fault in one word, for metrics.
-        opens: Open times of the faulty candles, if the answer is valid except for these.
-    """
-
-    def __init__(self, reason: str, *, kind: str = "shape", opens: Iterable[int] = ()) -> None:
-        super().__init__(reason)
-        self.kind = kind
-        self.opens = tuple(opens)
-
-
-def check_rows(dialect: Dialect, raw: Any, rows: Any, market_id: str) -> list[Any] | None:
+def check_rows(facts: CandleFacts, raw: Any, rows: Any, market_id: str) -> list[Any] | None:
     """Return the raw rows of an answer, or None if their place in it is not known.
 
     Args:
@@ -57,37 +43,47 @@ def check_rows(dialect: Dialect, raw: Any, rows: Any, market_id: str) -> list[An
     """
     if not isinstance(raw, (list, dict)):
         raise BadAnswer("the answer is not JSON", kind="not_json")
-    check_market(dialect, raw, market_id)
-    found = _find_rows(dialect, raw, market_id)
+    check_market(facts, raw, market_id)
+    found = _find_rows(facts, raw, market_id)
     if found is None:
         return None
-    if dialect.running:
-        index, mark = dialect.running
+    if facts.running:
+        index, mark = facts.running
         if any(isinstance(row, list) and at(row, (index,)) == mark for row in found):
             raise BadAnswer("the answer holds a candle that is still open", kind="running")
-    if isinstance(rows, list) and len(found) != len(rows):
+    if isinstance(rows, list) and len(found) != len(rows) and not facts.reaches_back:
         dropped = len(found) - len(rows)
         raise BadAnswer(f"{dropped} of {len(found)} rows are outside the queried window or duplicates", kind="window")
     return found
 
 
-def check_market(dialect: Dialect, raw: Any, market_id: str) -> None:
+def drop_earlier(rows: Any, window: TimeRange, reach_ns: int) -> Any:
+    """Return rows without those that open between ``reach_ns`` and the start of a window, where ccxt queried too."""
+
+    def is_earlier(row: Any) -> bool:
+        time_ns = _open_time([_number(row[0])]) if isinstance(row, list) and row else None
+        return time_ns is not None and reach_ns <= time_ns < window.start_ns
+
+    return [row for row in rows if not is_earlier(row)] if isinstance(rows, list) else rows
+
+
+def check_market(facts: CandleFacts, raw: Any, market_id: str) -> None:
     """Raise BadAnswer if an answer names another market than the queried one."""
-    if dialect.symbol_at is not None:
-        named = at(raw, dialect.symbol_at)
+    if facts.symbol_at is not None:
+        named = at(raw, facts.symbol_at)
         if named != market_id:
             raise BadAnswer(f"the answer is for {str(named)[:40]!r}, not {market_id!r}", kind="other_symbol")
-    if dialect.rows_at and dialect.rows_at[-1] == MARKET:
-        holder = at(raw, dialect.rows_at[:-1])
+    if facts.rows_at and facts.rows_at[-1] == MARKET:
+        holder = at(raw, facts.rows_at[:-1])
         others = [key for key, value in holder.items() if isinstance(value, list)] if isinstance(holder, dict) else []
         if others and others != [market_id]:
             raise BadAnswer(f"the answer is for {str(others)[:80]}, not {market_id!r}", kind="other_symbol")
 
 
-def _find_rows(dialect: Dialect, raw: Any, market_id: str) -> list[Any] | None:
-    if dialect.rows_at is None:
+def _find_rows(facts: CandleFacts, raw: Any, market_id: str) -> list[Any] | None:
+    if facts.rows_at is None:
         return raw if isinstance(raw, list) else None
-    path = tuple(market_id if key == MARKET else key for key in dialect.rows_at)
+    path = tuple(market_id if key == MARKET else key for key in facts.rows_at)
     found = at(raw, path)
     if not isinstance(found, list):
         place = ".".join(map(str, path)) or "its top"

@@ -25,14 +25,15 @@ from dexorder_common.exchanges import Exchange, override_urls
 from dexorder_common.model.history import Delay
 from dexorder_common.model.instrument import CandleOffer
 from dexorder_common.model.page import Candle
-from dexorder_common.model.periods import PERIODS
+from dexorder_common.model.periods import PERIODS, next_open
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso
 from dexorder_common.tracing import NO_SPAN, Span
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
+from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
 from dexorder_ingestor.exchange.attempts import Attempts
-from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CallLimits, at, dialect_of
+from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CallLimits
 from dexorder_ingestor.exchange.failures import (
     PARSER_ERRORS,
     ExchangeFailure,
@@ -47,9 +48,10 @@ from dexorder_ingestor.exchange.hosts import Hosts
 from dexorder_ingestor.exchange.instruments import keep_main_markets, refusal
 from dexorder_ingestor.exchange.learnt import Learnt
 from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
-from dexorder_ingestor.exchange.trade_pager import PAGE_TRADES, TradePager, TradeQuery, read_trades
-from dexorder_ingestor.exchange.trades import trade_series_of
-from dexorder_ingestor.exchange.validation import MS_NS, BadAnswer, check_rows, read_candles
+from dexorder_ingestor.exchange.registry import dialect_of
+from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
+from dexorder_ingestor.exchange.trades import TradeQuery
+from dexorder_ingestor.exchange.validation import check_rows, drop_earlier, read_candles
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.traces import call_span
 
@@ -103,9 +105,9 @@ class CcxtVenue:
         self._markets_lock = asyncio.Lock()
         client = self.new_client()
         self.dialect = dialect_of(exchange.ccxt, client.features)
-        self.trade_series = trade_series_of(exchange.ccxt)
+        self.trade_series = self.dialect.trades
         self.offered = tuple(seconds for seconds, name in PERIODS.items() if name in (client.timeframes or {}))
-        self.limits = self.dialect.limits
+        self.limits = self.dialect.candles.limits
         limit, now_ns = _rate_limit(exchange, client), clock.monotonic_ns()
         bucket = open_bucket(settings.rate_limit_dir, exchange.ccxt, _host(client), limit, now_ns=now_ns)
         self.learnt = Learnt(shared_path(settings.rate_limit_dir, exchange.ccxt, _host(client), ".learnt"))
@@ -196,15 +198,14 @@ class CcxtVenue:
             shape.apply(self.limits).candles,
             0 < shape.page_limit < self.limits.candles,
             *shape[1:],
-            dialect.volume_tolerance,
+            dialect.candles.volume_tolerance,
         )
 
     def limits_of(self, symbol: str) -> CallLimits:
         """Return the limits of one call for a symbol that `timeframe` has checked."""
         market = self._markets_of.markets[symbol]
-        # Binance returns the newest candles of a wide window for these.
-        narrow = market.get("inverse") or market.get("option")
-        return self.shapes.shape.apply(replace(self.limits, wide=False) if narrow else self.limits)
+        is_narrow = self.dialect.candles.narrow(market)
+        return self.shapes.shape.apply(replace(self.limits, wide=False) if is_narrow else self.limits)
 
     async def markets(self) -> tuple[Mapping[str, Any], int]:
         """Fetch all markets, also for the dispatches; return them by symbol, and the wall clock time in nanoseconds.
@@ -267,8 +268,9 @@ class CcxtSession:
         return self._handle_response(status, reason, url, method, headers, body, *request)
 
     def _note_pause(self, status: int, headers: Mapping[str, str], body: str) -> None:
-        settings, wall_ns = self.venue.settings, self.venue.clock.wall_ns()
-        pause = announced_pause(status, headers, body, default=settings.ban_seconds, wall_ns=wall_ns)
+        venue, wall_ns = self.venue, self.venue.clock.wall_ns()
+        default = venue.settings.ban_seconds
+        pause = announced_pause(status, headers, body, venue.dialect.errors, default=default, wall_ns=wall_ns)
         if pause is not None:
             self._paused = True
             self.venue.rate_limiter.ban(pause)
@@ -348,7 +350,8 @@ class CcxtSession:
         """
         if self.venue.dialect.history == "trades":
             return await self._candles_from_trades(symbol, period_seconds, window, skip)
-        columns = self.venue.dialect.columns_of((self.client.markets or {}).get(symbol, {}))
+        facts = self.venue.dialect.candles
+        columns = facts.columns_of((self.client.markets or {}).get(symbol, {}))
         self.client.parse_ohlcvs = self._parse_ohlcvs if columns is None else _unparsed
         since_ms, until_ms = window.start_ns // MS_NS, (window.end_ns - 1) // MS_NS
         limit = self.venue.limits.candles
@@ -357,6 +360,8 @@ class CcxtSession:
             rows = await self.client.fetch_ohlcv(symbol, timeframe, since_ms, limit, {"until": until_ms})
             fetched_ns = self.venue.clock.wall_ns()
             self.raw_rows(symbol, rows)
+            if facts.reaches_back:
+                rows = drop_earlier(rows, window, next_open(window.end_ns, period_seconds, -limit))
             return read_candles(rows, window, period_seconds, columns=columns or CCXT_COLUMNS, skip=skip), fetched_ns
 
         return await self.query(f"{symbol} {timeframe} {window}", fetch)
@@ -365,14 +370,15 @@ class CcxtSession:
         self, symbol: str, period_seconds: int, window: TimeRange, skip: Collection[int]
     ) -> tuple[list[Candle], int]:
         settings, candles = self.venue.settings, self.venue.limits.candles
-        pager = TradePager(window, period_seconds, candles=candles, answers=settings.hole_answers, skip=skip)
+        page, answers = self.venue.trade_series.page, settings.hole_answers
+        pager = TradePager(window, period_seconds, candles=candles, answers=answers, page=page, skip=skip)
         while query := pager.next_query():
             if query.spaced:
                 await self.venue.sleep(settings.hole_spacing_seconds)
             await self.trades(symbol, query, pager)
         return pager.candles(), self.venue.clock.wall_ns()
 
-    async def trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> int:
+    async def trades(self, symbol: str, query: PagerQuery, pager: TradePager) -> int:
         """Add the exchange's answer to a query for trades to the pager that made it; return the time of the answer.
 
         Raises:
@@ -383,22 +389,23 @@ class CcxtSession:
         await self.query(text, partial(self._fetch_trades, symbol, query, pager))
         return self.venue.clock.wall_ns()
 
-    async def _fetch_trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> None:
-        # In ``params``, ``since`` is sent unchanged; ccxt's own argument would be cut to whole seconds.
-        trades = await self.client.fetch_trades(symbol, None, PAGE_TRADES, {"since": str(query.since_ns)})
+    async def _fetch_trades(self, symbol: str, query: PagerQuery, pager: TradePager) -> None:
+        series, read = self.venue.trade_series, self.venue.dialect.candles.read_trades
+        assert read is not None, "candles are built from trades"
+        since_ms, params = series.arguments(TradeQuery(since_ns=query.since_ns))
+        trades = await self.client.fetch_trades(symbol, since_ms, series.page, params)
         rows = self.raw_rows(symbol, trades)
-        last = at(self.client.last_json_response, ("result", "last"))
-        pager.add(read_trades(rows, last, since_ns=query.since_ns))
+        pager.add(read(rows, self.client.last_json_response, query.since_ns))
 
     def raw_rows(self, symbol: str, rows: Any) -> list[Any]:
         """Check and return the raw rows of the last answer; none if their place in it is not known."""
         raw, market_id = self.client.last_json_response, self.client.markets[symbol]["id"]
-        return check_rows(self.venue.dialect, raw, rows, market_id) or []
+        return check_rows(self.venue.dialect.candles, raw, rows, market_id) or []
 
     async def query(self, text: str, call: Callable[[], Awaitable[T]]) -> T:
         """Call until there is a valid answer or no attempt is left; errors and logs name the query by ``text``."""
         settings, name = self.venue.settings, self.venue.name
-        failures = Failures(name, text, self.venue.dialect, refused_attempts=settings.refused_attempts)
+        failures = Failures(name, text, self.venue.dialect.errors, refused_attempts=settings.refused_attempts)
 
         def log_retry(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
@@ -428,7 +435,7 @@ class CcxtSession:
 
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make one call and count it; note a ban that the exchange announces by its own code instead of HTTP's."""
-        metrics, name, dialect = self.venue.metrics, self.venue.name, self.venue.dialect
+        metrics, name, facts = self.venue.metrics, self.venue.name, self.venue.dialect.errors
         self._attempts.attempt(now_ns=self.venue.clock.monotonic_ns())
         self._paused = False
         self._worst_status = 0
@@ -441,9 +448,9 @@ class CcxtSession:
         except (ccxt.BaseError, BadAnswer, *PARSER_ERRORS) as error:
             self._hosts.fail()
             answer = self.client.last_json_response
-            bad = as_bad_answer(error, dialect, status=self._worst_status, answer=answer)
+            bad = as_bad_answer(error, facts, status=self._worst_status, answer=answer)
             metrics.bad_answers.labels(name, kind_of(bad or error)).inc()
-            if is_slow_down(error, dialect) and not self._paused:
+            if is_slow_down(error, facts) and not self._paused:
                 self.venue.rate_limiter.ban(self.venue.settings.ban_seconds)
             if bad is not None:
                 raise bad from error

@@ -61,7 +61,7 @@ class Fetcher:
             await settle_by_trades(job, closed)
         else:
             ladder = []
-            if self._venue.dialect.volume_tolerance is not None:
+            if self._venue.dialect.candles.volume_tolerance is not None:
                 ladder = cell_ladder(self._dispatch.period_seconds, self._venue.offered, job.limits.candles)
             fetch = _CheckedFetch(job, self._agreement)
             await fetch.settle(closed, ladder)
@@ -80,7 +80,7 @@ class _CheckedFetch:
         self.period = job.dispatch.period_seconds
         self.windows = QueryWindows(self.period, job.limits, closed_end_ns=job.closed_end_ns)
         self.scan = Scan(job)
-        self.tolerance = job.venue.dialect.volume_tolerance or 0.0
+        self.tolerance = job.venue.dialect.candles.volume_tolerance or 0.0
         self.tallied: Counter[int] = Counter()
         self.failed: Counter[int] = Counter()
 

@@ -14,7 +14,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.exchange.trade_pager import TradePager, TradeQuery
+from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
 from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.history.evidence import CandleQuery, Evidence
 from dexorder_ingestor.history.newest import REASON, Newest
@@ -73,8 +73,8 @@ class FetchJob:
         self._found = 0
         self._failed = 0
         self._last: tuple[Candle, ...] = ()
-        dialect = venue.dialect
-        self.newest = Newest(dispatch.period_seconds, dialect.publish_seconds, dialect.running is not None)
+        facts = venue.dialect.candles
+        self.newest = Newest(dispatch.period_seconds, facts.publish_seconds, facts.running is not None)
         self._held: list[CandlePage] = []
         self.traded: list[TimeRange] = []
         """Ranges of coarser candles with a volume, whose finer candles do not tally."""
@@ -254,7 +254,7 @@ class FetchJob:
             log.warning("answers contradict each other", exchange=self.venue.name, detail=contradiction)
         return candles, contradiction
 
-    async def query_trades(self, query: TradeQuery, pager: TradePager) -> int:
+    async def query_trades(self, query: PagerQuery, pager: TradePager) -> int:
         """Add the answer to a query for trades to its pager; return the time of the answer.
 
         Raises:

@@ -129,7 +129,7 @@ class Scan:
         job = self._job
         span = TimeRange(cell.open_ns, next_open(cell.open_ns, seconds))
         windows = QueryWindows(finer, job.limits, closed_end_ns=settled_end_ns(job, finer))
-        tolerance = job.venue.dialect.volume_tolerance or 0.0
+        tolerance = job.venue.dialect.candles.volume_tolerance or 0.0
         stream, times_ns = CellStream(span, seconds, {cell.open_ns: cell}, windows, job.venue.shapes, tolerance), []
         while stream.cell:
             window = stream.next_window()

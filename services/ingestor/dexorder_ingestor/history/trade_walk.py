@@ -38,6 +38,7 @@ class _TradeFetch:
             self._period,
             candles=_ANY_NUMBER,
             answers=job.venue.settings.hole_answers,
+            page=job.venue.dialect.trades.page,
             skip=job.impossible,
         )
         self._candles: list[Candle] = []

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
-from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
 from dexorder_ingestor.realtime.silence_limit import SilenceLimit
 from dexorder_ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal_ids

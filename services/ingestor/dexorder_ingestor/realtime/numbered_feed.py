@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
+from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
-from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.realtime.anchor import Anchor
 from dexorder_ingestor.realtime.silence_limit import SilenceLimit
 from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import ccxt.async_support as ccxt
 import structlog
 
+from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
 from dexorder_ingestor.exchange.socket_thread import Received
-from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.realtime.live_series import LiveSeries

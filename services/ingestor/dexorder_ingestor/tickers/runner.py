@@ -18,9 +18,9 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.requests import TickersDispatch
 from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.answers import MS_NS
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
-from dexorder_ingestor.exchange.validation import MS_NS
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.traces import job_span, trace_id_of

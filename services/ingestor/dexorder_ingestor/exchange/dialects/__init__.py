@@ -1,1 +1,1 @@
-"""Facts about each exchange, and the readers of their trades."""
+"""Facts about exchanges, a module each under ccxt's id of the exchange."""

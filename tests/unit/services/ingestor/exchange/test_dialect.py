@@ -6,33 +6,26 @@ import ccxt.async_support as ccxt
 import pytest
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.dialect import (
-    CCXT_COLUMNS,
-    TABLE,
-    CallLimits,
-    Dialect,
-    Remedy,
-    at,
-    dialect_of,
-)
+from dexorder_ingestor.exchange.answers import at
+from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect, Remedy
 from dexorder_ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
-from tests.paths import ROOT
+from dexorder_ingestor.exchange.registry import DIALECTS, dialect_of
 
 REPEAT, SLOW, NO = Remedy.REPEAT, Remedy.SLOW_DOWN, None
 
 
 def test_every_row_is_an_exchange_of_ccxt_with_the_history_it_names() -> None:
-    for ccxt_id, row in TABLE.items():
+    for ccxt_id, row in DIALECTS.items():
         assert ccxt_id == row.ccxt
         client = getattr(ccxt, ccxt_id)()
         assert client.has["fetchTrades" if row.history == "trades" else "fetchOHLCV"] is True
-        assert row.rows_at is not None
-    assert {c for c, row in TABLE.items() if row.limits.names_symbol} == {"bybit", "kraken"}
+        assert row.candles.rows_at is not None
+    assert {c for c, row in DIALECTS.items() if row.candles.limits.names_symbol} == {"bybit", "kraken"}
 
 
 @pytest.mark.parametrize("features", [None, {}, {"spot": None}, {"spot": {"fetchOHLCV": {"limit": "many"}}}])
 def test_exchange_nobody_wrote_about_is_taken_with_care(features: Any) -> None:
-    assert dialect_of("gate", features) == Dialect("gate", 500)
+    assert dialect_of("gate", features) == Dialect("gate", CandleFacts(500))
 
 
 def test_path_that_is_not_there_leads_nowhere() -> None:
@@ -65,10 +58,10 @@ def test_path_that_is_not_there_leads_nowhere() -> None:
     ],
 )
 def test_codes_that_heal(exchange: str, text: str, remedy: Remedy | None) -> None:
-    dialect, error = dialect_of(exchange, None), ccxt.ExchangeError(text)
-    assert dialect.remedy(text) is remedy
-    assert is_transient(error, dialect) == (remedy is not None)
-    assert is_slow_down(error, dialect) == (remedy is SLOW)
+    facts, error = dialect_of(exchange).errors, ccxt.ExchangeError(text)
+    assert facts.remedy(text) is remedy
+    assert is_transient(error, facts) == (remedy is not None)
+    assert is_slow_down(error, facts) == (remedy is SLOW)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +77,13 @@ def test_codes_that_heal(exchange: str, text: str, remedy: Remedy | None) -> Non
     ],
 )
 def test_word_of_a_broken_server_is_no_refusal(error: Exception, status: int, answer: Any, kind: str | None) -> None:
-    bad = as_bad_answer(error, TABLE["okx"], status=status, answer=answer)
+    bad = as_bad_answer(error, DIALECTS["okx"].errors, status=status, answer=answer)
     assert (bad and bad.kind) == kind
 
 
 def test_kraken_says_with_status_200_how_long_to_stay_away() -> None:
-    body = '{"error":["EService: Throttled: 1700000007"]}'
-    assert announced_pause(200, {}, body, default=5, wall_ns=1_700_000_000 * SECOND_NS) == 7
+    body, errors = '{"error":["EService: Throttled: 1700000007"]}', DIALECTS["kraken"].errors
+    assert announced_pause(200, {}, body, errors, default=5, wall_ns=1_700_000_000 * SECOND_NS) == 7
 
 
 @pytest.mark.parametrize(
@@ -114,15 +107,4 @@ def test_kraken_says_with_status_200_how_long_to_stay_away() -> None:
     ],
 )
 def test_limits_of_a_call(ccxt_id: str, features: dict[str, object] | None, limits: CallLimits) -> None:
-    assert dialect_of(ccxt_id, features).limits == limits
-
-
-def test_docs_say_which_exchanges_give_quote_volume_and_number_of_trades() -> None:
-    lines = [line for line in (ROOT / "docs/exchanges.md").read_text().splitlines() if line.startswith("| ")]
-    first = next(n for n, line in enumerate(lines) if line.endswith("| quote volume | number of trades |"))
-    cells = [line.strip("| ").split(" | ") for line in lines[first + 2 : first + 8]]
-    said = {name: tuple(row[-2:]) for row in cells for name in row[0].split(", ")}
-    built = range(8)  # candles of trades have all columns
-    known = {name: built if row.history == "trades" else row.columns or CCXT_COLUMNS for name, row in TABLE.items()}
-    words = {name: tuple("no" if columns[at] is None else "yes" for at in (6, 7)) for name, columns in known.items()}
-    assert said == {**words, "any other": ("no", "no")}
+    assert dialect_of(ccxt_id, features).candles.limits == limits

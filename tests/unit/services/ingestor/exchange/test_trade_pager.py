@@ -23,8 +23,9 @@ from dexorder_common.model.periods import (
 )
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
-from dexorder_ingestor.exchange.trade_pager import OrderedCandleBuilder, TradePager, read_trades
-from dexorder_ingestor.exchange.validation import BadAnswer
+from dexorder_ingestor.exchange.answers import BadAnswer
+from dexorder_ingestor.exchange.dialects.kraken import read_trades
+from dexorder_ingestor.exchange.trade_pager import OrderedCandleBuilder, TradePager
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)

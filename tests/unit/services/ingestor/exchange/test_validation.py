@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import parse_time
-from dexorder_ingestor.exchange.dialect import dialect_of
-from dexorder_ingestor.exchange.validation import BadAnswer, check_rows, read_candles
+from dexorder_ingestor.exchange.answers import BadAnswer
+from dexorder_ingestor.exchange.registry import dialect_of
+from dexorder_ingestor.exchange.validation import check_rows, read_candles
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 
 WINDOW = minutes(0, 10)
@@ -213,14 +214,14 @@ OTHERS = {
 
 @pytest.mark.parametrize("exchange", GOOD)
 def test_rows_are_found_where_the_exchange_puts_them(exchange: str) -> None:
-    assert check_rows(dialect_of(exchange, None), GOOD[exchange], [1, 2], "ID") == RAW_ROWS
+    assert check_rows(dialect_of(exchange).candles, GOOD[exchange], [1, 2], "ID") == RAW_ROWS
 
 
 @pytest.mark.parametrize("exchange", GOOD)
 @pytest.mark.parametrize("rows", [[], [1], [1, 2, 3]])
 def test_rows_dropped_by_ccxt_are_noticed(exchange: str, rows: list[int]) -> None:
     with pytest.raises(BadAnswer) as caught:
-        check_rows(dialect_of(exchange, None), GOOD[exchange], rows, "ID")
+        check_rows(dialect_of(exchange).candles, GOOD[exchange], rows, "ID")
     assert caught.value.kind == "window"
 
 
@@ -228,7 +229,7 @@ def test_rows_dropped_by_ccxt_are_noticed(exchange: str, rows: list[int]) -> Non
 @pytest.mark.parametrize("raw", [None, "text", 7, True])
 def test_answer_must_be_json(exchange: str, raw: Any) -> None:
     with pytest.raises(BadAnswer) as caught:
-        check_rows(dialect_of(exchange, None), raw, [], "ID")
+        check_rows(dialect_of(exchange).candles, raw, [], "ID")
     assert caught.value.kind == "not_json"
 
 
@@ -236,26 +237,26 @@ def test_answer_must_be_json(exchange: str, raw: Any) -> None:
 @pytest.mark.parametrize("raw", [{}, {"data": None}, {"result": []}, {"result": {"symbol": "ID", "list": {}}}])
 def test_answer_without_a_list_is_not_an_empty_answer(exchange: str, raw: Any) -> None:
     with pytest.raises(BadAnswer):
-        check_rows(dialect_of(exchange, None), raw, [], "ID")
+        check_rows(dialect_of(exchange).candles, raw, [], "ID")
 
 
 @pytest.mark.parametrize("exchange", OTHERS)
 def test_answer_for_another_market_is_refused(exchange: str) -> None:
     with pytest.raises(BadAnswer, match="'ID'") as caught:
-        check_rows(dialect_of(exchange, None), OTHERS[exchange], [], "ID")
+        check_rows(dialect_of(exchange).candles, OTHERS[exchange], [], "ID")
     assert caught.value.kind == "other_symbol"
 
 
 def test_open_candle_is_refused() -> None:
     row = ["1678928760000", "1", "1", "1", "1", "1", "1", "1"]
-    okx = dialect_of("okx", None)
+    okx = dialect_of("okx").candles
     assert check_rows(okx, {"code": "0", "data": [[*row, "1"]]}, [1], "ID")
     with pytest.raises(BadAnswer, match="still open"):
         check_rows(okx, {"code": "0", "data": [[*row, "1"], [*row, "0"]]}, [1, 2], "ID")
 
 
 def test_only_lists_are_counted_for_an_exchange_without_a_row() -> None:
-    gate = dialect_of("gate", None)
+    gate = dialect_of("gate").candles
     assert check_rows(gate, {"any": "thing"}, [1], "ID") is None
     assert check_rows(gate, [1], [1], "ID") == [1]
     with pytest.raises(BadAnswer):

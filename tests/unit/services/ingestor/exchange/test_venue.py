@@ -20,6 +20,7 @@ from dexorder_common.clock import ManualClock
 from dexorder_common.exchanges import Exchange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.dialect import ErrorFacts
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle, announced_pause, status_of
 from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
@@ -331,7 +332,7 @@ async def test_time_is_the_earlier_of_the_exchanges_and_ours(sim: Sim) -> None:
     ],
 )
 def test_announced_pause(status: int, headers: dict[str, str], body: str, seconds: float | None) -> None:
-    pause = announced_pause(status, headers, body, default=5, wall_ns=1_700_000_000 * SECOND_NS)
+    pause = announced_pause(status, headers, body, ErrorFacts(), default=5, wall_ns=1_700_000_000 * SECOND_NS)
     assert pause == seconds
 
 

@@ -11,7 +11,8 @@ from dexorder_common.model.periods import open_times
 from dexorder_common.model.proof import ProofKind
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes, Shape
-from dexorder_ingestor.exchange.dialect import TABLE, CallLimits
+from dexorder_ingestor.exchange.dialect import CallLimits
+from dexorder_ingestor.exchange.registry import DIALECTS
 from dexorder_ingestor.history.checksum import CellStream
 from dexorder_ingestor.history.paging import QueryWindows
 from tests.unit.services.common.model.test_checksum import coarse
@@ -30,7 +31,7 @@ MARKET = {t: Candle(t, 2.0, 4.0 + n, 1.0, 3.0, 0.1) for n, t in enumerate(opens(
 
 
 def test_only_exchanges_with_known_tolerance_are_checked() -> None:
-    assert {name: row.volume_tolerance for name, row in TABLE.items()} == {
+    assert {name: row.candles.volume_tolerance for name, row in DIALECTS.items()} == {
         "binance": 1e-12,
         "binanceus": 1e-12,
         "bybit": 1e-9,
@@ -41,7 +42,7 @@ def test_only_exchanges_with_known_tolerance_are_checked() -> None:
 
 
 def test_delays_of_exchanges() -> None:
-    assert {name: row.publish_seconds for name, row in TABLE.items()} == {
+    assert {name: row.candles.publish_seconds for name, row in DIALECTS.items()} == {
         "binance": 30,
         "binanceus": 30,
         "bybit": 30,

@@ -16,7 +16,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
-from dexorder_ingestor.exchange.dialect import CallLimits, Dialect
+from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
@@ -34,7 +34,7 @@ class Exchange:
 
     name = "SIM"
     limits = CallLimits(100, wide=True)
-    dialect = Dialect("sim", 100, wide=True)
+    dialect = Dialect("sim", CandleFacts(100, wide=True))
 
     def __init__(self, answer: Answer, *, now_ns: int, settings: dict[str, Any]) -> None:
         self.answer = answer

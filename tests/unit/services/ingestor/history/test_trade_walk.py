@@ -22,10 +22,11 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
-from dexorder_ingestor.exchange.dialect import TABLE
+from dexorder_ingestor.exchange.answers import BadAnswer
+from dexorder_ingestor.exchange.dialects.kraken import DIALECT, read_trades
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
-from dexorder_ingestor.exchange.trade_pager import TradePager, TradeQuery, TradeRow, read_trades
-from dexorder_ingestor.exchange.validation import BadAnswer
+from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
+from dexorder_ingestor.exchange.trades import TradeRow
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import CandlePage
@@ -48,8 +49,8 @@ class Kraken:
     """Venue and session in one, before an exchange with these trades; the clock moves by calls and by sleeping."""
 
     name = "SIM"
-    dialect = replace(TABLE["kraken"], candles=240)
-    limits = dialect.limits
+    dialect = replace(DIALECT, candles=replace(DIALECT.candles, limit=240))
+    limits = dialect.candles.limits
     offered = (60,)
 
     def __init__(self, rows: Rows, *, now_ns: int, page: int = 1_000) -> None:
@@ -78,7 +79,7 @@ class Kraken:
     async def now_ns(self, about_ns: int = 0) -> int:
         return self.clock_ns
 
-    def answer(self, query: TradeQuery) -> list[TradeRow]:
+    def answer(self, query: PagerQuery) -> list[TradeRow]:
         self.calls += 1
         self.clock_ns += SECOND_NS // 10
         first_s, last_s, until_ns = self.absent
@@ -92,7 +93,7 @@ class Kraken:
         last = round(shown[-1][2] * SECOND_NS) if shown else query.since_ns
         return read_trades(shown, str(last), since_ns=query.since_ns)
 
-    async def trades(self, symbol: str, query: TradeQuery, pager: TradePager) -> int:
+    async def trades(self, symbol: str, query: PagerQuery, pager: TradePager) -> int:
         """Try as often as a session does."""
         for attempt in range(8):
             try:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
-from dexorder_ingestor.exchange.validation import BadAnswer
 from dexorder_ingestor.realtime.agreed_feed import AgreedFeed
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS

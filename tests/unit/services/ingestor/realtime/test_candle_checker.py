@@ -10,7 +10,8 @@ import pytest
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries, trade_series_of
+from dexorder_ingestor.exchange.registry import dialect_of
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.candle_checker import refetch
 
 SPAN = TimeRange(1_700_000_000 * SECOND_NS, 1_700_000_060 * SECOND_NS)
@@ -40,9 +41,9 @@ class Exchange:
 
 @pytest.mark.parametrize("exchange", ["binance", "kraken", "okx", "unheard-of"])
 async def test_the_trades_of_the_span_are_found(exchange: str) -> None:
-    there: Any = Exchange(trade_series_of(exchange), _trades(-1, 0, 1, 2, 59, 60, 61), page=7)
-    if trade_series_of(exchange).numbered:
-        there = Exchange(trade_series_of(exchange), _trades(*range(-5, 70)), page=7)
+    there: Any = Exchange(dialect_of(exchange).trades, _trades(-1, 0, 1, 2, 59, 60, 61), page=7)
+    if dialect_of(exchange).trades.numbered:
+        there = Exchange(dialect_of(exchange).trades, _trades(*range(-5, 70)), page=7)
         assert await refetch(there, "X", SPAN) == _trades(*range(60))
     else:
         assert await refetch(there, "X", SPAN) == _trades(0, 1, 2, 59)
@@ -51,16 +52,16 @@ async def test_the_trades_of_the_span_are_found(exchange: str) -> None:
 @pytest.mark.parametrize("exchange", ["coinbase", "okx", "bybit", "unheard-of"])
 async def test_trades_that_may_not_be_all_are_none(exchange: str) -> None:
     """No trade from before the span is known, so the first ones may be missing."""
-    there: Any = Exchange(trade_series_of(exchange), _trades(1, 2, 59, 61), page=7)
+    there: Any = Exchange(dialect_of(exchange).trades, _trades(1, 2, 59, 61), page=7)
     assert await refetch(there, "X", SPAN) is None
 
 
 async def test_a_missing_number_is_none() -> None:
-    there: Any = Exchange(trade_series_of("kraken"), _trades(-1, 0, 1, 3, 4, 60), page=7)
+    there: Any = Exchange(dialect_of("kraken").trades, _trades(-1, 0, 1, 3, 4, 60), page=7)
     assert await refetch(there, "X", SPAN) is None
 
 
 @pytest.mark.parametrize("exchange", ["coinbase", "okx", "bybit"])
 async def test_newest_trades_that_do_not_reach_back_are_none(exchange: str) -> None:
-    there: Any = Exchange(trade_series_of(exchange), _trades(*range(-5, 70)), page=20)
+    there: Any = Exchange(dialect_of(exchange).trades, _trades(*range(-5, 70)), page=20)
     assert await refetch(there, "X", SPAN) is None

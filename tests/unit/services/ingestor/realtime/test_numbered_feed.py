@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries, trade_series_of
-from dexorder_ingestor.exchange.validation import BadAnswer
+from dexorder_ingestor.exchange.answers import BadAnswer
+from dexorder_ingestor.exchange.registry import DIALECTS
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.numbered_feed import NumberedFeed
 
 BEGIN_NS = 1_700_000_000 * SECOND_NS
 FIRST = 100
 PAGE = 4
-BY_NUMBER, BY_TIME = trade_series_of("binance"), trade_series_of("kraken")
+BY_NUMBER, BY_TIME = DIALECTS["binance"].trades, DIALECTS["kraken"].trades
 
 
 def _trade(number: int, time_ns: int, price: float = 1.5) -> Trade:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange import live_sockets
+from dexorder_ingestor.exchange.registry import dialect_of
 from dexorder_ingestor.exchange.trades import TradeSeries
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import NOW_NS
@@ -178,8 +180,8 @@ async def test_an_exchange_without_numbers_loses_and_doubles_no_trade_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The simulated exchange as one of whose ids nothing is known: REST decides, with short queries of the newest."""
-    series = TradeSeries(watch={"name": "aggTrade"})
-    monkeypatch.setattr("dexorder_ingestor.exchange.venue.trade_series_of", lambda name: series)
+    dialect = replace(dialect_of("binance"), trades=TradeSeries(watch={"name": "aggTrade"}))
+    monkeypatch.setattr("dexorder_ingestor.exchange.venue.dialect_of", lambda name, features: dialect)
     async with live_world(tmp_path, since_ns=SINCE_NS, speed=60, trade_poll_seconds=0.1) as live:
         await live.sim.faults({"kind": "hole", "path": "/api/v3/aggTrades", "every": 5})
         await live.start("j1")
@@ -193,8 +195,8 @@ async def test_an_exchange_without_numbers_loses_and_doubles_no_trade_either(
 async def test_trades_that_the_exchange_no_longer_has_leave_a_hole_between_two_spans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    series = TradeSeries(watch={"name": "aggTrade"})
-    monkeypatch.setattr("dexorder_ingestor.exchange.venue.trade_series_of", lambda name: series)
+    dialect = replace(dialect_of("binance"), trades=TradeSeries(watch={"name": "aggTrade"}))
+    monkeypatch.setattr("dexorder_ingestor.exchange.venue.dialect_of", lambda name, features: dialect)
     # queries by time are answered with nothing: only the newest 1,000 trades, 250 s, are there
     async with live_world(tmp_path, since_ns=NOW_NS - 900 * SECOND_NS, speed=60, trade_poll_seconds=0.1) as live:
         long_ago = [NOW_NS - 10_000 * SECOND_NS, NOW_NS - 300 * SECOND_NS]

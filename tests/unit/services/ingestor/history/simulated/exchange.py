@@ -20,7 +20,7 @@ from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes
-from dexorder_ingestor.exchange.dialect import CallLimits, Dialect
+from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.conftest import FAST
@@ -95,7 +95,8 @@ class Exchange:
         self.log: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
         self._dice = random.Random(f"{world.seed}/lies")
-        self.dialect = Dialect("sim", world.call.candles, volume_tolerance=1e-9 if world.cells else None)
+        facts = CandleFacts(world.call.candles, volume_tolerance=1e-9 if world.cells else None)
+        self.dialect = Dialect("sim", facts)
         self.offered = (world.period_seconds, *world.cells)
         self.shapes = AnswerShapes()
         self.absences = KnownAbsences()
