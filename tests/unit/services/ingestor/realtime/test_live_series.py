@@ -1,0 +1,276 @@
+"""Trades and candles of one market while a job watches it, without sockets, clock and tasks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dexorder_common.model.page import Candle
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
+from dexorder_ingestor.realtime.live_candles import ClosedCandles
+from dexorder_ingestor.realtime.live_series import DueRecords, DueTrades, LiveSeries, MissingTrades, Resume
+from dexorder_ingestor.realtime.trade_batches import MAX_BATCH_NS, TradeBatch
+from dexorder_ingestor.realtime.trade_sequence import Gap
+
+MINUTE_NS = 60 * SECOND_NS
+BEGIN_NS = 28_333_333 * MINUTE_NS
+NUMBERED, BY_TIME, NEWEST_ONLY = (
+    TradeSeries(numbered=True, from_number="fromId"),
+    TradeSeries(),
+    TradeSeries(by_time=False),
+)
+NUMBERED_BY_TIME = TradeSeries(numbered=True)
+NOTHING = DueRecords((), ())
+
+
+def trade(number: int, second: float, *, amount: float = 0.25, numbered: bool = True) -> Trade:
+    """Return a trade at a second after the start."""
+    time_ns = BEGIN_NS + int(second * SECOND_NS)
+    return Trade(time_ns, number if numbered else 0, str(number), float(number), amount, "buy", 1, time_ns + 1)
+
+
+def series(trades: TradeSeries = NUMBERED, *, last_id: str = "99", periods: tuple[int, ...] = (60,)) -> LiveSeries:
+    """Return a series that starts at `BEGIN_NS`, behind trade 99."""
+    resume = Resume(BEGIN_NS, last_id, dict.fromkeys(periods, BEGIN_NS))
+    return LiveSeries(trades, resume, include_trades=True, periods=periods, poll_ns=SECOND_NS, now_ns=0)
+
+
+def after(second: float) -> int:
+    """Return a time of the exchange."""
+    return BEGIN_NS + int(second * SECOND_NS)
+
+
+def test_trades_of_the_socket_are_a_record_after_a_tenth_of_a_second() -> None:
+    live = series()
+    live.received([trade(100, 1)], now_ns=5)
+    live.received([trade(101, 2)], now_ns=6)
+    assert live.due_ns == 5 + MAX_BATCH_NS and live.backlog == 2
+    assert live.take_records(now_ns=4 + MAX_BATCH_NS) == NOTHING
+    assert not live.has_records_before(5 + MAX_BATCH_NS) and live.has_records_before(6 + MAX_BATCH_NS)
+    ((record,), closed) = live.take_records(now_ns=5 + MAX_BATCH_NS)
+    assert record == DueTrades(TradeBatch(TimeRange(BEGIN_NS, after(2)), (trade(100, 1), trade(101, 2))), None)
+    assert closed == () and live.backlog == 0
+    assert live.recorded(record) == "101"
+
+
+def test_a_trade_behind_a_missing_number_waits_for_the_answer_that_has_it() -> None:
+    live = series()
+    assert live.take_query(now_ns=0) == TradeQuery(number=99)
+    assert live.answered(TradeAnswer([trade(99, -1)], False, after(0)), now_ns=0) == MissingTrades((), ())
+    live.received([trade(101, 2)], now_ns=10)
+    assert live.backlog == 0 and not live.has_news
+    due_ns = live.next_query_ns(now_ns=10, exchange_ns=after(2))
+    assert live.take_query(now_ns=due_ns - 1) is None
+    assert live.take_query(now_ns=due_ns) == TradeQuery(number=99)
+    live.answered(TradeAnswer([trade(99, -1), trade(100, 1), trade(101, 2)], False, after(3)), now_ns=due_ns)
+    ((record,), _) = live.take_records(now_ns=due_ns, flush=True)
+    assert record.batch.trades == (trade(100, 1), trade(101, 2))
+    news = live.take_live()
+    assert news is not None and news[0].trades == record.batch.trades
+
+
+def test_a_candle_closes_without_a_trade_once_answers_have_passed_its_end() -> None:
+    live, known = series(), [trade(99, -1), trade(100, 10, amount=2.0)]
+    live.take_query(now_ns=0)
+    live.answered(TradeAnswer(known, False, after(11)), now_ns=0)
+    silence_ns = live.next_query_ns(now_ns=SECOND_NS // 2, exchange_ns=after(61))
+    assert silence_ns == SECOND_NS, "REST may still lack trades of the minute"
+    live.take_query(now_ns=silence_ns)
+    live.answered(TradeAnswer(known, False, after(61)), now_ns=silence_ns)
+    assert not live.has_records_before(0), "one answer could have been cut short"
+    now_ns = 2 * SECOND_NS
+    assert live.next_query_ns(now_ns=now_ns, exchange_ns=after(61.9)) == 3 * SECOND_NS
+    assert live.next_query_ns(now_ns=now_ns, exchange_ns=after(62)) == now_ns
+    assert live.take_query(now_ns=now_ns) == TradeQuery(number=100)
+    live.answered(TradeAnswer(known, False, after(62)), now_ns=now_ns)
+    assert live.has_records_before(0)
+    candle = Candle(BEGIN_NS, 100.0, 100.0, 100.0, 100.0, 2.0, 200.0, 1)
+    closed = ClosedCandles(60, TimeRange(BEGIN_NS, after(60)), (candle,))
+    assert live.take_records(now_ns=now_ns).closed == (closed,)
+
+
+def test_trades_without_a_number_are_live_at_once_and_recorded_when_two_answers_agree() -> None:
+    live = series(BY_TIME, last_id="")
+    tape = [trade(n, second, numbered=False) for n, second in ((99, -1), (100, 1), (101, 2))]
+    live.received(tape[1:], now_ns=0)
+    news = live.take_live()
+    assert news is not None and news[0].trades == tuple(tape[1:]) and news[1] == []
+    for n in range(2):
+        assert live.take_records(now_ns=SECOND_NS, flush=True).trades == ()
+        assert live.take_query(now_ns=n * SECOND_NS) == TradeQuery()
+        live.answered(TradeAnswer(tape, False, after(5)), now_ns=n * SECOND_NS)
+    ((record,), _) = live.take_records(now_ns=SECOND_NS, flush=True)
+    assert record.batch == TradeBatch(TimeRange(BEGIN_NS, after(4)), tuple(tape[1:]))
+    assert live.recorded(record) == "", "the id is no position"
+
+
+def test_lost_trades_are_a_hole_between_two_spans_and_their_candle_is_left_out() -> None:
+    live = series(NEWEST_ONLY, last_id="")
+    first, later = trade(100, 10, numbered=False), trade(200, 130, numbered=False)
+    for _ in range(2):
+        live.answered(TradeAnswer([trade(99, -1, numbered=False), first], False, after(21)), now_ns=0)
+    missing = live.answered(TradeAnswer([later], True, after(141)), now_ns=0)
+    assert missing == MissingTrades((), (TimeRange(after(20), later.time_ns + 1),))
+    assert live.has_records_before(0), "what is known before them is due at once"
+    live.answered(TradeAnswer([later], True, after(141)), now_ns=0)
+    (records, closed) = live.take_records(now_ns=0, flush=True)
+    spans = [record.batch.span for record in records]
+    assert spans == [TimeRange(BEGIN_NS, after(20)), TimeRange(later.time_ns + 1, after(140))]
+    assert [record.batch.trades for record in records] == [(first,), (later,)]
+    assert closed == ()
+
+
+def test_numbers_that_eight_answers_lack_do_not_exist() -> None:
+    live = series()
+    answer = TradeAnswer([trade(99, -1), trade(102, 2)], False, after(3))
+    found = []
+    for n in range(9):
+        live.take_query(now_ns=n * MINUTE_NS)
+        found.append(live.answered(answer, now_ns=n * MINUTE_NS) if n < 8 else MissingTrades((), ()))
+    assert found[:7] == [MissingTrades((), ())] * 7
+    assert found[7] == MissingTrades((Gap(100, 101),), ())
+    assert live.backlog == 1
+
+
+def test_a_repair_amends_the_candle_and_records_its_trades_again_before_a_later_position() -> None:
+    live = series()
+    live.received([trade(100, 1, amount=9.0), trade(101, 61)], now_ns=0)
+    ((first,), (candle,)) = live.take_records(now_ns=MAX_BATCH_NS)
+    assert candle.candles[0].volume == 9.0 and live.recorded(first) == "101"
+    live.received([trade(102, 62)], now_ns=MAX_BATCH_NS)
+    ((later,), _) = live.take_records(now_ns=2 * MAX_BATCH_NS)
+    live.repair(60, BEGIN_NS, [trade(100, 1, amount=2.0)], now_ns=2 * MAX_BATCH_NS)
+    assert live.recorded(later) == "", "trade 100 waits again"
+    ((again,), (amended,)) = live.take_records(now_ns=3 * MAX_BATCH_NS)
+    assert again.batch.trades == (trade(100, 1, amount=2.0),)
+    assert amended.amends and amended.candles[0].volume == 2.0
+    assert live.recorded(again) == "102"
+
+
+def test_trades_before_the_start_complete_a_candle_and_are_not_recorded() -> None:
+    resume = Resume(after(30), "", {60: BEGIN_NS})
+    live = LiveSeries(NUMBERED, resume, include_trades=True, periods=[60], poll_ns=SECOND_NS, now_ns=0)
+    live.take_query(now_ns=0)
+    tape = [trade(99, -1), trade(100, 10), trade(101, 40), trade(102, 61)]
+    live.answered(TradeAnswer(tape, False, after(70)), now_ns=0)
+    live.take_query(now_ns=0)
+    live.answered(TradeAnswer(tape, False, after(70)), now_ns=0)
+    ((record,), (closed,)) = live.take_records(now_ns=0, flush=True)
+    assert record.batch.trades == tuple(tape[2:])
+    assert closed.candles[0].trade_count == 2
+
+
+def test_without_trades_only_candles_are_due() -> None:
+    resume = Resume(BEGIN_NS, "99", {60: BEGIN_NS})
+    live = LiveSeries(NUMBERED, resume, include_trades=False, periods=[60], poll_ns=SECOND_NS, now_ns=0)
+    live.received([trade(100, 1)], now_ns=0)
+    assert live.take_records(now_ns=MINUTE_NS) == NOTHING and not live.has_records_before(MINUTE_NS)
+    live.received([trade(101, 61)], now_ns=0)
+    (trades, closed) = live.take_records(now_ns=0)
+    assert trades == () and len(closed) == 1
+
+
+PAGE = 5
+
+
+class Market:
+    """An exchange, the socket and REST that it offers, and a series with everything that it has recorded."""
+
+    def __init__(self, kind: TradeSeries, steps_ms: list[int]) -> None:
+        times = [sum(steps_ms[: n + 1]) / 1_000 for n in range(len(steps_ms))]
+        self.expected = [trade(100 + n, second, numbered=kind.numbered) for n, second in enumerate(times)]
+        self.coming = list(self.expected)
+        self.tape = [trade(99, -1, numbered=kind.numbered)]
+        self.unsent: list[Trade] = []
+        self.now_ns = 0
+        self.series = series(kind, last_id="")
+        self.batches: list[TradeBatch] = []
+        self.candles: dict[int, Candle] = {}
+
+    @property
+    def clock_ns(self) -> int:
+        return BEGIN_NS + self.now_ns
+
+    def wait(self, half_seconds: int) -> None:
+        self.now_ns += half_seconds * SECOND_NS // 2
+        while self.coming and self.coming[0].time_ns <= self.clock_ns:
+            self.tape.append(self.coming.pop(0))
+            self.unsent.append(self.tape[-1])
+
+    def send(self, places: list[int]) -> None:
+        """Send some of the trades that happened since the last message, in any order, some twice; others are lost."""
+        if self.unsent and places:
+            self.series.received([self.unsent[n % len(self.unsent)] for n in places], now_ns=self.now_ns)
+        self.unsent.clear()
+
+    def disconnect(self, _: int) -> None:
+        self.unsent.clear()
+        self.series.disconnected(now_ns=self.now_ns)
+
+    def answer(self, _: int) -> None:
+        """Answer the query that is due, completely."""
+        self.series.next_query_ns(now_ns=self.now_ns, exchange_ns=self.clock_ns)
+        self.series.is_deaf(now_ns=self.now_ns)
+        query = self.series.take_query(now_ns=self.now_ns)
+        if query is None:
+            return
+        found = self.tape[-PAGE:]
+        if query.number is not None:
+            found = [each for each in self.tape if each.number >= query.number][:PAGE]
+        elif query.since_ns is not None:
+            found = [each for each in self.tape if each.time_ns >= query.since_ns][:PAGE]
+        answer = TradeAnswer(found, len(found) == PAGE, self.clock_ns)
+        assert self.series.answered(answer, now_ns=self.now_ns) == MissingTrades((), ())
+
+    def record(self, flush: int) -> None:
+        found = self.series.take_records(now_ns=self.now_ns, flush=flush == 0)
+        self.batches += [record.batch for record in found.trades]
+        self.candles |= {candle.open_ns: candle for closed in found.closed for candle in closed.candles}
+
+
+def steps() -> st.SearchStrategy[list[tuple[str, int | list[int]]]]:
+    """Return what happens, in any order; most time passes between trades."""
+    numbers, places = st.integers(0, 5), st.lists(st.integers(0, 7), max_size=8)
+    simple = st.tuples(st.sampled_from(["wait", "wait", "answer", "record", "disconnect"]), numbers)
+    return st.lists(st.one_of(simple, st.tuples(st.just("send"), places)), max_size=40)
+
+
+@given(
+    st.sampled_from([NUMBERED, NUMBERED_BY_TIME, BY_TIME]),
+    st.lists(st.integers(1, 9_000), max_size=15),
+    steps(),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_order_of_messages_losses_and_answers_settles_exactly_the_exchanges_trades(
+    kind: TradeSeries, gaps_ms: list[int], happens: list[tuple[str, int | list[int]]]
+) -> None:
+    market = Market(kind, gaps_ms)
+    for name, value in happens:
+        getattr(market, name)(value)
+        assert [each for batch in market.batches for each in batch.trades] == market.expected[: _count(market)]
+    for _ in range(400):  # and then only time and REST
+        market.wait(1)
+        market.answer(0)
+        market.record(0)
+    assert [each for batch in market.batches for each in batch.trades] == market.expected
+    assert market.batches[0].span.start_ns == BEGIN_NS
+    assert all(one.span.end_ns == other.span.start_ns for one, other in pairwise(market.batches))
+    for place, batch in enumerate(market.batches):
+        later = [each for other in market.batches[place + 1 :] for each in other.trades]
+        assert all(each.time_ns >= batch.span.end_ns for each in later), "nothing before a settled time comes later"
+    assert market.batches[-1].span.end_ns >= market.clock_ns - MINUTE_NS
+    opens = {each.time_ns // MINUTE_NS * MINUTE_NS for each in market.expected}
+    assert market.candles.keys() == opens
+    for open_ns, candle in market.candles.items():
+        inside = [each for each in market.expected if 0 <= each.time_ns - open_ns < MINUTE_NS]
+        prices = [each.price for each in inside]
+        assert candle[1:5] == (prices[0], max(prices), min(prices), prices[-1])
+        assert (candle.volume, candle.trade_count) == (0.25 * len(inside), len(inside))
+
+
+def _count(market: Market) -> int:
+    return sum(len(batch.trades) for batch in market.batches)
