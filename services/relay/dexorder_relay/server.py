@@ -107,7 +107,8 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         realtime = Registry(state.leases)
         numbers.restart(await _load(state, realtime, store, reader, retraction_table, clock), wall_ns=clock.wall_ns())
         retraction_log = RetractionLog(retraction_table, numbers, clock)
-        decider = OutcomeDecider(state, reader, retraction_log, clock, attempts=settings.count_attempts)
+        markets = MarketReader(tables)
+        decider = OutcomeDecider(state, reader, markets, retraction_log, clock, attempts=settings.count_attempts)
         engine = RelayEngine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
         instruments = Instruments(store, engine.venues, clock)
         values = ValueVerifier(engine.submitter, engine.completion, engine.queries, state, reader, instruments, clock)
@@ -116,7 +117,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             engine,
             OhlcAnswers(engine.submitter.submit, engine.queries.outcome, reader, max_bytes=settings.max_message_bytes),
             instruments,
-            RowStreams(reader, MarketReader(tables)),
+            RowStreams(reader, markets),
             CoverageQueries(state, reader),
             Verifier(engine.submitter, state, reader, TableMender(tables), values, settings),
             await UdfRegistryService.load(store, clock),

@@ -8,8 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dexorder_common.lake.tables import TICKERS
+from dexorder_common.model.datasets import TRADES, Dataset
 
 _LENGTH = "length of trade_id"
+
+
+def in_order(rows: pa.Table, dataset: Dataset) -> pa.Table:
+    """Return the rows of a series ascending: by time, and trades of one time by id."""
+    return sort_trades(rows) if dataset is TRADES else rows.sort_by(dataset.time_column)
 
 
 def sort_trades(rows: pa.Table) -> pa.Table:

@@ -66,14 +66,18 @@ class Series(NamedTuple):
 
     @classmethod
     def decode(cls, ticker: str, period_seconds: int, dataset: str = "") -> Series:
-        """Return a series from its form on the wire and in tables; InvalidRequest if the dataset is unknown.
+        """Return a series from its form on the wire and in tables; InvalidRequest if the dataset is unknown or
+        does not go with the period.
 
         Args:
             dataset: Its ``Dataset.code``. If it is empty, the period tells candles, 0 stands for trades, and with the
                 ticker of a whole exchange for ticker snapshots.
         """
         if dataset:
-            return cls(ticker, period_seconds, dataset_named(dataset))
+            named = dataset_named(dataset)
+            if bool(period_seconds) != named.has_periods:
+                raise InvalidRequest(f"period_seconds {period_seconds} does not go with dataset {dataset}")
+            return cls(ticker, period_seconds, named)
         if period_seconds:
             return cls(ticker, period_seconds)
         return cls(ticker, 0, TICKERS if ticker.startswith(f"{ALL_SYMBOLS}.") else TRADES)

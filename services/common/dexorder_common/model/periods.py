@@ -48,11 +48,7 @@ def check_period(period_seconds: int) -> None:
 def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:
     """Return the range of a request; InvalidRequest names the field that is invalid, or off the period's grid."""
     check_period(period_seconds)
-    for field, value in (("start_time", start_ns), ("end_time", end_ns)):
-        if not 0 <= value <= MAX_TIME_NS:
-            raise InvalidRequest(f"{field} {value} is outside [0, {MAX_TIME_NS}] nanoseconds")
-    if end_ns <= start_ns:
-        raise InvalidRequest(f"end_time {end_ns} is not after start_time {start_ns}")
+    span = check_times(start_ns, end_ns)
     for field, value in (("start_time", start_ns), ("end_time", end_ns)):
         if not is_on_grid(value, period_seconds):
             open_ns = floor_to_grid(value, period_seconds)
@@ -60,6 +56,16 @@ def check_span(start_ns: int, end_ns: int, period_seconds: int) -> TimeRange:
                 f"open before it is {open_ns}" if open_ns >= 0 else f"first open is {ceil_to_grid(0, period_seconds)}"
             )
             raise InvalidRequest(f"{field} {value} is not on the {PERIODS[period_seconds]} grid; the {near}")
+    return span
+
+
+def check_times(start_ns: int, end_ns: int) -> TimeRange:
+    """Return the range of a request without a grid; InvalidRequest names the field that is invalid."""
+    for field, value in (("start_time", start_ns), ("end_time", end_ns)):
+        if not 0 <= value <= MAX_TIME_NS:
+            raise InvalidRequest(f"{field} {value} is outside [0, {MAX_TIME_NS}] nanoseconds")
+    if end_ns <= start_ns:
+        raise InvalidRequest(f"end_time {end_ns} is not after start_time {start_ns}")
     return TimeRange(start_ns, end_ns)
 
 
@@ -118,7 +124,12 @@ def open_times(span: TimeRange, period_seconds: int) -> list[int]:
 
 
 def split_by_periods(span: TimeRange, period_seconds: int, max_periods: int) -> list[TimeRange]:
-    """Return adjacent ranges of at most ``max_periods`` periods that cover ``span``; none for an empty one."""
+    """Return adjacent ranges of at most ``max_periods`` periods that cover ``span``; none for an empty one.
+
+    Without periods that is the whole span.
+    """
+    if not period_seconds:
+        return [span] if span else []
     parts, start_ns = [], span.start_ns
     while start_ns < span.end_ns:
         left = count_periods(TimeRange(start_ns, span.end_ns), period_seconds) + 1  # a calendar ends with the year 9999

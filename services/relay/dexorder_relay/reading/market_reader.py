@@ -1,36 +1,37 @@
-"""Reads of ``trading.ticks`` and ``trading.tickers`` at a snapshot."""
+"""Reads of the tables of all datasets at a snapshot. ``table_reader.py`` reads candles faster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
-from dexorder_common.lake.market_rows import last_snapshots, sort_trades
+from dexorder_common.lake.market_rows import in_order, last_snapshots
+from dexorder_common.lake.market_tables import table_of
 from dexorder_common.lake.tables import (
     MICROSECONDS,
-    TICKERS,
-    TICKS,
     IcebergTable,
     received_in,
     rows_in,
 )
-from dexorder_common.model.datasets import TRADES
+from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.errors import NotFound
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange
-from dexorder_relay.reading.table_reader import accessible
+from dexorder_common.model.time_range import RangeSet, TimeRange
+from dexorder_relay.reading.table_reader import Reading, accessible
 from dexorder_relay.reading.time_counts import TimeCounts
+from dexorder_relay.state.compare import CoverageComparison, Times
 
 
 @dataclass(frozen=True)
 class MarketRows:
-    """Rows of one of the two tables at one snapshot; none if the table has no snapshot. Blocking.
+    """Rows of a dataset's table at one snapshot; none if the table has no snapshot. Blocking.
 
     Each method raises Unavailable if the table's files can't be read.
     """
@@ -44,16 +45,22 @@ class MarketRows:
         """Arrow schema of the table's columns."""
         return self.table.schema().as_arrow()
 
-    def count_trades(self, ticker: str, span: TimeRange) -> TimeCounts:
-        """Count the trades of an instrument in ``span`` by time."""
+    def times(self, series: Series, span: TimeRange) -> Iterator[Times]:
+        """Yield the times of a series' rows in ``span``, in microseconds and in any order."""
+        column = series.dataset.time_column
+        for batch in self._batches(rows_in(series, span), column):
+            yield pc.cast(pc.cast(batch.column(column), MICROSECONDS), pa.int64()).to_numpy()
+
+    def count(self, series: Series, span: TimeRange) -> TimeCounts:
+        """Count the rows of a series in ``span`` by time."""
         counts = TimeCounts()
-        for batch in self._batches(rows_in(Series(ticker, dataset=TRADES), span), "time"):
-            counts.add(pc.cast(pc.cast(batch.column("time"), MICROSECONDS), pa.int64()).to_numpy())
+        for times in self.times(series, span):
+            counts.add(times)
         return counts
 
-    def trades(self, ticker: str, span: TimeRange) -> pa.Table:
-        """Return the trades of an instrument in ``span`` by time and id. Holds all of them in memory."""
-        return sort_trades(self._table(self._batches(rows_in(Series(ticker, dataset=TRADES), span))))
+    def rows(self, series: Series, span: TimeRange) -> pa.Table:
+        """Return the rows of a series in ``span``, ascending. Holds all of them in memory."""
+        return in_order(self._table(self._batches(rows_in(series, span))), series.dataset)
 
     def last_snapshots(self, venue: str, span: TimeRange) -> pa.Table:
         """Return the last snapshot of each market that was received in ``span``, by ticker, in memory of one each."""
@@ -76,23 +83,30 @@ class MarketRows:
 
 
 class MarketReader:
-    """Opens the two tables. Blocking.
-
-    Its methods raise NotFound if the table does not exist yet, and Unavailable if the catalog can't be read.
-    """
+    """Opens the tables of all datasets. Blocking. Its methods raise Unavailable if the catalog can't be read."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
-    def trades(self, snapshot_id: int | None) -> MarketRows:
-        """Return ``trading.ticks`` at a snapshot, or at the current one if it is no longer kept."""
-        return self._at(TICKS, snapshot_id)
+    def compare_times(self, series: Series, span: TimeRange, covered: list[TimeRange]) -> Reading:
+        """Count the rows of a dataset without periods, of which coverage says only where they are complete."""
+        found, snapshot_id, missing = CoverageComparison(), None, RangeSet(covered).holes(span)
+        try:
+            rows = self.at(series.dataset, None)
+        except NotFound:
+            return Reading(span, missing, found, snapshot_id)
+        times = np.concatenate([np.empty(0, np.int64), *rows.times(series, span)]) * 1_000
+        distinct, counts = np.unique(times, return_counts=True)
+        found.rows, found.surplus_rows = len(times), len(times) - len(distinct)
+        found.duplicates = [TimeRange(time_ns, time_ns + 1) for time_ns in distinct[counts > 1].tolist()]
+        return Reading(span, missing, found, rows.snapshot_id)
 
-    def tickers(self, snapshot_id: int | None) -> MarketRows:
-        """Return ``trading.tickers``, likewise."""
-        return self._at(TICKERS, snapshot_id)
+    def at(self, dataset: Dataset, snapshot_id: int | None) -> MarketRows:
+        """Return the table of a dataset at a snapshot, or at the current one if it is no longer kept.
 
-    def _at(self, declared: IcebergTable, snapshot_id: int | None) -> MarketRows:
+        NotFound if the table does not exist yet.
+        """
+        declared = table_of(dataset)
         with accessible(declared):
             table = declared.load(self._catalog)
             if table is None:

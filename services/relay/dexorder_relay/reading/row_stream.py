@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from dexorder_common.lake.tables import OHLC, TICKERS, TICKS
+from dexorder_common.lake.tables import OHLC
 from dexorder_common.model import datasets
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
@@ -23,7 +23,7 @@ from dexorder_relay.reading.market_reader import MarketReader, MarketRows
 from dexorder_relay.reading.table_reader import CandleRows, TableReader
 
 WINDOW_PERIODS = 50_000
-WINDOW_TRADES = 50_000
+WINDOW_ROWS = 50_000
 BATCH_ROWS = 5_000
 """Rows of a message: at most 2 MB, half of what gRPC's clients accept, whatever the ticker's length."""
 PARALLEL_WINDOWS = 2
@@ -46,17 +46,13 @@ class RowStreams:
         Of ticker snapshots, these are the last one of each ticker that was received in the range.
 
         Raises:
-            NotFound: The table of trades or of snapshots does not exist yet.
+            NotFound: The table, of another dataset than candles, does not exist yet.
             Unavailable: The table can't be read now.
         """
         if series.dataset is datasets.CANDLES:
             return self._stream(partial(self._candles.at, snapshot_id), partial(candles, series, span), OHLC.name)
-        if series.dataset is datasets.TICKERS:
-            plan = partial(last_snapshots, series.exchange, span)
-            return self._stream(partial(self._markets.tickers, snapshot_id), plan, TICKERS.name)
-        return self._stream(
-            partial(self._markets.trades, snapshot_id), partial(trades, series.ticker, span), TICKS.name
-        )
+        plan = partial(last_snapshots if series.dataset is datasets.TICKERS else points, series, span)
+        return self._stream(partial(self._markets.at, series.dataset, snapshot_id), plan, series.dataset.table)
 
     async def _stream(self, open_table: Callable[[], R], plan: Callable[[R], Plan], table: str) -> Messages:
         rows = await asyncio.to_thread(open_table)
@@ -98,14 +94,14 @@ def _candles_in(rows: CandleRows, series: Series, window: TimeRange) -> pa.Table
     return rows.whole(series, window).cast(rows.schema)
 
 
-def trades(ticker: str, span: TimeRange, rows: MarketRows) -> Plan:
-    """Return the plan of a market's trades."""
-    counts = rows.count_trades(ticker, span)
-    windows = filter(None, (window.intersect(span) for window in counts.windows(WINDOW_TRADES)))
-    return Plan(counts.total, (partial(rows.trades, ticker, window) for window in windows))
+def points(series: Series, span: TimeRange, rows: MarketRows) -> Plan:
+    """Return the plan of the rows of a series without periods."""
+    counts = rows.count(series, span)
+    windows = filter(None, (window.intersect(span) for window in counts.windows(WINDOW_ROWS)))
+    return Plan(counts.total, (partial(rows.rows, series, window) for window in windows))
 
 
-def last_snapshots(venue: str, span: TimeRange, rows: MarketRows) -> Plan:
+def last_snapshots(series: Series, span: TimeRange, rows: MarketRows) -> Plan:
     """Return the plan of an exchange's last snapshots, which are read to be counted."""
-    found = rows.last_snapshots(venue, span)
+    found = rows.last_snapshots(series.exchange, span)
     return Plan(found.num_rows, [lambda: found])

@@ -17,6 +17,7 @@ from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Outcome
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder_relay.reading.market_reader import MarketReader
 from dexorder_relay.reading.table_reader import Reading, TableReader, compare_rows
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.state import coverage, planner
@@ -34,11 +35,19 @@ class OutcomeDecider:
     """Works out outcomes."""
 
     def __init__(
-        self, state: HistoryState, reader: TableReader, retraction_log: RetractionLog, clock: Clock, *, attempts: int
+        self,
+        state: HistoryState,
+        reader: TableReader,
+        markets: MarketReader,
+        retraction_log: RetractionLog,
+        clock: Clock,
+        *,
+        attempts: int,
     ) -> None:
         """Read the table at most ``attempts`` times before rows are considered lost."""
         self._state = state
         self._reader = reader
+        self._markets = markets
         self._retraction_log = retraction_log
         self._clock = clock
         self._attempts = attempts
@@ -128,6 +137,8 @@ class OutcomeDecider:
         # coverage before the table: a commit in between may add rows but does not remove any
         request, span = live.request, live.planned
         covered, empty = self._state.claims(request.series, span)
+        if not request.dataset.has_periods:
+            return await asyncio.to_thread(self._markets.compare_times, request.series, span, covered)
         return await asyncio.to_thread(
             lambda: compare_rows(self._reader.current(), request.series, span, covered, empty, request.limit)
         )

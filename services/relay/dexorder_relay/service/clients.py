@@ -77,22 +77,26 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
         self, request: ingest.SubmitHistoricalRequest, context: Context
     ) -> ingest.SubmitResponse:
         """Accept a request; an invalid field is status INVALID in the answer, not a gRPC error."""
-        return await self._submit(messages.decode_request(request), self.engine.submitter.submit)
+        submit = self.engine.submitter.submit
+        return await self._submit(request.request_id, lambda: messages.decode_request(request), submit)
 
     async def RefreshHistorical(self, request: pb.RefreshHistoricalRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
         """Accept a request that fetches its whole range again."""
-        return await self._submit(messages.decode_request(request.request, refresh=True), self.engine.submitter.submit)
+        given, submit = request.request, self.engine.submitter.submit
+        return await self._submit(given.request_id, lambda: messages.decode_request(given, refresh=True), submit)
 
     async def SnapshotTickers(self, request: SnapshotTickersRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
         """Accept a request for a snapshot of all tickers of an exchange."""
         wanted = HistoryRequest.of_exchange(request.request_id, request.exchange, TICKERS, request.client_id)
-        return await self._submit(wanted, self.engine.submitter.submit_for_exchange)
+        return await self._submit(request.request_id, lambda: wanted, self.engine.submitter.submit_for_exchange)
 
-    async def _submit(self, request: HistoryRequest, submit: Submit) -> ingest.SubmitResponse:
+    async def _submit(
+        self, request_id: str, decode: Callable[[], HistoryRequest], submit: Submit
+    ) -> ingest.SubmitResponse:
         caller = current_caller()
-        answer = ingest.SubmitResponse(request_id=request.request_id)
+        answer = ingest.SubmitResponse(request_id=request_id)
         try:
-            request = access.signed(caller, request)
+            request = access.signed(caller, decode())
             new = await submit(request, caller)
         except InvalidRequest as error:
             answer.status = ingest.SubmitResponse.INVALID

@@ -21,6 +21,8 @@ from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.provisional import ProvisionalRanges, hull, join_near
 from dexorder_relay.state.request import LiveRequest
 
+WITHOUT_PERIODS_SECONDS = 3_600
+"""Progress of a dataset without periods counts hours in place of periods."""
 MAX_LISTED = 100
 """Provisional ranges from which on near ones are listed as one."""
 
@@ -165,7 +167,8 @@ class HistoryState:
 def progress(state: HistoryState, live: LiveRequest, end_ns: int | None = None) -> Progress:
     """Return the progress of a request up to ``end_ns``, or as far as it is planned."""
     span = live.planned if end_ns is None else TimeRange(live.request.start_ns, end_ns)
-    period, coverage = live.request.period_seconds, state.coverage[live.request.series]
+    dataset, coverage = live.request.dataset, state.coverage[live.request.series]
+    period = live.request.period_seconds if dataset.has_periods else WITHOUT_PERIODS_SECONDS
     jobs = [state.jobs[job_id] for job_id in live.jobs]
     acked = [part for job in jobs for part in job.acked.within(span)]
     acked_empty = [part for job in jobs for part in job.acked_empty.within(span)]
@@ -178,7 +181,7 @@ def progress(state: HistoryState, live: LiveRequest, end_ns: int | None = None) 
         live.state,
         expected_periods=expected,
         settled_periods=settled,
-        candles=max(candles, 0),
+        candles=max(candles, 0) if dataset.has_periods else 0,
         expected_pages=expected_pages,
         settled_pages=expected_pages if settled == expected else settled // state.page_periods,
         jobs=len(jobs),

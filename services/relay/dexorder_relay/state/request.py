@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
 from dexorder_common.model.instrument import Instrument, Series
@@ -31,6 +30,7 @@ from dexorder_common.model.periods import (
     ceil_to_grid,
     check_period,
     check_span,
+    check_times,
     count_periods,
     floor_to_grid,
     total_periods,
@@ -98,6 +98,11 @@ def check(request: HistoryRequest, venues: Container[str], max_periods: int) -> 
     check_id("request_id", request.request_id)
     check_id("client_id", request.client_id or "-")
     check_ticker(request.ticker, venues)
+    if request.dataset.has_history and not request.dataset.has_periods:
+        check_times(request.start_ns, request.end_ns)
+        if request.limit is not None:
+            raise InvalidRequest(f"limit {request.limit} is not allowed for {request.dataset.rows}; omit it")
+        return
     span = check_span(request.start_ns, request.end_ns, request.period_seconds)
     if request.limit == 0:
         raise InvalidRequest("limit 0 requests no candle; omit it for the whole range")
@@ -169,7 +174,7 @@ def describe_wrong(found: CoverageComparison, series: Series) -> str:
     """Return as text which rows the table must not have, and how to remove them; empty if there are none."""
     if not found.wrong:
         return ""
-    period = PERIODS[series.period_seconds]
+    period = PERIODS.get(series.period_seconds, "")
     kinds = (
         (found.surplus_rows, "duplicate"),
         (total_periods(found.unexpected, series.period_seconds), "in ranges verified empty"),
@@ -177,10 +182,8 @@ def describe_wrong(found: CoverageComparison, series: Series) -> str:
     )
     counts = ", ".join(f"{count:,} {kind}" for count, kind in kinds if count)
     where = describe_ranges(found.wrong, RANGES_IN_A_MESSAGE)
-    return (
-        f"{OHLC.name} has rows that it must not have: {counts}, in {where}; "
-        f"`dexorder verify {series.ticker} {period} --repair` removes them"
-    )
+    text = f"{series.dataset.table} has rows that it must not have: {counts}, in {where}"
+    return f"{text}; `dexorder verify {series.ticker} {period} --repair` removes them" if period else text
 
 
 def describe_missing(missing: Sequence[TimeRange]) -> str:

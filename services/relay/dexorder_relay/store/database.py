@@ -225,13 +225,13 @@ class Store:
         wanted = set(dispatch_ids)
         numbers = json.dumps([number for dispatch_id in wanted if (number := _number(dispatch_id))])
         sql = (
-            "SELECT job_id, ticker, period_seconds, start_ns, end_ns, realtime FROM dispatches"
+            "SELECT job_id, ticker, period_seconds, dataset, start_ns, end_ns, realtime FROM dispatches"
             " WHERE number IN (SELECT value FROM json_each(?))"
         )
         rows = await self.read(lambda connection: connection.execute(sql, (numbers,)).fetchall())
         return [
-            IssuedDispatch(dispatch_id, Series.decode(ticker, period), TimeRange(start_ns, end_ns), bool(realtime))
-            for dispatch_id, ticker, period, start_ns, end_ns, realtime in rows
+            IssuedDispatch(dispatch_id, Series.decode(*series), TimeRange(start_ns, end_ns), bool(realtime))
+            for dispatch_id, *series, start_ns, end_ns, realtime in rows
             if dispatch_id in wanted
         ]
 
@@ -289,8 +289,8 @@ def fill_state(connection: sqlite3.Connection, state: HistoryState, now_ns: int)
     for owner, kind, start_ns, end_ns in connection.execute("SELECT owner, kind, start_ns, end_ns FROM ranges"):
         ranges.setdefault(owner, []).append((kind, TimeRange(start_ns, end_ns)))
     for owner, parts in ranges.items():
-        if owner.startswith("market:"):
-            _add_ranges(state.coverage[schema.parse_series_owner(owner)], parts)
+        if (series := schema.parse_series_owner(owner)) is not None:
+            _add_ranges(state.coverage[series], parts)
     for ticker, period, start_ns, end_ns, *times in connection.execute("SELECT * FROM provisional"):
         state.provisional.load(Series.decode(ticker, period), Absence(TimeRange(start_ns, end_ns), *times))
     for each in read_retractions(connection):
@@ -335,9 +335,9 @@ def fill_registry(connection: sqlite3.Connection, registry: Registry, state: His
 
 def read_retractions(connection: sqlite3.Connection) -> Iterator[Retraction]:
     """Yield every retraction in the file."""
-    sql = "SELECT ticker, period_seconds, start_ns, end_ns, number, retracted_ns FROM retractions"
-    for ticker, period, start_ns, end_ns, number, retracted_ns in connection.execute(sql):
-        yield Retraction(Series.decode(ticker, period), TimeRange(start_ns, end_ns), Order(number, retracted_ns))
+    sql = "SELECT ticker, period_seconds, dataset, start_ns, end_ns, number, retracted_ns FROM retractions"
+    for *series, start_ns, end_ns, number, retracted_ns in connection.execute(sql):
+        yield Retraction(Series.decode(*series), TimeRange(start_ns, end_ns), Order(number, retracted_ns))
 
 
 def _read_notification(topic: str, row: tuple[Any, ...]) -> Notification:
@@ -352,14 +352,14 @@ def _add_ranges(target: object, parts: Iterable[tuple[str, TimeRange]]) -> None:
 
 def _read_job(connection: sqlite3.Connection, row: tuple[Any, ...]) -> Job:
     job_id, request_id, client_id, ticker, period, start_ns, end_ns, phase, error, failures_in_a_row = row[:10]
-    dispatch_id, produced, sent_start_ns, sent_end_ns, row_count, taken_ns, again, trace = row[10:]
+    dispatch_id, produced, sent_start_ns, sent_end_ns, row_count, taken_ns, again, trace, dataset = row[10:]
     waiting = connection.execute("SELECT request_id FROM attachments WHERE job = ?", (job_id,))
     dispatches = connection.execute("SELECT job_id FROM dispatches WHERE job = ?", (job_id,))
     return Job(
         job_id,
         request_id,
         client_id or "",
-        Series.decode(ticker, period),
+        Series.decode(ticker, period, dataset),
         TimeRange(start_ns, end_ns),
         Phase(phase),
         error,

@@ -157,6 +157,13 @@ CREATE TABLE udfs (name TEXT PRIMARY KEY, registration BLOB NOT NULL) WITHOUT RO
 ALTER TABLE requests ADD COLUMN trace TEXT NOT NULL DEFAULT '';
 ALTER TABLE jobs ADD COLUMN trace TEXT NOT NULL DEFAULT '';
 """,
+    # 10: datasets that ticker and period do not tell
+    """
+ALTER TABLE requests ADD COLUMN dataset TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN dataset TEXT NOT NULL DEFAULT '';
+ALTER TABLE dispatches ADD COLUMN dataset TEXT NOT NULL DEFAULT '';
+ALTER TABLE retractions ADD COLUMN dataset TEXT NOT NULL DEFAULT '';
+""",
 )
 """Steps that bring a file from each version to the next; a new file takes them all. A released step is never edited."""
 FORGET = (
@@ -185,24 +192,29 @@ COVERAGE_READ = "coverage_read_ns"
 REQUEST_COLUMNS = (
     "sequence, request_id, ticker, start_ns, end_ns, period_seconds, most, client_id, submitted_ns, planned_end_ns, "
     "state, progress, status, error, answered_end_ns, completed_ns, row_count, empty_periods, missing, snapshot_id, "
-    "refresh, again, provisional, revised, trace"
+    "refresh, again, provisional, revised, trace, dataset"
 )
+
+
+_JOB = "job:"
 
 
 def series_owner(series: Series) -> str:
     """Return the key of a series' ranges."""
-    return f"market:{series.period_seconds}:{series.ticker}"
+    return f"{series.dataset.code or 'market'}:{series.period_seconds}:{series.ticker}"
 
 
-def parse_series_owner(owner: str) -> Series:
-    """Return the series of a key of ``series_owner``."""
-    _, period, ticker = owner.split(":", 2)
-    return Series.decode(ticker, int(period))
+def parse_series_owner(owner: str) -> Series | None:
+    """Return the series of a key of ``series_owner``; None for another key."""
+    if owner.startswith(_JOB):
+        return None
+    kind, period, ticker = owner.split(":", 2)
+    return Series.decode(ticker, int(period), "" if kind == "market" else kind)
 
 
 def job_owner(job_id: int) -> str:
     """Return the key of a job's ranges."""
-    return f"job:{job_id}"
+    return f"{_JOB}{job_id}"
 
 
 class Batch:
@@ -230,6 +242,7 @@ class Batch:
             start_ns=request.start_ns,
             end_ns=request.end_ns,
             period_seconds=request.period_seconds,
+            dataset=request.dataset.code,
             most=request.limit,
             client_id=request.client_id or None,
             refresh=request.refresh,
@@ -416,7 +429,7 @@ def read_request(row: tuple[Any, ...]) -> HistoryRequest:
     """Return the request in a row of ``REQUEST_COLUMNS``."""
     _, request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id = row[:8]
     refresh, again = map(bool, row[20:22])
-    dataset = Series.decode(ticker, period_seconds).dataset
+    dataset = Series.decode(ticker, period_seconds, row[25]).dataset
     given = request_id, ticker, start_ns, end_ns, period_seconds, limit, client_id or "", refresh, again
     return HistoryRequest(*given, dataset=dataset)
 

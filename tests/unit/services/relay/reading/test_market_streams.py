@@ -22,6 +22,7 @@ from dexorder.client.relayed import RelaySource
 from dexorder.errors import CatalogError, RequestRefused
 from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -70,17 +71,17 @@ def same(one: Rows, other: Rows) -> bool:
 
 
 async def test_trades_are_those_of_the_direct_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_stream, "WINDOW_TRADES", 12)
+    monkeypatch.setattr(row_stream, "WINDOW_ROWS", 12)
     monkeypatch.setattr(row_stream, "BATCH_ROWS", 7)
     sizes: list[int] = []
-    read = MarketRows.trades
+    read = MarketRows.rows
 
-    def noted(rows: MarketRows, ticker: str, span: TimeRange) -> pa.Table:
-        found = read(rows, ticker, span)
+    def noted(rows: MarketRows, series: Series, span: TimeRange) -> pa.Table:
+        found = read(rows, series, span)
         sizes.append(found.num_rows)
         return found
 
-    monkeypatch.setattr(MarketRows, "trades", noted)
+    monkeypatch.setattr(MarketRows, "rows", noted)
     chance = random.Random(7)
     ids = [8, 9, 10, 11, 99, 100, 101, *range(990, 1_060), "a1", "b", "ab"]
     # Several trades have one time; some come late, in another file, and days are partitions.
@@ -175,21 +176,21 @@ async def test_answers_name_the_snapshot_and_read_an_older_one(tmp_path: Path) -
 
 
 async def test_two_windows_are_read_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair, guard, read = threading.Barrier(2, timeout=60), threading.Lock(), MarketRows.trades
+    pair, guard, read = threading.Barrier(2, timeout=60), threading.Lock(), MarketRows.rows
     running, most = 0, 0
 
-    def watched(rows: MarketRows, ticker: str, span: TimeRange) -> pa.Table:
+    def watched(rows: MarketRows, series: Series, span: TimeRange) -> pa.Table:
         nonlocal running, most
         with guard:
             running += 1
             most = max(most, running)
         pair.wait()
-        found = read(rows, ticker, span)
+        found = read(rows, series, span)
         with guard:
             running -= 1
         return found
 
-    monkeypatch.setattr(MarketRows, "trades", watched)
+    monkeypatch.setattr(MarketRows, "rows", watched)
     wanted = pb.ReadRowsRequest(ticker=TICKER, period_seconds=0)
 
     async def answered(s: Suite) -> int:
