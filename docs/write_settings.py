@@ -1,10 +1,14 @@
-"""Generation of docs/settings.md from the settings classes; ``--check`` fails if it is stale."""
+"""Generation of docs/settings.md from the settings classes and of the table of channels in docs/gateway-events.md.
+
+``--check`` fails if one of them is stale.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +24,7 @@ from dexorder_common.rpc.channel import ChannelSettings
 from dexorder_common.rpc.settings import ServiceSettings
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_gateway.config import GatewaySettings
+from dexorder_gateway.events.channels.registry import SPECS
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_relay.config import RelaySettings
@@ -27,6 +32,8 @@ from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_udsource.config import UdsourceSettings
 
 PAGE = Path(__file__).with_name("settings.md")
+CHANNELS_PAGE = Path(__file__).with_name("gateway-events.md")
+CHANNELS = re.compile(r"(?<=<!-- channels -->\n).*(?=<!-- /channels -->)", re.DOTALL)
 SERVICES: tuple[tuple[str, type[BaseSettings]], ...] = (
     ("relay", RelaySettings),
     ("ingestor", IngestorSettings),
@@ -110,6 +117,16 @@ def page() -> str:
     return "\n".join(parts)
 
 
+def channels_page() -> str:
+    """Return the page of user events with a table of the channels."""
+    rows = ["| channel | set up | the user's contact |", "| --- | --- | --- |"]
+    for channel, spec in SPECS.items():
+        contact = ", ".join(f"`{field.name}`" for field in spec.contacts) + (f"; {spec.needs}" if spec.needs else "")
+        rows.append(f"| {channel.name} | {spec.setup} | {contact} |")
+    table = "\n".join([*rows, ""])
+    return CHANNELS.sub(lambda _: table, CHANNELS_PAGE.read_text())
+
+
 def _same(settings: type[BaseSettings], name: str) -> bool:
     mine, base = settings.model_fields[name], ServiceSettings.model_fields[name]
     return (mine.default, mine.validation_alias) == (base.default, base.validation_alias)
@@ -120,13 +137,14 @@ class _Common(ServiceSettings):
 
 
 def main() -> int:
-    """Write or check the page; return the exit status."""
-    text = page()
+    """Write or check the pages; return the exit status."""
+    pages = {PAGE: page(), CHANNELS_PAGE: channels_page()}
     if "--check" in sys.argv[1:]:
-        fresh = PAGE.is_file() and PAGE.read_text() == text
-        print(f"docs/settings.md is {'fresh' if fresh else 'stale: run make docs'}")
-        return 0 if fresh else 1
-    PAGE.write_text(text)
+        stale = [path.name for path, text in pages.items() if not path.is_file() or path.read_text() != text]
+        print(f"stale: docs/{', docs/'.join(stale)}; run make docs" if stale else "docs/settings.md is fresh")
+        return 1 if stale else 0
+    for path, text in pages.items():
+        path.write_text(text)
     return 0
 
 

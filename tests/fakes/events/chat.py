@@ -1,4 +1,4 @@
-"""Telegram's Bot API and the incoming webhooks of Discord and Slack, as far as sending text needs them."""
+"""Telegram's Bot API and the incoming webhooks of Discord, Slack and Matrix, as far as sending text needs them."""
 
 from __future__ import annotations
 
@@ -114,6 +114,13 @@ def _accept_slack(call: Call, text: str) -> Reply:
     return Reply(200, "ok") if text and "<!" not in text else Reply(400, "invalid_payload")
 
 
+def _accept_matrix(call: Call, text: str) -> Reply:
+    formatted = str(call.json.get("html", ""))
+    if not text or not formatted or _RAW.search(re.sub(r"</?b>|<br>", "", formatted)):
+        return Reply(400, {"ok": False, "error": "this fake needs text and escaped HTML"})
+    return Reply(200, {"ok": True})
+
+
 UNKNOWN_WEBHOOK = Reply(404, {"message": "Unknown Webhook", "code": 10015})
 
 
@@ -125,6 +132,11 @@ def discord() -> Webhooks:
 def slack() -> Webhooks:
     """Return a server of Slack's webhooks."""
     return Webhooks("/services/T1/B1/", Reply(404, "no_service"), "text", _accept_slack)
+
+
+def matrix() -> Webhooks:
+    """Return a server of Hookshot's inbound webhooks."""
+    return Webhooks("/webhook/", Reply(404, {"ok": False, "error": "Webhook not found"}), "text", _accept_matrix)
 
 
 def discord_too_many(seconds: float) -> Reply:

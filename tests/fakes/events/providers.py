@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.fakes.events.chat import BotApi, discord, slack
+from tests.fakes.events.chat import BotApi, discord, matrix, slack
 from tests.fakes.events.fcm import Fcm
 from tests.fakes.events.push_service import PushService
 from tests.fakes.events.smtp import MailServer
@@ -23,6 +23,7 @@ class Providers:
         self.fcm = Fcm()
         self.discord = discord()
         self.slack = slack()
+        self.matrix = matrix()
         self._open = AsyncExitStack()
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -38,12 +39,13 @@ class Providers:
             "fcm_url": self.fcm.url,
             "discord_hosts": self.discord.netloc,
             "slack_hosts": self.slack.netloc,
+            "matrix_hosts": self.matrix.netloc,
             "plain_http": "true",
         }
         return {f"DEXORDER_EVENTS_{name.upper()}": value for name, value in settings.items()}
 
     async def __aenter__(self) -> Self:
-        for server in (self.bot, self.mail, self.push, self.fcm, self.discord, self.slack):
+        for server in (self.bot, self.mail, self.push, self.fcm, self.discord, self.slack, self.matrix):
             await self._open.enter_async_context(server)
         return self
 

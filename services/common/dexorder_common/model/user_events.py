@@ -38,6 +38,7 @@ class Channel(IntEnum):
     PUSH = 4
     DISCORD = 5
     SLACK = 6
+    MATRIX = 7
 
 
 SESSION_CHANNELS = frozenset({Channel.ACTIVE_SESSION, Channel.WEB})

@@ -96,7 +96,7 @@ class Web:
         self._headers = dict(_HEADERS)
         if settings.web_tls_certificate:
             self._headers["Strict-Transport-Security"] = "max-age=31536000"
-        self._files = _files(page)
+        self._files = page_files(page)
         self._unauthorized = 0
         self.app = web.Application()
         self.app.on_response_prepare.append(self._secure)
@@ -159,7 +159,7 @@ class Web:
         return origin is None or origin in self._origins or urlsplit(origin).netloc == host
 
 
-def _files(page: Path) -> dict[str, tuple[bytes, str]]:
+def page_files(page: Path) -> dict[str, tuple[bytes, str]]:
     """Read the files: name -> content and type. Other names are never used as a path."""
     found = {}
     for path in sorted(page.iterdir()) if page.is_dir() else ():

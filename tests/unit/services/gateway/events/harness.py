@@ -42,6 +42,7 @@ EVERYWHERE = contacts_with(
     web_push=(WebPushSubscription("https://push.example/1", "p", "a"),),
     discord_webhook_url="https://discord.example/1",
     slack_webhook_url="https://slack.example/1",
+    matrix_webhook_url="https://matrix.example/1",
 )
 NAMES = Channel.__members__
 REFUSED = {Channel.TELEGRAM: "blocked by the user", Channel.EMAIL: "no such address", Channel.PUSH: "gone"}
@@ -414,4 +415,4 @@ def _size(changes: DeliveryChanges) -> int:
 
 
 def _provider(channel: Channel, contacts: Contacts) -> tuple[Channel, str]:
-    return channel, contacts.address(channel) if channel in (Channel.DISCORD, Channel.SLACK) else ""
+    return channel, contacts.address(channel) if channel in (Channel.DISCORD, Channel.SLACK, Channel.MATRIX) else ""

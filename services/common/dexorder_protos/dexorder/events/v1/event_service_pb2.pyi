@@ -595,6 +595,7 @@ class Contacts(_message.Message):
     SLACK_WEBHOOK_URL_FIELD_NUMBER: _builtins.int
     CHANNEL_ORDER_FIELD_NUMBER: _builtins.int
     QUIET_HOURS_FIELD_NUMBER: _builtins.int
+    MATRIX_WEBHOOK_URL_FIELD_NUMBER: _builtins.int
     telegram_chat_id: _builtins.str
     """Telegram's chat id."""
     email: _builtins.str
@@ -603,6 +604,8 @@ class Contacts(_message.Message):
     """URL of a Discord webhook."""
     slack_webhook_url: _builtins.str
     """URL of a Slack webhook."""
+    matrix_webhook_url: _builtins.str
+    """URL of a webhook of a Matrix room."""
     @_builtins.property
     def web_push(self) -> _containers.RepeatedCompositeFieldContainer[Global___WebPushSubscription]:
         """Browsers that receive web push."""
@@ -630,10 +633,11 @@ class Contacts(_message.Message):
         slack_webhook_url: _builtins.str = ...,
         channel_order: _abc.Iterable[_user_events_pb2.ChannelType.ValueType] | None = ...,
         quiet_hours: Global___QuietHours | None = ...,
+        matrix_webhook_url: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["quiet_hours", b"quiet_hours"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_order", b"channel_order", "discord_webhook_url", b"discord_webhook_url", "email", b"email", "mobile_tokens", b"mobile_tokens", "quiet_hours", b"quiet_hours", "slack_webhook_url", b"slack_webhook_url", "telegram_chat_id", b"telegram_chat_id", "web_push", b"web_push"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_order", b"channel_order", "discord_webhook_url", b"discord_webhook_url", "email", b"email", "matrix_webhook_url", b"matrix_webhook_url", "mobile_tokens", b"mobile_tokens", "quiet_hours", b"quiet_hours", "slack_webhook_url", b"slack_webhook_url", "telegram_chat_id", b"telegram_chat_id", "web_push", b"web_push"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

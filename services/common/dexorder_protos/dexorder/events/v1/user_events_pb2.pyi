@@ -177,6 +177,8 @@ class _ChannelTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChannelTy
     """A Discord webhook."""
     SLACK: _ChannelType.ValueType  # 6
     """A Slack webhook."""
+    MATRIX: _ChannelType.ValueType  # 7
+    """A webhook of a Matrix room. Not in the given protocol."""
 
 class ChannelType(_ChannelType, metaclass=_ChannelTypeEnumTypeWrapper):
     """Channels to a user."""
@@ -195,6 +197,8 @@ DISCORD: ChannelType.ValueType  # 5
 """A Discord webhook."""
 SLACK: ChannelType.ValueType  # 6
 """A Slack webhook."""
+MATRIX: ChannelType.ValueType  # 7
+"""A webhook of a Matrix room. Not in the given protocol."""
 Global___ChannelType: _TypeAlias = ChannelType  # noqa: Y015
 
 class _AckStatus:

@@ -29,6 +29,7 @@ def contacts(providers: Providers) -> Contacts:
         mobile_tokens=(providers.fcm.register(),),
         discord_webhook_url=providers.discord.webhook("discord-webhooks-token"),
         slack_webhook_url=providers.slack.webhook("slack-webhooks-token"),
+        matrix_webhook_url=providers.matrix.webhook("matrix-webhooks-token"),
     )
 
 
@@ -44,6 +45,7 @@ def secrets(providers: Providers, user: Contacts) -> list[str]:
         *destinations(user, "mobile_tokens"),
         "discord-webhooks-token",
         "slack-webhooks-token",
+        "matrix-webhooks-token",
         providers.bot.token,
         providers.fcm.tokens.access_token,
         "PRIVATE KEY",
@@ -75,7 +77,7 @@ async def test_nothing_leaks(
     caplog.set_level(logging.DEBUG)
     user = contacts(providers)
     echo = " ".join(secrets(providers, user))
-    web = (providers.bot, providers.push, providers.fcm, providers.discord, providers.slack)
+    web = (providers.bot, providers.push, providers.fcm, providers.discord, providers.slack, providers.matrix)
     for server in web:
         if fail == "for good":
             server.always = Reply(400, {"description": echo, "message": echo, "error": {"status": echo}})

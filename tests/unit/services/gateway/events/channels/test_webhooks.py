@@ -1,4 +1,4 @@
-"""Discord and Slack."""
+"""Discord, Slack and Matrix."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ def discord(providers: Providers) -> Contacts:
 
 def slack(providers: Providers) -> Contacts:
     return contacts_with(slack_webhook_url=providers.slack.webhook())
+
+
+def matrix(providers: Providers) -> Contacts:
+    return contacts_with(matrix_webhook_url=providers.matrix.webhook())
 
 
 async def test_discord_gets_text_without_markup_or_mentions_and_says_when_it_is_stored(
@@ -75,13 +79,20 @@ async def test_slack_gets_text_without_markup(providers: Providers, channels: Ch
     assert providers.slack.calls[0].json["mrkdwn"] is False
 
 
+async def test_matrix_gets_text_and_html_without_markup(providers: Providers, channels: ChannelRegistry) -> None:
+    assert await channels[Channel.MATRIX].send(message("<t>", "a & b\n*c*"), matrix(providers)) == Sent()
+    assert providers.matrix.calls[0].json == {"text": "<t>\na & b\n*c*", "html": "<b>&lt;t&gt;</b><br>a &amp; b<br>*c*"}
+
+
 @pytest.mark.parametrize("filler", ["&", "*", "x", "😀", "-", "\n> ", "\n 1. "])
 async def test_long_messages_are_cut(filler: str, providers: Providers, channels: ChannelRegistry) -> None:
     long = message("*" * 9000, filler * 9000)
     assert await channels[Channel.DISCORD].send(long, discord(providers)) == Sent()
     assert await channels[Channel.SLACK].send(long, slack(providers)) == Sent()
+    assert await channels[Channel.MATRIX].send(long, matrix(providers)) == Sent()
     assert 990 < len(providers.discord.texts[0][1]) <= 2000
     assert len(providers.slack.texts[0][1]) <= 4000
+    assert len(str(providers.matrix.calls[0].json).encode()) <= 40_000 < 65_536
 
 
 @pytest.mark.parametrize(
@@ -124,6 +135,22 @@ async def test_answers_of_slack(reply: Reply, result: Result, providers: Provide
     providers.slack.script(reply)
     assert await channels[Channel.SLACK].send(MESSAGE, slack(providers)) == result
     assert len(providers.slack.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (Reply(404, {"ok": False, "error": "Webhook not found"}), SendRefused("no such webhook")),
+        (Reply(403, {"ok": False}), SendRefused("the webhook is refused")),
+        (Reply(400, {"ok": False}), SendRefused("not accepted")),
+        (Reply(429, "", {"Retry-After": "2"}), Later("too many requests", 2000)),
+        (Reply(500, {"ok": False}), Later("the provider has an error")),
+    ],
+)
+async def test_answers_of_matrix(reply: Reply, result: Result, providers: Providers, channels: ChannelRegistry) -> None:
+    providers.matrix.script(reply)
+    assert await channels[Channel.MATRIX].send(MESSAGE, matrix(providers)) == result
+    assert len(providers.matrix.calls) == 1
 
 
 async def test_hosts_that_are_not_listed_are_never_called(providers: Providers, channels: ChannelRegistry) -> None:

@@ -295,9 +295,9 @@ def test_event_without_channels_uses_a_session_then_the_default_or_the_users_ord
     world.open_session()
     assert len(world.accept(event("e", "")).session_events) == 1
     world.advance(5)
-    for _ in range(5):
+    for _ in range(6):
         world.answer(Later("server error"))
-    assert world.called() == "TELEGRAM PUSH EMAIL DISCORD SLACK"
+    assert world.called() == "TELEGRAM PUSH EMAIL DISCORD SLACK MATRIX"
     world.calls.clear()
     world.accept(event("b", "", user_id="bob"))
     world.answer(Later("server error"))
