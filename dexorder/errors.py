@@ -1,4 +1,4 @@
-"""Errors of the client and the command."""
+"""Errors of the client, the publisher of events and the command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dexorder import Rows
+    from dexorder_common.model.errors import Code
     from dexorder_common.model.history import RequestRecord
 
 
@@ -110,3 +111,35 @@ class ManyFailed(DexorderError):
 
 class HistoryMismatch(HistoryError):
     """The table's row count differs from the announced one."""
+
+
+class EventRefused(Refused):
+    """The event's payload, size or fields are invalid; nothing was stored."""
+
+
+class OutboxFull(DexorderError):
+    """The outbox has its maximum number of events."""
+
+
+class OutboxFailed(DexorderError):
+    """The outbox can't be read or written, or another process uses it; the event was not stored."""
+
+
+class EventUnknown(DexorderError):
+    """The event is neither pending nor among the recent outcomes."""
+
+
+class PublisherClosed(DexorderError):
+    """The publisher is closed."""
+
+
+class GatewayRefused(DexorderError):
+    """The gateway refused the call."""
+
+    def __init__(self, message: str, code: Code) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class GatewayUnreachable(GatewayRefused):
+    """The gateway does not answer."""

@@ -95,11 +95,16 @@ def up(
 
 
 @app.command(epilog=example("dexorder serve relay"))
-def serve(part: Annotated[str, typer.Argument(help="relay, ingestor, gateway, udsource, spark or sim")]) -> None:
+def serve(
+    part: Annotated[str, typer.Argument(help="relay, ingestor, gateway, udsource, spark or sim")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check its settings; exit code 1 if one is invalid")
+    ] = False,
+) -> None:
     """Run one part in this process until SIGTERM; its settings are in the environment (docs/settings.md)."""
     from dexorder.cli.suite import serve as command
 
-    command.serve(part)
+    command.serve(part, check=check)
 
 
 @app.command(

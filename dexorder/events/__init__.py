@@ -1,7 +1,7 @@
 """Library with which containers publish user events. `Publisher` keeps an event until the gateway has settled it."""
 
+from dexorder.errors import EventRefused, EventUnknown, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.config import PublisherSettings
-from dexorder.events.errors import EventRefused, EventUnknown, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import AsyncPublisher, Publisher
 from dexorder_common.model.user_events import Channel, Preference, Priority

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from dexorder.events.errors import PublisherClosed
+from dexorder.errors import PublisherClosed
 from dexorder.events.outcomes import Outcome, fail
 from dexorder_common.model.user_events import Priority
 

@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
-from dexorder.events.errors import EventRefused
+from dexorder.errors import EventRefused
 from dexorder_common.model.user_events import (
     MAX_PAYLOAD_DEPTH,
     Channel,

@@ -10,8 +10,7 @@ from typing import Any
 import grpc
 from pydantic import SecretStr
 
-from dexorder.errors import DexorderError
-from dexorder.events.errors import GatewayRefused, GatewayUnreachable
+from dexorder.errors import DexorderError, GatewayRefused, GatewayUnreachable
 from dexorder.supervisor.addresses import GATEWAY, address_of
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.model.errors import Code

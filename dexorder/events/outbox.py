@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dexorder.events.errors import OutboxFailed
+from dexorder.errors import OutboxFailed
 from dexorder_common.storage.durable_sqlite import open_durable
 
 _STEPS = (

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from dexorder.events.errors import EventUnknown, PublisherClosed
+from dexorder.errors import EventUnknown, PublisherClosed
 from dexorder_common.model.user_events import Channel
 
 log = structlog.get_logger(__name__)

@@ -16,10 +16,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from dexorder.errors import DexorderError
+from dexorder.errors import DexorderError, EventRefused
 from dexorder.events.commands import FlushCommand, OutcomeQuery, PublishCommand
 from dexorder.events.config import PublisherSettings
-from dexorder.events.errors import EventRefused
 from dexorder.events.event_builder import ChannelChoice, Payload, build_event
 from dexorder.events.outcomes import Outcome, complete
 from dexorder.events.sender import Sender

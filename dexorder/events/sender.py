@@ -16,10 +16,10 @@ from typing import Any
 import structlog
 import zmq
 
+from dexorder.errors import EventRefused, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.commands import Command, CommandQueue, FlushCommand, OutcomeQuery, PublishCommand
 from dexorder.events.config import PublisherSettings
 from dexorder.events.connection import Connection
-from dexorder.events.errors import EventRefused, OutboxFailed, OutboxFull, PublisherClosed
 from dexorder.events.outbox import Outbox
 from dexorder.events.outcomes import FinalStatus, Outcome, OutcomeTracker, complete, fail
 from dexorder.events.retransmit import RetransmitQueue

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import typer
-from pydantic_settings import BaseSettings
 
+from dexorder.cli.suite import serve
 from dexorder.cli.terminal import output
 from dexorder.client.connection import relay_address
 from dexorder.setup import jars, java
@@ -24,27 +24,11 @@ from dexorder.supervisor.prepare import ports_in_use
 from dexorder.supervisor.state import default_directory, process_alive, read_state
 from dexorder_common.config import BadSettings, read_settings, state_folder
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.rpc.channel import ChannelSettings, open_sync_channel
-from dexorder_exchange_sim.config import SimSettings
-from dexorder_gateway.config import GatewaySettings
-from dexorder_ingestor.config import IngestorSettings
-from dexorder_relay.config import RelaySettings
-from dexorder_spark.config import SparkSettings
-from dexorder_udsource.config import UdsourceSettings
+from dexorder_common.rpc.channel import open_sync_channel
 
 MIN_FREE_GIB = 2.0
 MIN_OPEN_FILES = 1_024
 _PACKAGES = ("pyspark", "pyiceberg", "pyarrow", "arro3-core", "ccxt", "grpcio", "protobuf", "confluent-kafka", "pyzmq")
-_SETTINGS: tuple[type[BaseSettings], ...] = (
-    RelaySettings,
-    IngestorSettings,
-    GatewaySettings,
-    UdsourceSettings,
-    SparkSettings,
-    SimSettings,
-    CatalogSettings,
-    ChannelSettings,
-)
 
 
 @dataclass(frozen=True)
@@ -105,16 +89,11 @@ def _jars(_: SuiteOptions) -> Iterator[Finding]:
 
 def _settings(_: SuiteOptions) -> Iterator[Finding]:
     count = sum(name.startswith("DEXORDER_") for name in os.environ)
-    wrong = []
-    for settings in _SETTINGS:
-        try:
-            read_settings(settings)
-        except BadSettings as error:
-            wrong += [line.strip() for line in str(error).splitlines()[1:]]
+    wrong = [line for part in serve.PARTS for line in serve.wrong_settings(part)]
     try:
         open_sync_channel(relay_address(None)).close()  # reads the certificates
-    except BadSettings:
-        pass  # already reported above
+    except BadSettings as error:
+        wrong += [line.strip() for line in str(error).splitlines()[1:]]
     except (ValueError, OSError) as error:
         wrong.append(f"DEXORDER_CHANNEL_TLS_*: {error}")
     if wrong:

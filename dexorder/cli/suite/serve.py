@@ -1,40 +1,82 @@
-"""``dexorder serve PART``: one part of the suite in this process."""
+"""``dexorder serve PART``: one part of the suite in this process, or the check of its settings."""
 
 from __future__ import annotations
 
 import runpy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import NamedTuple
 
 import typer
 
 from dexorder.cli.terminal.reporting import missing_package
 from dexorder.errors import DexorderError
+from dexorder_common.config import BadSettings, read_settings
+
+_CATALOG = "dexorder_common.lake.catalog:CatalogSettings"
+
+
+class ServedPart(NamedTuple):
+    """A part that one process can be."""
+
+    module: str
+    """Its package, which ``python -m`` runs as well."""
+    extra: str
+    """Extra of the distribution that brings what the package imports."""
+    settings: tuple[str, ...]
+    """Settings that it reads at the start, as ``module:class``."""
+
 
 PARTS = {
-    "relay": ("dexorder_relay", "relay"),
-    "ingestor": ("dexorder_ingestor", "ingestor"),
-    "gateway": ("dexorder_gateway", "gateway"),
-    "udsource": ("dexorder_udsource", "udsource"),
-    "spark": ("dexorder_spark", "driver"),
-    "sim": ("dexorder_exchange_sim", "ingestor"),
+    "relay": ServedPart("dexorder_relay", "relay", ("dexorder_relay.config:RelaySettings", _CATALOG)),
+    "ingestor": ServedPart("dexorder_ingestor", "ingestor", ("dexorder_ingestor.config:IngestorSettings",)),
+    "gateway": ServedPart("dexorder_gateway", "gateway", ("dexorder_gateway.config:GatewaySettings",)),
+    "udsource": ServedPart("dexorder_udsource", "udsource", ("dexorder_udsource.config:UdsourceSettings",)),
+    "spark": ServedPart("dexorder_spark", "driver", ("dexorder_spark.config:SparkSettings", _CATALOG)),
+    "sim": ServedPart("dexorder_exchange_sim", "ingestor", ("dexorder_exchange_sim.config:SimSettings",)),
 }
-"""Module of each part, which ``python -m`` runs as well, and the extra of the package that brings what it imports."""
 
 
-def serve(part: str) -> None:
+def serve(part: str, *, check: bool = False) -> None:
     """Run the part until SIGTERM; invalid settings end the process, with one line for each.
 
+    Args:
+        check: Only read the settings, and print whether they are valid.
+
     Raises:
-        typer.BadParameter: There is no such part.
-        DexorderError: A package that the part imports is not installed.
+        typer.BadParameter: The suite does not have this part.
+        DexorderError: A package that the part imports is not installed, or ``check`` has found invalid settings.
     """
     if part not in PARTS:
         raise typer.BadParameter(f"{part!r} is not one of {', '.join(PARTS)}", param_hint="PART")
-    module, extra = PARTS[part]
-    sys.argv = [module]
+    with _advised(part):
+        if not check:
+            sys.argv = [PARTS[part].module]
+            runpy.run_module(PARTS[part].module, run_name="__main__", alter_sys=True)
+        elif wrong := list(wrong_settings(part)):
+            raise DexorderError(f"{'; '.join(wrong)}: see docs/settings.md")
+        else:
+            typer.echo(f"the settings of the {part} are valid")
+
+
+def wrong_settings(part: str) -> Iterator[str]:
+    """Yield a line for each invalid setting of a part in the environment."""
+    for each in PARTS[part].settings:
+        module, _, name = each.partition(":")
+        try:
+            read_settings(getattr(import_module(module), name))
+        except BadSettings as error:
+            yield from (line.strip() for line in str(error).splitlines()[1:])
+
+
+@contextmanager
+def _advised(part: str) -> Iterator[None]:
+    """Name the extra to install if the block lacks a package."""
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        yield
     except ModuleNotFoundError as error:
-        if (advice := missing_package(error, extra)) is None:
+        if (advice := missing_package(error, PARTS[part].extra)) is None:
             raise
         raise DexorderError(f"the {part} can't run: {advice}") from None

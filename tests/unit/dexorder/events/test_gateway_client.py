@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.errors import DexorderError
+from dexorder.errors import DexorderError, GatewayRefused
 from dexorder.events import gateway_client
-from dexorder.events.errors import GatewayRefused
 from dexorder_common.model.errors import Code
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from tests.fakes.events.sessions_gateway import served

@@ -139,6 +139,18 @@ def test_doctor_reads_every_setting(tmp_dir: Path, monkeypatch: pytest.MonkeyPat
     assert "DEXORDER_RELAY_LEASE_SECONDS" in settings().detail and "DEXORDER_CATALOG_TYPE" in settings().detail
 
 
+def test_serve_checks_the_settings_of_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("DEXORDER_")]:
+        monkeypatch.delenv(name)
+    valid = run("serve", "relay", "--check")
+    assert (valid.exit_code, valid.stdout) == (0, "the settings of the relay are valid\n")
+    monkeypatch.setenv("DEXORDER_RELAY_LEASE_SECONDS", "soon")
+    wrong = run("serve", "relay", "--check")
+    assert wrong.exit_code == 1 and "DEXORDER_RELAY_LEASE_SECONDS" in wrong.stderr
+    assert run("serve", "ingestor", "--check").exit_code == 0
+    assert run("serve", "nothing", "--check").exit_code == 2
+
+
 def test_doctor_checks_limits_and_the_state_folder(tmp_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "MIN_OPEN_FILES", 2**62)
     (files,) = doctor._limits(SuiteOptions(tmp_dir, Ports()))
