@@ -15,7 +15,6 @@ import tenacity
 from dexorder import errors
 from dexorder.client.failures import answer_error, cause_of
 from dexorder.supervisor.addresses import RELAY, address_of
-from dexorder_common import tracing
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_common.rpc.client_tracing import tracing_interceptors
@@ -66,7 +65,6 @@ class RelayConnection:
         self._waits_to_connect = patience is not None
         self._has_answered = False
         self._timeout_seconds = PATIENCE_SECONDS if patience is None else patience
-        tracing.adopt()
         try:
             self._channel = open_channel(address, interceptors=tracing_interceptors())
         except (ValueError, OSError) as error:

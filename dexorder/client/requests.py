@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
+
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span
 
 from dexorder import errors
 from dexorder.client.connection import RelayConnection
@@ -33,7 +35,7 @@ from dexorder_common.rpc.history_messages import (
     decode_record,
     encode_request,
 )
-from dexorder_common.tracing import NO_SPAN, Attributes, Kind, Span
+from dexorder_common.tracing import Attributes
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
@@ -175,7 +177,7 @@ class AsyncRequests:
             raise _not_ended(request_id, timeout) from None
         record = await self.get(request_id)
         report(record.progress)  # the stream may be behind the notification
-        tracing.current().event("notification received", {"dexorder.status": str(record.status)})
+        get_current_span().add_event("notification received", {"dexorder.status": str(record.status)})
         return Ended(record, notification or _notification_of(record))
 
     async def get(self, request_id: str) -> RequestRecord:
@@ -268,10 +270,8 @@ def new_request_id() -> str:
     return uuid.uuid4().hex
 
 
-def history_span(request: HistoryRequest) -> Span:
-    """Return the span of a history; it begins a trace unless the application has begun one."""
-    if not tracing.is_on():
-        return NO_SPAN
+def history_span(request: HistoryRequest) -> AbstractContextManager[Span]:
+    """Return the span of a history; it starts a trace unless the application has started one."""
     attributes: Attributes = {
         "dexorder.request_id": request.request_id,
         "dexorder.ticker": request.ticker,
@@ -279,12 +279,12 @@ def history_span(request: HistoryRequest) -> Span:
         "dexorder.start_ns": request.start_ns,
         "dexorder.end_ns": request.end_ns,
     }
-    return tracing.span(HISTORY, Kind.INTERNAL, attributes, root=True)
+    return tracing.span(HISTORY, SpanKind.INTERNAL, attributes, root=True)
 
 
-def fetch_span(request: HistoryRequest) -> Span:
-    """Return the span of a request that is submitted and followed: its own only where nothing is traced yet."""
-    return NO_SPAN if tracing.current().context else history_span(request)
+def fetch_span(request: HistoryRequest) -> AbstractContextManager[Span]:
+    """Return the span of a request that is submitted and followed: separate only where nothing is traced yet."""
+    return nullcontext(INVALID_SPAN) if get_current_span().is_recording() else history_span(request)
 
 
 def _notification_of(record: RequestRecord) -> Notification:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
+
+from opentelemetry.trace import Span, SpanKind
 
 from dexorder.client.connection import RelayConnection
 from dexorder.client.inputs import check_ticker, read_exact_range, read_part
@@ -18,7 +21,6 @@ from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_common.tracing import NO_SPAN, Kind, Span
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 if TYPE_CHECKING:
@@ -134,8 +136,6 @@ def check_ended(ended: Ended, *, partial: bool) -> None:
         raise history_error(ended.record)
 
 
-def read_span() -> Span:
+def read_span() -> AbstractContextManager[Span]:
     """Return the span of reading rows."""
-    if not tracing.is_on():
-        return NO_SPAN
-    return tracing.span(READ, Kind.CLIENT, {"db.system.name": "iceberg", "db.collection.name": "trading.ohlc"})
+    return tracing.span(READ, SpanKind.CLIENT, {"db.system.name": "iceberg", "db.collection.name": "trading.ohlc"})

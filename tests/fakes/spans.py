@@ -11,7 +11,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dexorder_common import tracing
-from dexorder_common.opentelemetry_tracer import sdk_tracer
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Exported:
 def exporting() -> Iterator[Exported]:
     """Trace this process until the block ends."""
     made = Exported()
-    tracing.use(sdk_tracer("test", made.exporter, SimpleSpanProcessor))
+    tracing.export("test", made.exporter, SimpleSpanProcessor)
     try:
         yield made
     finally:

@@ -1,125 +1,73 @@
-"""Spans of the work of this process. Without a tracer every function does nothing and imports nothing.
+"""Spans of this process, by OpenTelemetry's API, which does nothing until an SDK is set up.
 
-A process gets a tracer by `configure`, if the environment names a collector (``OTEL_EXPORTER_OTLP_ENDPOINT``). A client
-in an application that traces itself uses the application's tracer (`adopt`). ``opentelemetry_tracer.py`` is the only
-module that imports OpenTelemetry. docs/decisions/0066 has the design, docs/tracing.md the spans.
+A part sets one up by `configure` if the environment names a collector (``OTEL_EXPORTER_OTLP_ENDPOINT``). No package of
+the SDK is imported otherwise. A client in an application that traces itself uses the SDK of the application.
+docs/decisions/0066 has the design, docs/tracing.md the spans.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
-from typing import Protocol, Self, TypeAlias
+import random
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    get_current_span,
+    set_span_in_context,
+    use_span,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dexorder_common.model.trace import TraceContext
+from dexorder_common.packages import version
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 log = logging.getLogger(__name__)  # of the standard library: a command has no other
 Attributes: TypeAlias = Mapping[str, str | int | float | bool]
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
-NO_ATTRIBUTES: Attributes = {}
 TRACEPARENT = "traceparent"
 """Name of W3C's header: metadata of a call, or header of a Kafka record."""
+LEFT_OUT = "dexorder.spans_left_out"
+FLUSH_SECONDS = 3.0
+"""Longest time that the end of a process waits for the collector."""
+_TRACESTATE = "tracestate"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_TRACER_MODULE = "dexorder_common.opentelemetry_tracer"
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_propagator = TraceContextTextMapPropagator()
 
 
-class Kind(Enum):
-    """Role of a span in a call or message; names of OpenTelemetry's SpanKind."""
+class _Budget:
+    """Spans that may still start inside one."""
 
-    INTERNAL = "INTERNAL"
-    SERVER = "SERVER"
-    CLIENT = "CLIENT"
-    PRODUCER = "PRODUCER"
-    CONSUMER = "CONSUMER"
+    def __init__(self, limit: int) -> None:
+        self.left = limit
+        self.left_out = 0
 
 
-class Span(Protocol):
-    """A piece of work. As a context manager it is the current span inside the block and ends with it.
-
-    An exception that leaves the block marks it as failed, by the name of its class; texts of errors are not recorded.
-    """
-
-    @property
-    def context(self) -> TraceContext | None:
-        """Its place in the trace; None if it is not recorded."""
-
-    @property
-    def caller(self) -> TraceContext | None:
-        """Context of the span of another process above it; None if there is none."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
-
-    def set(self, attributes: Attributes) -> None:
-        """Add attributes."""
-
-    def event(self, name: str, attributes: Attributes = NO_ATTRIBUTES) -> None:
-        """Add an event that happens now."""
-
-    def fail(self, error_type: str) -> None:
-        """Mark the work as failed."""
-
-    def activate(self) -> None:
-        """Make it the current span of this task from now on; for a task that ends with the span."""
-
-    def end(self) -> None:
-        """End a span that is not used as a context manager."""
-
-
-class Tracer(Protocol):
-    """Source of spans; the functions below have the contracts."""
-
-    def span(
-        self, name: str, kind: Kind, attributes: Attributes, parent: TraceContext | None, root: bool, limit: int | None
-    ) -> Span:
-        """See `span`."""
-
-    def serve(self, name: str, metadata: Metadata | None, attributes: Attributes, root: bool) -> Span | None:
-        """See `serve`."""
-
-    def record(
-        self,
-        name: str,
-        kind: Kind,
-        parent: TraceContext,
-        times_ns: tuple[int, int],
-        attributes: Attributes,
-        span_id: str | None,
-        links: Sequence[TraceContext],
-        error_type: str,
-    ) -> TraceContext | None:
-        """See `record`."""
-
-    def current(self) -> Span | None:
-        """Return the current span; None if there is none, or it is not recorded."""
-
-    def shutdown(self) -> None:
-        """See `shutdown`."""
-
-
-class _NoSpan:
-    """Span of work that is not traced."""
-
-    context = None
-    caller = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-    def set(self, attributes: Attributes) -> None: ...
-    def event(self, name: str, attributes: Attributes = NO_ATTRIBUTES) -> None: ...
-    def fail(self, error_type: str) -> None: ...
-    def activate(self) -> None: ...
-    def end(self) -> None: ...
-
-
-NO_SPAN: Span = _NoSpan()
-_tracer: Tracer | None = None
+_budget: ContextVar[_Budget | None] = ContextVar("budget", default=None)
+_next_span_id: ContextVar[int | None] = ContextVar("next_span_id", default=None)
+_random = random.SystemRandom()
+_provider: TracerProvider | None = None
+"""The SDK of this part; None if it has none, or the application has one."""
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
@@ -132,98 +80,214 @@ def is_wanted(environment: Mapping[str, str]) -> bool:
 def configure(part: str) -> None:
     """Trace this process as ``dexorder-{part}``, if the environment names a collector.
 
-    Whatever is wrong with the settings or the packages is logged: tracing never keeps a part from working.
+    An error in the settings or packages is logged: tracing never keeps a part from working.
     """
     if not is_wanted(os.environ):
         return
     try:
-        use(importlib.import_module(_TRACER_MODULE).exporting_tracer(part))
+        for name in _PROTOCOLS:
+            if (protocol := os.environ.get(name) or "grpc") != "grpc":
+                raise ValueError(f"{name}: {protocol!r} is not supported; use grpc")
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        export(part, OTLPSpanExporter(), BatchSpanProcessor)
     except ImportError as error:
         log.warning("no traces: %s is missing; pip install 'dexorder[otel]'", error.name)
     except Exception as error:  # of the exporter's settings, for example
         log.warning("no traces: %s", error)
 
 
-def adopt() -> None:
-    """Use the tracer of an application that traces itself, if it does, and nothing else is set."""
-    if _tracer is None and "opentelemetry.trace" in sys.modules:
-        use(importlib.import_module(_TRACER_MODULE).application_tracer())
+def export(part: str, exporter: SpanExporter, processor: Any) -> None:
+    """Set up an SDK for this part, which passes ended spans to an exporter through a processor."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
+    class Ids(RandomIdGenerator):
+        """Ids that `record` may choose."""
 
-def use(tracer: Tracer | None) -> None:
-    """Make all spans with this tracer from now on; None makes none."""
-    global _tracer
-    _tracer = tracer
+        def generate_span_id(self) -> int:
+            # not those of the module ``random``, whose seed a program may set to the same value at every start
+            return _next_span_id.get() or _random.getrandbits(64) or 1
 
+        def generate_trace_id(self) -> int:
+            return _random.getrandbits(128) or 1
 
-def is_on() -> bool:
-    """Return whether this process has a tracer."""
-    return _tracer is not None
+    global _provider
+    own = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": f"dexorder-{part}"}
+    resource = Resource.create({**own, "service.version": version()})
+    _provider = TracerProvider(resource=resource, id_generator=Ids(), shutdown_on_exit=False)
+    _provider.add_span_processor(processor(exporter))
 
 
 def shutdown() -> None:
-    """Send what is left, within seconds, and make no more spans."""
-    if _tracer is not None:
-        _tracer.shutdown()
-    use(None)
+    """Send the remaining spans, for at most ``FLUSH_SECONDS``, and make no more."""
+    global _provider
+    if _provider is None:
+        return
+    stopping = threading.Thread(target=_provider.shutdown, name="traces-shutdown", daemon=True)
+    stopping.start()
+    stopping.join(FLUSH_SECONDS)
+    if stopping.is_alive():
+        log.warning("the last spans are lost: the collector does not answer within %g s", FLUSH_SECONDS)
+    _provider = None
 
 
+def is_on() -> bool:
+    """Return whether spans are made: this part has an SDK, or the application has one."""
+    return _provider is not None or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def _tracer() -> trace.Tracer:
+    return (_provider or trace).get_tracer("dexorder", version())
+
+
+def start(
+    name: str,
+    kind: SpanKind = SpanKind.INTERNAL,
+    attributes: Attributes | None = None,
+    *,
+    parent: TraceContext | None = None,
+    root: bool = False,
+) -> Span:
+    """Start a span below ``parent`` or else below the current span, to be ended by the caller.
+
+    Args:
+        root: Start a trace if there is neither. Otherwise the work is not traced: the span is ``INVALID_SPAN``.
+    """
+    if not is_on() or (parent is None and not root and not get_current_span().is_recording()):
+        return INVALID_SPAN
+    if (budget := _budget.get()) is not None:
+        if budget.left <= 0:
+            budget.left_out += 1
+            return INVALID_SPAN
+        budget.left -= 1
+    return _tracer().start_span(name, context=_below(parent), kind=kind, attributes=attributes)
+
+
+@contextmanager
 def span(
     name: str,
-    kind: Kind = Kind.INTERNAL,
-    attributes: Attributes = NO_ATTRIBUTES,
+    kind: SpanKind = SpanKind.INTERNAL,
+    attributes: Attributes | None = None,
     *,
     parent: TraceContext | None = None,
     root: bool = False,
     limit: int | None = None,
-) -> Span:
-    """Return a span that has begun, below ``parent`` or else below the current span.
+) -> Iterator[Span]:
+    """Trace a block as a span, see `start`. An error that leaves the block fails the span by the name of its class.
 
     Args:
-        root: Begin a trace if there is neither; otherwise the work is not traced.
-        limit: Number of spans that may begin inside it; further ones are only counted.
+        limit: Number of spans that may start inside it; more are only counted.
     """
-    return NO_SPAN if _tracer is None else _tracer.span(name, kind, attributes, parent, root, limit)
+    started = start(name, kind, attributes, parent=parent, root=root)
+    if started is INVALID_SPAN:  # the spans inside belong to the one around it
+        yield started
+        return
+    budget = None if limit is None else _Budget(limit)
+    token = _budget.set(budget) if budget else None
+    with use_span(started, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield started
+        except BaseException as error:
+            fail(started, type(error).__name__)
+            raise
+        finally:
+            if budget and token:
+                _budget.reset(token)
+                if budget.left_out:
+                    started.set_attribute(LEFT_OUT, budget.left_out)
 
 
 def serve(name: str, metadata: Metadata | None, attributes: Attributes, *, root: bool) -> Span | None:
-    """Return the span of a call that a server answers; None if its caller does not trace it.
+    """Start the span of a call that a server answers; return None if its caller does not trace it.
 
     Args:
-        root: Begin a trace, subject to sampling, if the caller says nothing of one.
+        root: Start a trace, subject to sampling, if the caller says nothing about one.
     """
-    return None if _tracer is None else _tracer.serve(name, metadata, attributes, root)
+    carrier = {key: value for key, value in metadata or () if key in (TRACEPARENT, _TRACESTATE)}
+    if not carrier and not root:
+        return None
+    caller = _propagator.extract(carrier, context=Context())
+    known = get_current_span(caller).get_span_context()
+    if not (known.trace_flags.sampled if known.is_valid else root):
+        return None
+    started = _tracer().start_span(name, context=caller, kind=SpanKind.SERVER, attributes=attributes)
+    return started if started.is_recording() else None
 
 
 def record(
     name: str,
-    kind: Kind,
+    kind: SpanKind,
     parent: TraceContext,
     times_ns: tuple[int, int],
-    attributes: Attributes = NO_ATTRIBUTES,
+    attributes: Attributes | None = None,
     *,
     span_id: str | None = None,
     links: Sequence[TraceContext] = (),
     error_type: str = "",
 ) -> TraceContext | None:
-    """Record work that has ended, which another process may have begun; return its context, None if there is none.
+    """Record work that has ended, possibly started by another process; return its context, None if it is not recorded.
 
     Args:
         times_ns: Its start and end.
         span_id: Its own id, if others know it already.
         links: Spans of other traces that it belongs to as well.
     """
-    if _tracer is None:
+    if not is_on():
         return None
-    return _tracer.record(name, kind, parent, times_ns, attributes, span_id, links, error_type)
+    start_ns, end_ns = times_ns
+    token = _next_span_id.set(int(span_id, 16) if span_id else None)
+    try:
+        made = _tracer().start_span(
+            name,
+            context=_below(parent),
+            kind=kind,
+            attributes=attributes,
+            links=[Link(_remote(each)) for each in links],
+            start_time=start_ns,
+        )
+    finally:
+        _next_span_id.reset(token)
+    if error_type:
+        fail(made, error_type)
+    context = context_of(made)
+    made.end(end_time=max(start_ns, end_ns))
+    return context
 
 
-def current() -> Span:
-    """Return the current span."""
-    return (_tracer.current() if _tracer is not None else None) or NO_SPAN
+def fail(failed: Span, error_type: str) -> None:
+    """Mark the work of a span as failed. Texts of errors are not recorded."""
+    failed.set_attribute("error.type", error_type)
+    failed.set_status(StatusCode.ERROR)
+
+
+def context_of(one: Span) -> TraceContext | None:
+    """Return the place of a span in its trace; None if it is not recorded."""
+    return _context(one.get_span_context()) if one.is_recording() else None
+
+
+def caller_of(one: Span) -> TraceContext | None:
+    """Return the context of the span above it if that is of another process."""
+    above: SpanContext | None = getattr(one, "parent", None)  # of the SDK, not of the API
+    return _context(above) if above is not None and above.is_remote else None
 
 
 def headers() -> tuple[tuple[str, str], ...]:
     """Return the metadata that puts a call below the current span; none if that is not recorded."""
-    context = current().context
+    context = context_of(get_current_span())
     return () if context is None else ((TRACEPARENT, context.traceparent),)
+
+
+def _context(known: SpanContext) -> TraceContext:
+    return TraceContext(f"{known.trace_id:032x}", f"{known.span_id:016x}")
+
+
+def _remote(context: TraceContext) -> SpanContext:
+    return SpanContext(int(context.trace_id, 16), int(context.span_id, 16), is_remote=True, trace_flags=_SAMPLED)
+
+
+def _below(parent: TraceContext | None) -> Context | None:
+    """Return the context of a child of ``parent``, or None for that of the current span."""
+    return None if parent is None else set_span_in_context(NonRecordingSpan(_remote(parent)), Context())

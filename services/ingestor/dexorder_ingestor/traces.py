@@ -7,11 +7,14 @@ a trace of its own, and there is nobody who waits for it.
 from __future__ import annotations
 
 import uuid
+from contextlib import AbstractContextManager
 from urllib.parse import urlsplit
+
+from opentelemetry.trace import Span, SpanKind
 
 from dexorder_common import tracing
 from dexorder_common.model.dispatch_id import number_of, trace_of
-from dexorder_common.tracing import NO_SPAN, Attributes, Kind, Span
+from dexorder_common.tracing import Attributes
 
 JOB, CALL = "process job", "exchange call"
 MAX_SPANS = 200
@@ -24,11 +27,8 @@ def trace_id_of(dispatch_id: str) -> str:
     return context.trace_id if context else uuid.uuid4().hex
 
 
-def job_span(dispatch_id: str, venue: str) -> Span:
+def job_span(dispatch_id: str, venue: str) -> AbstractContextManager[Span]:
     """Return the span of a dispatch of history or of a snapshot of tickers."""
-    request = trace_of(dispatch_id)
-    if request is None or not tracing.is_on():
-        return NO_SPAN
     attributes: Attributes = {
         "messaging.system": "zeromq",
         "messaging.operation.name": "process",
@@ -36,10 +36,10 @@ def job_span(dispatch_id: str, venue: str) -> Span:
         "messaging.destination.name": venue,
         "dexorder.dispatch": number_of(dispatch_id),
     }
-    return tracing.span(JOB, Kind.CONSUMER, attributes, parent=request, limit=MAX_SPANS)
+    return tracing.span(JOB, SpanKind.CONSUMER, attributes, parent=trace_of(dispatch_id), limit=MAX_SPANS)
 
 
-def call_span(venue: str, address: str) -> Span:
+def call_span(venue: str, address: str) -> AbstractContextManager[Span]:
     """Return the span of one call of an exchange at ``host:port``.
 
     The URL is not recorded, as it may have secrets.
@@ -48,13 +48,11 @@ def call_span(venue: str, address: str) -> Span:
     attributes: dict[str, str | int] = {"dexorder.exchange": venue, "server.address": place.hostname or ""}
     if place.port:
         attributes["server.port"] = place.port
-    return tracing.span(CALL, Kind.CLIENT, attributes)
+    return tracing.span(CALL, SpanKind.CLIENT, attributes)
 
 
-def send_span(topic: str, cluster: str) -> Span:
+def send_span(topic: str, cluster: str) -> AbstractContextManager[Span]:
     """Return the span of a record on its way to Kafka."""
-    if not tracing.is_on():
-        return NO_SPAN
     attributes: Attributes = {
         "messaging.system": "kafka",
         "messaging.operation.name": "send",
@@ -62,4 +60,4 @@ def send_span(topic: str, cluster: str) -> Span:
         "messaging.destination.name": topic,
         "dexorder.cluster": cluster,
     }
-    return tracing.span(f"send {topic}", Kind.PRODUCER, attributes)
+    return tracing.span(f"send {topic}", SpanKind.PRODUCER, attributes)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from opentelemetry.trace import SpanKind
+
 from dexorder_common import tracing
 from dexorder_common.model.dispatch_id import trace_of
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.trace import TraceContext
-from dexorder_common.tracing import Attributes, Kind
+from dexorder_common.tracing import Attributes
 from dexorder_spark.records.reporter import FinalReport
 
 MAX_TRACES = 32
@@ -66,18 +68,18 @@ def record_batch(
             "dexorder.traces_in_batch": len(shares),
         }
         whole = (times.began_ns, times.reported_ns)
-        batch = tracing.record(f"process {topic}", Kind.CONSUMER, request, whole, attributes)
+        batch = tracing.record(f"process {topic}", SpanKind.CONSUMER, request, whole, attributes)
         if batch is None:
             continue
-        tracing.record("decode", Kind.INTERNAL, batch, (times.began_ns, times.decoded_ns))
+        tracing.record("decode", SpanKind.INTERNAL, batch, (times.began_ns, times.decoded_ns))
         tracing.record(
             f"commit {table}",
-            Kind.CLIENT,
+            SpanKind.CLIENT,
             batch,
             (times.decoded_ns, times.committed_ns),
             _database(table, operation, snapshot_id),
         )
-        tracing.record("report to the relay", Kind.INTERNAL, batch, (times.committed_ns, times.reported_ns))
+        tracing.record("report to the relay", SpanKind.INTERNAL, batch, (times.committed_ns, times.reported_ns))
 
 
 def _database(table: str, operation: str, snapshot_id: int | None) -> Attributes:

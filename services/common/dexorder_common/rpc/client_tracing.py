@@ -7,9 +7,10 @@ from typing import Any
 
 import grpc
 from grpc.aio import Metadata
+from opentelemetry.trace import Span, SpanKind
 
 from dexorder_common import tracing
-from dexorder_common.tracing import Attributes, Kind, Span
+from dexorder_common.tracing import Attributes
 
 _running: set[asyncio.Task[None]] = set()
 """Keeps the tasks that wait for the ends of calls."""
@@ -24,14 +25,15 @@ class _Tracing:
     async def _intercept(self, continuation: Any, details: Any, request: Any) -> Any:
         path = details.method.decode() if isinstance(details.method, bytes) else details.method
         path = path.removeprefix("/")
-        span = tracing.span(path, Kind.CLIENT, rpc_attributes(path))
-        if span.context is None:
+        span = tracing.start(path, SpanKind.CLIENT, rpc_attributes(path))
+        context = tracing.context_of(span)
+        if context is None:
             return await continuation(details, request)
-        entry = (tracing.TRACEPARENT, span.context.traceparent)
+        entry = (tracing.TRACEPARENT, context.traceparent)
         try:
             call = await continuation(details._replace(metadata=Metadata(*(details.metadata or ()), entry)), request)
         except BaseException:
-            span.fail("UNKNOWN")
+            tracing.fail(span, "UNKNOWN")
             span.end()
             raise
         task = asyncio.create_task(_end(span, call))
@@ -46,9 +48,9 @@ async def _end(span: Span, call: Any) -> None:
     try:
         code = await call.code()
     finally:
-        span.set({"rpc.response.status_code": code.name})
+        span.set_attribute("rpc.response.status_code", code.name)
         if code not in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
-            span.fail(code.name)
+            tracing.fail(span, code.name)
         span.end()
 
 
@@ -62,5 +64,5 @@ class _UnaryStream(_Tracing, grpc.aio.UnaryStreamClientInterceptor):
 
 
 def tracing_interceptors() -> list[Any]:
-    """Return the interceptors of a channel; none in a process without a tracer."""
+    """Return the interceptors of a channel; none in a process that does not trace."""
     return [_UnaryUnary(), _UnaryStream()] if tracing.is_on() else []

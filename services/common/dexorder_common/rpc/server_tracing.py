@@ -10,12 +10,13 @@ from contextlib import aclosing
 from typing import Any
 
 import grpc
+from opentelemetry.context import attach
+from opentelemetry.trace import Span, set_span_in_context
 
 from dexorder_common import tracing
 from dexorder_common.model.errors import Code
 from dexorder_common.rpc.client_tracing import rpc_attributes
 from dexorder_common.rpc.server_interceptor import HANDLERS, Behavior, Handler, behavior_of, code_in
-from dexorder_common.tracing import Span
 
 _SERVER_ERRORS = frozenset(
     {Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNIMPLEMENTED, Code.INTERNAL, Code.UNAVAILABLE, Code.DATA_LOSS}
@@ -56,7 +57,7 @@ class TracingInterceptor(grpc.aio.ServerInterceptor):
 
 def _unary(behavior: Behavior, span: Span) -> Behavior:
     async def unary(request: Any, context: Any) -> Any:
-        span.activate()  # grpcio runs each call in a task of its own
+        attach(set_span_in_context(span))  # never detached: grpcio runs each call in its own task
         try:
             response = await behavior(request, context)
         except BaseException:
@@ -70,7 +71,7 @@ def _unary(behavior: Behavior, span: Span) -> Behavior:
 
 def _stream(behavior: Behavior, span: Span) -> Behavior:
     async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-        span.activate()
+        attach(set_span_in_context(span))
         failed = context
         try:
             async with aclosing(behavior(request, context)) as answers:
@@ -86,7 +87,7 @@ def _stream(behavior: Behavior, span: Span) -> Behavior:
 def _end(span: Span, failed: Any) -> None:
     """End the span of a call; ``failed`` is the context of one that has failed or was cancelled."""
     code = Code.OK if failed is None else code_in(failed) or Code.CANCELLED  # a cancelled call has no status
-    span.set({"rpc.response.status_code": code.name})
+    span.set_attribute("rpc.response.status_code", code.name)
     if code in _SERVER_ERRORS:
-        span.fail(code.name)
+        tracing.fail(span, code.name)
     span.end()

@@ -19,7 +19,6 @@ import ccxt.async_support as ccxt
 import structlog
 import tenacity
 
-from dexorder_common import tracing
 from dexorder_common.clock import Clock
 from dexorder_common.exchanges import Exchange, override_urls
 from dexorder_common.model.history import Delay
@@ -28,7 +27,6 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import PERIODS, next_open
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso
-from dexorder_common.tracing import NO_SPAN, Span
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
@@ -430,9 +428,6 @@ class CcxtSession:
         finally:
             self._attempts.end()
 
-    def _call_span(self) -> Span:
-        return call_span(self.venue.name, _host(self.client)) if tracing.is_on() else NO_SPAN
-
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make one call and count it; note a ban that the exchange announces by its own code instead of HTTP's."""
         metrics, name, facts = self.venue.metrics, self.venue.name, self.venue.dialect.errors
@@ -443,7 +438,7 @@ class CcxtSession:
         self.calls += 1
         metrics.calls.labels(name).inc()
         try:
-            with self._call_span(), metrics.call_seconds.labels(name).time():
+            with call_span(name, _host(self.client)), metrics.call_seconds.labels(name).time():
                 return await call()
         except (ccxt.BaseError, BadAnswer, *PARSER_ERRORS) as error:
             self._hosts.fail()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
+from opentelemetry.trace import get_current_span
 
 from dexorder_common import tracing
 from dexorder_common.clock import Clock
@@ -56,11 +57,10 @@ class DispatchRunner:
     async def run(self, dispatch: Dispatch) -> DispatchEnd | None:
         """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
         deadline_seconds = self.deadline_seconds
-        span = job_span(dispatch.id, dispatch.instrument.venue)
-        trace = trace_id_of(dispatch.id)
-        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), span:
-            span.set({"dexorder.ticker": str(dispatch.instrument), "dexorder.period_seconds": dispatch.period_seconds})
-            ticker, period_seconds = str(dispatch.instrument), dispatch.period_seconds
+        ticker, period_seconds = str(dispatch.instrument), dispatch.period_seconds
+        trace, traced = trace_id_of(dispatch.id), job_span(dispatch.id, dispatch.instrument.venue)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), traced as span:
+            span.set_attributes({"dexorder.ticker": ticker, "dexorder.period_seconds": period_seconds})
             log.info("dispatch started", ticker=ticker, period_seconds=period_seconds, span=str(dispatch.span))
             try:
                 async with asyncio.timeout(deadline_seconds):
@@ -70,7 +70,7 @@ class DispatchRunner:
             if completion is None or not completion.success:
                 outcome = "fenced" if completion is None else "handed_back"
                 self.metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
-                span.fail(outcome)
+                tracing.fail(span, outcome)
                 log.warning("dispatch ended", outcome=outcome, message=completion.message if completion else None)
             return completion
 
@@ -151,7 +151,7 @@ class _Run:
         value = final_value(self._dispatch.request_id, status, self._candles, text)
         await self._runner.publisher.produce(headers, value)
         outcome = pb.DataResponse.ResponseStatus.Name(status).lower()
-        tracing.current().set(
+        get_current_span().set_attributes(
             {"dexorder.status": outcome, "dexorder.pages": self._pages, "dexorder.rows": self._candles}
         )
         self._runner.metrics.dispatches.labels(self._venue, outcome).inc()

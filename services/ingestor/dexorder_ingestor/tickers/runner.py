@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from dexorder_common import tracing
 from dexorder_common.clock import Clock
 from dexorder_common.kafka.page_record import final_value
 from dexorder_common.model.datasets import TICKERS
@@ -60,15 +61,15 @@ class TickersRunner:
 
     async def run(self, dispatch: TickersDispatch) -> DispatchEnd:
         """Take and publish the snapshots; return how the dispatch ended."""
-        trace, span = trace_id_of(dispatch.id), job_span(dispatch.id, dispatch.venue)
-        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), span:
+        trace, traced = trace_id_of(dispatch.id), job_span(dispatch.id, dispatch.venue)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), traced as span:
             try:
                 async with asyncio.timeout(self.deadline_seconds):
                     outcome = await self._run(dispatch, trace)
                 completion = DispatchEnd(dispatch.id, success=True)
             except (Unavailable, TimeoutError) as error:
                 message = str(error) or f"took longer than {self.deadline_seconds:g} s"
-                span.fail("handed_back")
+                tracing.fail(span, "handed_back")
                 outcome, completion = "handed_back", DispatchEnd(dispatch.id, success=False, message=message)
             self._metrics.dispatches.labels(dispatch.venue, outcome).inc()
             log.info("snapshot of tickers ended", exchange=dispatch.venue, outcome=outcome)

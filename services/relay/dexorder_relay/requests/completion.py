@@ -50,7 +50,7 @@ class Completion:
             batch = Batch()
             with deciding(live) as span:
                 outcome = await self._decider.decide(live, batch)
-                span.set({"dexorder.status": outcome.status.name if outcome else "further jobs"})
+                span.set_attribute("dexorder.status", outcome.status.name if outcome else "further jobs")
             live.waiting = ""
             if outcome is None or live.ending:
                 await self._context.store.commit(batch)

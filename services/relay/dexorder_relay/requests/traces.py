@@ -7,12 +7,15 @@ under an id that every process computes (`LiveRequest.span`); the work for it go
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span
 
 from dexorder_common import tracing
 from dexorder_common.model.dispatch_id import number_of, trace_of
 from dexorder_common.model.history import Outcome, RequestStatus
 from dexorder_common.model.trace import read_context
-from dexorder_common.tracing import NO_SPAN, Attributes, Kind, Span
+from dexorder_common.tracing import Attributes
 from dexorder_relay.state.request import LiveRequest
 
 REQUEST, SEND, DECIDE = "history request", "send job", "decide outcome"
@@ -29,8 +32,8 @@ def submitted_in() -> str:
 
     It is that of the caller, if there is one: the span of the call itself is lost if the relay is killed soon.
     """
-    span = tracing.current()
-    context = span.caller or span.context
+    span = get_current_span()
+    context = tracing.caller_of(span) or tracing.context_of(span)
     return context.text if context else ""
 
 
@@ -44,12 +47,12 @@ def record_dispatch(dispatch_id: str, exchange: str, times_ns: tuple[int, int]) 
             "messaging.destination.name": exchange,
             "dexorder.dispatch": number_of(dispatch_id),
         }
-        tracing.record(SEND, Kind.PRODUCER, request, times_ns, attributes)
+        tracing.record(SEND, SpanKind.PRODUCER, request, times_ns, attributes)
 
 
-def deciding(live: LiveRequest) -> Span:
+def deciding(live: LiveRequest) -> AbstractContextManager[Span]:
     """Return the span of one attempt to work out the outcome of a request."""
-    return tracing.span(DECIDE, parent=live.span) if live.span else NO_SPAN
+    return tracing.span(DECIDE, parent=live.span) if live.span else nullcontext(INVALID_SPAN)
 
 
 def record_request(live: LiveRequest, outcome: Outcome, job_traces: Iterable[str], *, end_ns: int) -> None:
@@ -65,7 +68,7 @@ def record_request(live: LiveRequest, outcome: Outcome, job_traces: Iterable[str
     others = [context for text in dict.fromkeys(job_traces) if (context := read_context(text)) and context != own]
     tracing.record(
         REQUEST,
-        Kind.INTERNAL,
+        SpanKind.INTERNAL,
         parent,
         (live.submitted_ns, end_ns),
         {

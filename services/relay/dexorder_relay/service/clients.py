@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import grpc
 import structlog
+from opentelemetry.trace import get_current_span
 
-from dexorder_common import tracing
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest
@@ -168,7 +168,7 @@ class RelayService(RealtimeCalls, TriggerCalls, relay_service_pb2_grpc.RelayServ
                 async for notification in found:
                     if access.sees(caller, notification.request):  # a forgotten id may be used by another client
                         note = {"dexorder.request_id": notification.request_id}
-                        tracing.current().event("notification sent", note)
+                        get_current_span().add_event("notification sent", note)
                         yield messages.encode_notification(notification)
 
     async def _check_seen(self, request_id: str) -> None:

@@ -17,7 +17,6 @@ from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_tracing import tracing_interceptors
 from dexorder_common.rpc.lifecycle import grpc_server
 from dexorder_common.rpc.settings import ServiceSettings
-from dexorder_common.tracing import Kind
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.fakes.spans import Exported, exporting
@@ -154,7 +153,7 @@ async def test_both_ends_record_the_status(
 async def test_a_stream_that_its_caller_cancels_has_not_failed() -> None:
     with exporting() as exported:
         async with served() as (_, stub):
-            with tracing.span("caller", Kind.CLIENT, root=True):
+            with tracing.span("caller", SpanKind.CLIENT, root=True):
                 stream = stub.WatchProgress(pb.WatchProgressRequest())
                 await stream.read()
                 stream.cancel()
