@@ -15,11 +15,10 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
 from dexorder_ingestor.realtime.numbered_feed import MARGIN_NS
-from dexorder_ingestor.realtime.silence_limit import SilenceLimit
+from dexorder_ingestor.realtime.socket_health import SocketHealth
 from dexorder_ingestor.realtime.trade_sequence import AgreedTrades, Gap, ordinal_ids
 
 _RETRY_NS = SECOND_NS // 2
-_GRACE_NS = 3 * SECOND_NS
 _MAX_PAGES = 50
 """Queries by time for the trades between the settled time and the newest ones."""
 _LOOKBACKS_NS = (2 * SECOND_NS, 60 * SECOND_NS, 1_800 * SECOND_NS)
@@ -30,9 +29,7 @@ class AgreedFeed:
 
     is_numbered = False
 
-    def __init__(
-        self, begin_ns: int, *, now_ns: int, poll_ns: int, by_time: bool = True, silence: SilenceLimit | None = None
-    ) -> None:
+    def __init__(self, begin_ns: int, *, now_ns: int, poll_ns: int, by_time: bool = True) -> None:
         """Begin with the trades from ``begin_ns`` on; ask REST every ``poll_ns``, ``by_time`` if it can be."""
         self.due_ns: int = now_ns
         """Time of the next query."""
@@ -42,7 +39,7 @@ class AgreedFeed:
         self._sequence = AgreedTrades(begin_ns)
         self._poll_ns = poll_ns
         self._by_time = by_time
-        self._silence = silence or SilenceLimit(now_ns=now_ns)
+        self._socket = SocketHealth(now_ns=now_ns)
         self._last: Trade | None = None
         self._newest: list[Trade] = []
         self._between: dict[str, Trade] = {}
@@ -50,7 +47,6 @@ class AgreedFeed:
         self._until_ns = begin_ns
         self._pages = 0
         self._is_linked = False
-        self._suspect_ns: int | None = None
         self._was_complete = False
 
     @property
@@ -61,26 +57,21 @@ class AgreedFeed:
     @property
     def wake_ns(self) -> int:
         """Time of the next query, or at which `is_deaf` may become true."""
-        return self.due_ns if self._suspect_ns is None else min(self.due_ns, self._suspect_ns + _GRACE_NS)
+        return self._socket.wake_ns(self.due_ns)
 
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
         """Count a message; its trades are released by REST only."""
-        self._silence.heard(now_ns=now_ns)
-        self._suspect_ns = None
+        self._socket.heard(now_ns=now_ns)
         return []
 
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost."""
-        self._silence.restart(now_ns=now_ns)
-        self._suspect_ns = None
+        self._socket.restart(now_ns=now_ns)
         self._was_complete = False
 
     def is_deaf(self, *, now_ns: int) -> bool:
         """Return whether the socket has to be opened again; True once for each time."""
-        if self._suspect_ns is None or now_ns < self._suspect_ns + _GRACE_NS:
-            return False
-        self._suspect_ns = None
-        return True
+        return self._socket.is_deaf(now_ns=now_ns)
 
     def ask(self, at_ns: int) -> None:
         """Query no later than at a time."""
@@ -160,8 +151,8 @@ class AgreedFeed:
         released = self._sequence.confirm(trades, until_ns)
         if released:
             self._last = released[-1]
-        if released and self._was_complete and self._suspect_ns is None and now_ns >= self._silence.ends_ns:
-            self._suspect_ns = now_ns
+        if released and self._was_complete and now_ns >= self._socket.ends_ns:
+            self._socket.suspect(now_ns=now_ns)
         self._was_complete = True
         self.due_ns = now_ns + self._poll_ns
         return released

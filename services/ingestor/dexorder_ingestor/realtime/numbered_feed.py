@@ -22,7 +22,7 @@ from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.anchor import Anchor
-from dexorder_ingestor.realtime.silence_limit import SilenceLimit
+from dexorder_ingestor.realtime.socket_health import SocketHealth
 from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
 
 MARGIN_NS = SECOND_NS
@@ -30,7 +30,6 @@ MARGIN_NS = SECOND_NS
 _REORDER_NS = SECOND_NS // 5
 _RETRY_NS = SECOND_NS // 2
 _LONGEST_RETRY_NS = 30 * SECOND_NS
-_GRACE_NS = 3 * SECOND_NS
 _MAX_KEPT = 20_000
 
 
@@ -46,7 +45,6 @@ class NumberedFeed:
         last_number: int | None,
         *,
         now_ns: int,
-        silence: SilenceLimit | None = None,
         skip_answers: int = 8,
     ) -> None:
         """Begin with the trades from ``begin_ns`` on.
@@ -68,11 +66,10 @@ class NumberedFeed:
         self._asked: tuple[int | None, Trade | None] = None, None
         self._sequence = NumberedTrades(None if last_number is None else last_number + 1, begin_ns)
         self._kept: list[Trade] = []
-        self._silence = silence or SilenceLimit(now_ns=now_ns)
+        self._socket = SocketHealth(now_ns=now_ns)
         self._skip_answers = skip_answers
         self._agreed: tuple[Gap, int] | None = None
         self._gap_ns: int | None = None
-        self._suspect_ns: int | None = None
         self._was_complete = False
         self._covered_ns = 0
         self._is_confirmed = False
@@ -86,8 +83,7 @@ class NumberedFeed:
 
     def received(self, trades: Sequence[Trade], *, now_ns: int) -> list[Trade]:
         """Add trades of a message; return those that can be released."""
-        self._silence.heard(now_ns=now_ns)
-        self._suspect_ns = None
+        self._socket.heard(now_ns=now_ns)
         if self._anchor is None and self._sequence.next_number is None:
             self._search()  # the market had no trade so far; this one need not be its first
             self.ask(now_ns + _REORDER_NS)
@@ -100,22 +96,18 @@ class NumberedFeed:
 
     def disconnected(self, *, now_ns: int) -> None:
         """Note that the connection is lost, and with it perhaps trades."""
-        self._silence.restart(now_ns=now_ns)
-        self._suspect_ns = None
+        self._socket.restart(now_ns=now_ns)
         self._was_complete = False
         self.ask(now_ns + _RETRY_NS)
 
     def is_deaf(self, *, now_ns: int) -> bool:
         """Return whether the socket has to be opened again; True once for each time."""
-        if self._suspect_ns is None or now_ns < self._suspect_ns + _GRACE_NS:
-            return False
-        self._suspect_ns = None
-        return True
+        return self._socket.is_deaf(now_ns=now_ns)
 
     @property
     def wake_ns(self) -> int:
         """Time of the next query, or at which `is_deaf` may become true."""
-        return self.due_ns if self._suspect_ns is None else min(self.due_ns, self._suspect_ns + _GRACE_NS)
+        return self._socket.wake_ns(self.due_ns)
 
     def ask(self, at_ns: int) -> None:
         """Query no later than at a time."""
@@ -191,7 +183,7 @@ class NumberedFeed:
 
     def _set_due(self, now_ns: int) -> None:
         if self._sequence.gap is None:
-            self.due_ns = self._silence.ends_ns
+            self.due_ns = self._socket.ends_ns
         elif self._gap_ns is None:
             self._gap_ns = now_ns
             self.due_ns = now_ns + _REORDER_NS
@@ -236,8 +228,8 @@ class NumberedFeed:
         if self._sequence.next_number is not None:
             self._sequence.advance(self._covered_ns - MARGIN_NS)
         self._covered_ns = max(self._covered_ns, clock_ns)
-        if news and self._was_complete and self._suspect_ns is None:
-            self._suspect_ns = now_ns
+        if news and self._was_complete:
+            self._socket.suspect(now_ns=now_ns)
         self._was_complete = True
-        self._silence.checked(now_ns=now_ns, news=news)
-        self.due_ns = self._silence.ends_ns
+        self._socket.checked(now_ns=now_ns, news=news)
+        self.due_ns = self._socket.ends_ns

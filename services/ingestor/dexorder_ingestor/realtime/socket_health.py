@@ -1,7 +1,8 @@
-"""Longest silence of a socket, after which REST is asked whether trades were missed. Pure.
+"""Health of a socket: the longest silence before REST is queried, and whether the socket is deaf. Pure.
 
 Silence raises no error, neither in a quiet market nor on a dead socket, and ccxt.pro never returns again after one
-malformed frame. So silence is measured against the rate of messages so far. An answer without news lengthens it.
+malformed frame. So silence is measured against the rate of messages so far. An answer without news lengthens it. A
+socket is deaf if REST has news of its silence, and it stays silent for some more seconds.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from dexorder_common.model.times import SECOND_NS
 
 _GAPS = 20
 """Mean times between two messages in a silence that is worth a query."""
+_GRACE_NS = 3 * SECOND_NS
+"""Time between news of REST and the moment at which a socket that is still silent counts as deaf."""
 _WEIGHT = 0.1
 """Weight of the newest time between two messages in their mean."""
 
 
-class SilenceLimit:
-    """Longest silence of a socket. Times are of the monotonic clock."""
+class SocketHealth:
+    """Silence of one market's socket. Times are of the monotonic clock."""
 
     def __init__(self, *, now_ns: int, shortest_ns: int = SECOND_NS, longest_ns: int = 30 * SECOND_NS) -> None:
         self._shortest_ns = shortest_ns
@@ -24,6 +27,7 @@ class SilenceLimit:
         self._heard_ns: int | None = None
         self._from_ns = now_ns
         self._factor = 1
+        self._suspect_ns: int | None = None
 
     @property
     def silence_ns(self) -> int:
@@ -42,6 +46,7 @@ class SilenceLimit:
             self._mean_ns += _WEIGHT * (now_ns - self._heard_ns - self._mean_ns)
         self._heard_ns = self._from_ns = now_ns
         self._factor = 1
+        self._suspect_ns = None
 
     def checked(self, *, now_ns: int, news: bool) -> None:
         """Count an answer of REST about the silence: ``news`` are trades that the socket had not sent."""
@@ -49,7 +54,23 @@ class SilenceLimit:
         self._factor = 1 if news else min(self._factor * 2, self._longest_ns)
 
     def restart(self, *, now_ns: int) -> None:
-        """Begin anew, as the connection is lost."""
-        self._heard_ns = None
+        """Start again because the connection is lost."""
+        self._heard_ns = self._suspect_ns = None
         self._from_ns = now_ns
         self._factor = 1
+
+    def suspect(self, *, now_ns: int) -> None:
+        """Note that REST has trades that the socket had not sent."""
+        if self._suspect_ns is None:
+            self._suspect_ns = now_ns
+
+    def is_deaf(self, *, now_ns: int) -> bool:
+        """Return whether the socket has to be opened again; True once for each time."""
+        if self._suspect_ns is None or now_ns < self._suspect_ns + _GRACE_NS:
+            return False
+        self._suspect_ns = None
+        return True
+
+    def wake_ns(self, due_ns: int) -> int:
+        """Return ``due_ns``, or the time at which `is_deaf` may become true, if that is earlier."""
+        return due_ns if self._suspect_ns is None else min(due_ns, self._suspect_ns + _GRACE_NS)
