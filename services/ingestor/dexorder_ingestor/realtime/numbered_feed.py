@@ -191,6 +191,7 @@ class NumberedFeed:
     def _check_link(self, trades: Sequence[Trade]) -> None:
         link, last = self._asked
         if link is None:
+            self._check_first(trades)
             return
         found = next((trade for trade in trades if trade.number == link), None)
         if found is None:
@@ -200,6 +201,12 @@ class NumberedFeed:
         if last and (found.price, found.amount) != (last.price, last.amount):
             raise BadAnswer(f"the answer has other values of {last}", kind="other_symbol")
         self._is_confirmed = True
+
+    def _check_first(self, trades: Sequence[Trade]) -> None:
+        """Refuse an answer without the market's first trade, if the search has found one and none is released yet."""
+        first = self._sequence.next_number
+        if first is not None and self._last is None and all(trade.number != first for trade in trades):
+            raise BadAnswer(f"the answer lacks trade {first}, the first one of the market", kind="hole")
 
     def _retry_ns(self) -> int:
         """Return the time until the next query for missing numbers, which grows with the answers that lack them."""

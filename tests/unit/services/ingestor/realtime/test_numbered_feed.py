@@ -210,6 +210,20 @@ def test_an_answer_without_the_last_known_trade_is_no_proof(answer: list[Trade])
     assert feed.settled_ns == BEGIN_NS
 
 
+def test_empty_answers_settle_nothing_while_the_first_trade_of_a_market_is_known_and_not_released() -> None:
+    feed = NumberedFeed(BY_TIME, BEGIN_NS, None, now_ns=0)
+    first = [_trade(100, BEGIN_NS)]
+    for _ in range(10):  # answers agree that no trade is older
+        feed.query()
+        assert feed.answered(TradeAnswer(first, False, BEGIN_NS), now_ns=0) == []
+    feed.query()
+    for _ in range(2):
+        with pytest.raises(BadAnswer, match="lacks trade 100, the first one of the market"):
+            feed.answered(TradeAnswer([], False, BEGIN_NS + 2 * SECOND_NS), now_ns=0)
+    assert feed.settled_ns == BEGIN_NS
+    assert feed.answered(TradeAnswer(first, False, BEGIN_NS + 2 * SECOND_NS), now_ns=0) == first
+
+
 def test_answers_that_are_behind_the_socket_skip_nothing() -> None:
     feed = _begun(skip_answers=3)
     feed.received([_trade(103, BEGIN_NS + 3)], now_ns=0)
