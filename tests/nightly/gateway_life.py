@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from dexorder.testing.processes import until
 from tests.nightly.fleet import PATIENCE_S, Fleet
 from tests.nightly.numbered import NoCommits, PixyWriter
 from tests.nightly.watching import HealthLog
+from tests.seeds import seeded
 
 AROUND = 30
 """Records that every caller writes before an outage of Kafka, and again after it."""
@@ -32,23 +32,24 @@ def joins_and_leaves(fleet: Fleet, count: int) -> Counter[str]:
     while len(fleet.members) < MIN_ACTIVE:
         fleet.join()
     done: Counter[str] = Counter()
+    chance = seeded("joins and leaves")
     for _ in range(count):
         active = [member for member in fleet.members if member.active]
         idle = [member for member in fleet.members if not member.active]
-        if len(active) == MIN_ACTIVE or (len(active) < MAX_ACTIVE and random.random() < 0.5):
-            if idle and random.random() < 0.5:
+        if len(active) == MIN_ACTIVE or (len(active) < MAX_ACTIVE and chance.random() < 0.5):
+            if idle and chance.random() < 0.5:
                 done["active again"] += 1
-                fleet.activate(random.choice(idle))
+                fleet.activate(chance.choice(idle))
             else:
                 done["started"] += 1
                 fleet.join()
-        elif len(idle) < MIN_ACTIVE and random.random() < 0.5:
+        elif len(idle) < MIN_ACTIVE and chance.random() < 0.5:
             done["idle"] += 1
-            random.choice(active).go_idle()
+            chance.choice(active).go_idle()
         else:
             done["SIGTERM"] += 1
-            fleet.leave(random.choice(fleet.members if len(active) > MIN_ACTIVE else idle))
-        if random.random() < 0.5:
+            fleet.leave(chance.choice(fleet.members if len(active) > MIN_ACTIVE else idle))
+        if chance.random() < 0.5:
             fleet.catch_up()
     return done
 
@@ -59,12 +60,12 @@ def kills(fleet: Fleet, count: int) -> list[float]:
     Returns:
         Seconds until the other one had read all records written before the kill.
     """
-    seconds = []
+    seconds, chance = [], seeded("kills")
     for _ in range(count):
         while len(fleet.members) < MIN_ACTIVE:
             fleet.join()
-        time.sleep(random.uniform(0.0, 1.0))
-        seconds.append(fleet.kill(random.choice(fleet.members)))
+        time.sleep(chance.uniform(0.0, 1.0))
+        seconds.append(fleet.kill(chance.choice(fleet.members)))
     return seconds
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tests.gateway_process import GatewayProcess
 from tests.nightly import gateway_life
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.fleet import Fleet
+from tests.seeds import seeded
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 
@@ -35,7 +35,7 @@ def test_one_of_two_gateways_is_killed(broker: ControlledKafka, tmp_path: Path) 
 def test_gateways_join_and_leave(broker: ControlledKafka, tmp_path: Path) -> None:
     with Fleet(broker.address, tmp_path) as fleet:
         gateway_life.joins_and_leaves(fleet, 5)
-        fleet.leave(random.choice([member for member in fleet.members if member.active]))
+        fleet.leave(seeded("who leaves").choice([member for member in fleet.members if member.active]))
         fleet.finish()
         assert fleet.ledger.repeats().acked_too_late == 0, "no gateway was killed"
 
@@ -48,7 +48,7 @@ def test_restarted_gateway_delivers_exactly_the_unacked_records(broker: Controll
             first.stub.Produce(pb.ProdRq(topic=topic, key_undefined=True))
         places = [(answer.partition, answer.offset) for answer in consume(first, topic, 80)]
         assert len(set(places)) == 80
-        acked = set(random.sample(places, 48))
+        acked = set(seeded("acked records").sample(places, 48))
         for partition, offset in acked:
             first.ack(topic, offset, partition=partition)
         assert first.stop() == 0

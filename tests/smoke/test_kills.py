@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from dexorder.testing.oracle import assert_equal, minutes, oracle
 from dexorder.testing.suite import Suite
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
+from tests.seeds import seeded
 from tests.smoke.recorded import recorded
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(900)]
@@ -63,7 +63,7 @@ def start_history(suite: Suite, symbol: str, span: TimeRange, **environment: str
 def test_killed_part_causes_no_loss_and_no_duplicate(smoke_suite: Suite, part: str) -> None:
     span = minutes(0, CANDLES)
     symbol = SYMBOLS[part]
-    delay_s = random.uniform(0.0, 3.0)
+    delay_s = seeded(f"kill of {part}").uniform(0.0, 3.0)
     command = start_history(smoke_suite, symbol, span)
     assert command.stderr is not None
     command.stderr.readline()  # the first line of progress: the request is accepted
