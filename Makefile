@@ -8,27 +8,45 @@ export PYTHONDONTWRITEBYTECODE :=
 # More workers than cores: the groups of tests that share Kafka, Spark or a suite mostly wait. conftest.py sorts them.
 PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder
 STAMP := .venv/.setup-done
+LIGHT := .venv/.light-done
 LOCKS := requirements/bootstrap.txt requirements/dev.txt
+# What `make quick` runs: folders of tests/unit whose subjects need neither Spark nor Kafka.
+TESTS ?= tests/unit/services/common/model
 
 WRITABLE := @test -w . || { echo 'make: $(CURDIR) cannot be written, and make keeps .venv and its results there: clone into a folder of your own' >&2; exit 1; }
 
-.PHONY: help setup classes demo check test smoke nightly soak bench proto proto-baseline docs site wheel lock clean
+.PHONY: help quick setup-light setup classes demo check test smoke nightly soak bench proto proto-baseline docs site wheel lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+quick: setup-light  ## From a clone to tests of pure modules in seconds; TESTS=tests/unit/services/relay for others.
+	$(PY) -m pytest -q $(TESTS)
+
+setup-light: $(LIGHT)  ## .venv without Spark, jars, Java and linters: what `make quick` needs. `make setup` adds the rest.
 
 setup: $(STAMP)  ## .venv with the locked packages, a Java runtime where there is none, Spark's and Kafka's jars.
 	$(WRITABLE)
 	@$(PY) -m dexorder.setup
 	@$(PY) -m compileall -q dexorder services spark  # also where PYTHONDONTWRITEBYTECODE is set
 
-$(STAMP): $(LOCKS) pyproject.toml
+.venv/bin/uv: requirements/bootstrap.txt
 	$(WRITABLE)
 	@test -x $(PY) || python3 -c 'import sys; sys.exit("Python 3.11 or newer is required, python3 is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	@test -x $(PY) || python3 -m venv .venv
-	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+$(STAMP): $(LOCKS) pyproject.toml | .venv/bin/uv
+	$(WRITABLE)
 	@.venv/bin/uv pip sync --quiet --compile-bytecode --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/dev.txt
 	@.venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .
+	@touch $@ $(LIGHT)
+
+$(LIGHT): requirements/bootstrap.txt requirements/light.txt pyproject.toml | .venv/bin/uv
+	@if test -e $(STAMP); then $(MAKE) --no-print-directory $(STAMP); else \
+	  .venv/bin/uv pip sync --quiet --require-hashes --strict --python $(PY) requirements/bootstrap.txt requirements/light.txt && \
+	  .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --python $(PY) -e .; fi
 	@touch $@
 
 classes: setup  ## Keep Spark's and Kafka's classes beside .venv: a minute once, then each starts in two thirds of the CPU time.
@@ -85,7 +103,7 @@ proto-baseline:  ## After a landing: our own protos become what must stay readab
 	cp -r protos/dexorder/{relay,market,pipeline} tests/wire/baseline/protos/dexorder/
 
 lock:  ## Newest versions that fit, with hashes; then look at the diff.
-	for name in bootstrap build services runtime dev peer-numaflow peer-notebook; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \
+	for name in bootstrap build services runtime dev light peer-numaflow peer-notebook; do .venv/bin/uv pip compile --quiet --upgrade --generate-hashes \
 	  --no-emit-index-url --python-version 3.11 requirements/$$name.in -o requirements/$$name.txt; done
 	.venv/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --python-version 3.11 \
 	  requirements/java.in -o dexorder/setup/java.txt
