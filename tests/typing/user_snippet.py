@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from typing import assert_type
 
 from dexorder import AsyncClient, Client, HistoryError, HistoryRequest, Notification, Progress, Rows, make_request
+from dexorder.client.live import Realtime
+from dexorder.client.udfs import Udfs
 from dexorder_common.model.coverage import Coverage
 from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.triggers import RegisteredTrigger
 
 
 def blocking() -> None:
@@ -25,6 +28,11 @@ def blocking() -> None:
         request = make_request("mine", "BTC/USDT.SIM", "1h", "2024-01-01")
         assert_type(request, HistoryRequest)
         assert_type(client.submit(request), str)
+        assert_type(client.requests.submit(request), str)
+        assert_type(client.realtime.list(), Realtime)
+        assert_type(client.triggers.list(), list[RegisteredTrigger])
+        assert_type(client.rows.stored("BTC/USDT.SIM", "1h", "-1d"), Rows)
+        client.series.coverage("BTC/USDT.SIM")  # type: ignore[call-arg]  # period is required
         client.history("BTC/USDT.SIM", "1h")  # type: ignore[call-arg]  # since is required
         client.history(7, "1h", "-1d")  # type: ignore[arg-type]
         client.history("BTC/USDT.SIM", "1h", "-1d", limit="7")  # type: ignore[arg-type]
@@ -33,6 +41,8 @@ def blocking() -> None:
 async def asynchronous() -> None:
     async with AsyncClient() as client:
         assert_type(await client.history("BTC/USDT.SIM", "1h", "-1d"), Rows)
+        assert_type(await client.udfs.list(), Udfs)
+        assert_type(await client.list_udfs(), Udfs)
         async for notification in client.notifications("REVISED:BTC/USDT.SIM"):
             assert_type(notification, Notification)
     try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from dexorder import Client
+from dexorder import AsyncClient, Client
 
 
 def test_ctrl_c_ends_an_iteration_whose_generator_takes_its_time_to_end() -> None:
@@ -33,3 +33,19 @@ def test_ctrl_c_ends_an_iteration_whose_generator_takes_its_time_to_end() -> Non
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended == ["value 1", "generator"]
+
+
+PARTS = ("requests", "rows", "series", "realtime", "triggers", "udfs")
+
+
+async def test_the_blocking_client_has_each_method_of_the_async_one() -> None:
+    async with AsyncClient("127.0.0.1:1") as theirs:
+        with Client("127.0.0.1:1") as ours:
+            assert public(ours) == public(theirs)
+            for part in PARTS:
+                left = public(getattr(theirs, part)) - public(getattr(ours, part))
+                assert left <= {"source"}, f"{part}: {left}"
+
+
+def public(value: object) -> set[str]:
+    return {name for name in dir(value) if not name.startswith("_")}
