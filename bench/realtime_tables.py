@@ -31,7 +31,6 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import claim_rows, collect_claims, join_claims, write_claims
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.commit_state import CommitState
-from dexorder_common.lake.merge import merge_small_files
 from dexorder_common.lake.tables import COVERAGE, TICKS, rows_in, writable
 from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.dispatch_id import new_dispatch_id
@@ -40,6 +39,7 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.config import MaintenanceSettings
+from dexorder_spark.maintenance.merge import merge_small_files
 from dexorder_spark.tables.table import ensure_tables
 
 INSTRUMENTS, TRADES_A_SECOND = 100, 5

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from dexorder_common.lake.trigger_rows import Row
+from dexorder_common.lake.market_rows import Row
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange

@@ -20,12 +20,12 @@ LAYERS = {
     "dexorder": "__main__ | testing | demo | cli | cli/history cli/live cli/events cli/udf cli/suite | cli/rows"
     " | cli/terminal | client events | charts | rows | udf/functions | udf | supervisor | setup | errors",
     "dexorder_cep": "run | compile | language",
-    "dexorder_common": "http_server exchanges | rpc | kafka lake messaging storage metrics"
+    "dexorder_common": "exchanges | rpc | kafka lake messaging storage metrics"
     " | config | tracing logs | model clock packages",
     "dexorder_exchange_sim": "__main__ | server | .",
     "dexorder_gateway": "__main__ | server | events/server | events/service events/publisher_service | events/sessions"
     " | events/proto_mapping | events/dispatcher | events/ingress events/store | events/delivery | events/contacts"
-    " | events/config | events/channels | config | events kafkapixy",
+    " | events/config | events/channels | config | events kafkapixy | http_server",
     "dexorder_ingestor": "__main__ | server | control instrument_reports | tickers | realtime | history | exchange"
     " | broker publisher | metrics traces config",
     "dexorder_relay": "__main__ | server | service | engine | triggers broker | realtime verification | requests"

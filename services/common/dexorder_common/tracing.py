@@ -33,7 +33,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dexorder_common.model.trace import TraceContext
+from dexorder_common.model.dispatch_id import TraceContext
 from dexorder_common.packages import version
 
 if TYPE_CHECKING:

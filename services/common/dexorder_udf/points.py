@@ -1,13 +1,28 @@
-"""Points and batches: what goes in and out of a UDF. Pure."""
+"""Points and batches, the input and output of a UDF, and their groups, as Kapacitor forms them. Pure.
+
+A group id is "" without dimensions, else ``k=v,k2=v2`` in the order of the dimensions; grouped by name it starts with
+the name and a newline, and is the name alone without dimensions. A tag that a point does not have counts as "".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dexorder_udf.groups import group_id, group_tags
-
 Value = bool | int | float | str
+
+
+def group_id(name: str, dimensions: Sequence[str], tags: Mapping[str, str], by_name: bool = False) -> str:
+    """Return the id of the group to which a point belongs."""
+    text = ",".join([f"{each}={tags.get(each, '')}" for each in dimensions])
+    if by_name:
+        return f"{name}\n{text}" if dimensions else name
+    return text
+
+
+def group_tags(dimensions: Sequence[str], tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that all points of the group share: those of its dimensions."""
+    return {each: tags.get(each, "") for each in dimensions}
 
 
 @dataclass(slots=True)

@@ -112,7 +112,7 @@ async def _http(settings: GatewaySettings, kafka: KafkaPixy | None, running: Run
         yield
         return
     # imported only here: a gateway of gRPC alone does not need it
-    from dexorder_common.http_server import http_server, server_tls
+    from dexorder_gateway.http_server import http_server, server_tls
     from dexorder_gateway.kafkapixy.http_api import HttpApi
 
     tls = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from dexorder_common.lake.trigger_rows import Row
+from dexorder_common.lake.market_rows import Row
 from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series

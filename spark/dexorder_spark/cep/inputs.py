@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dexorder_common.lake.trigger_rows import Row
+from dexorder_common.lake.market_rows import Row
 from dexorder_common.model.instrument import Series
 
 

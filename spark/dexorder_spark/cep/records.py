@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dexorder_common.lake.trigger_rows import ROW_COLUMNS, Row, as_rows
+from dexorder_common.lake.market_rows import ROW_COLUMNS, Row, as_rows
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series

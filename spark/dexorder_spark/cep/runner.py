@@ -24,7 +24,7 @@ import structlog
 
 from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.lake.trigger_rows import Row, stored_rows
+from dexorder_common.lake.market_rows import Row, stored_rows
 from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series

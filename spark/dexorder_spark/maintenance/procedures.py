@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from dexorder_common.lake.claims import needed_snapshots
-from dexorder_common.lake.tags import TAG_PREFIX, set_tags, tags
+from dexorder_common.lake.commit import commit_updates
 from dexorder_common.model.times import iso_microseconds
 from dexorder_spark.config import MaintenanceSettings
 from dexorder_spark.maintenance.policy import (
@@ -28,6 +30,8 @@ from dexorder_spark.maintenance.snapshots import ExpireSnapshots, SnapshotState,
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
+TAG_PREFIX = "notified-"
+"""Start of the names of the tags of snapshots that notifications have named."""
 _MS_NS = 1_000_000
 
 
@@ -149,3 +153,33 @@ def _compaction(step: Compact, settings: MaintenanceSettings, catalog_name: str)
     yield f"options => map({pairs})"
     if where := predicate(step.values, catalog_name).replace("'", "''"):
         yield f"strategy => 'sort', where => '{where}'"
+
+
+def tags(table: Table) -> dict[int, int]:
+    """Return, by snapshot, the time at which its tag ends."""
+    ages = {
+        ref.snapshot_id: ref.max_ref_age_ms for name, ref in table.metadata.refs.items() if name.startswith(TAG_PREFIX)
+    }
+    return {
+        each.snapshot_id: (each.timestamp_ms + age_ms) * _MS_NS
+        for each in table.metadata.snapshots
+        if (age_ms := ages.get(each.snapshot_id)) is not None
+    }
+
+
+def set_tags(table: Table, until_ns: Mapping[int, int], removed: Iterable[int]) -> None:
+    """Set the tags of snapshots, given with their ends, and remove others, in one commit."""
+    made_ms = {each.snapshot_id: each.timestamp_ms for each in table.metadata.snapshots}
+    updates: list[TableUpdate] = [
+        SetSnapshotRefUpdate.model_validate(
+            {
+                "ref-name": f"{TAG_PREFIX}{snapshot_id}",
+                "type": SnapshotRefType.TAG,
+                "snapshot-id": snapshot_id,
+                "max-ref-age-ms": max(1, end_ns // _MS_NS - made_ms[snapshot_id]),  # Iceberg counts from its commit on
+            }
+        )
+        for snapshot_id, end_ns in until_ns.items()
+    ]
+    updates += [RemoveSnapshotRefUpdate.model_validate({"ref-name": f"{TAG_PREFIX}{each}"}) for each in removed]
+    commit_updates(table, updates)

@@ -22,12 +22,12 @@ from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import collect_claims, join_claims, renew_marks
 from dexorder_common.lake.commit import CommitLost
-from dexorder_common.lake.merge import merge_small_files
 from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, udf_tables
 from dexorder_common.model.datasets import DATASETS
 from dexorder_common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
 from dexorder_spark.config import MaintenanceSettings
 from dexorder_spark.maintenance import procedures
+from dexorder_spark.maintenance.merge import merge_small_files
 from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.policy import Compact, Step, TableState, plan
 from dexorder_spark.maintenance.procedures import StepResult

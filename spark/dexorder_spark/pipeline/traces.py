@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from opentelemetry.trace import SpanKind
 
 from dexorder_common import tracing
-from dexorder_common.model.dispatch_id import trace_of
+from dexorder_common.model.dispatch_id import TraceContext, trace_of
 from dexorder_common.model.history import PageResult
-from dexorder_common.model.trace import TraceContext
 from dexorder_common.tracing import Attributes
 from dexorder_spark.records.reporter import FinalReport
 

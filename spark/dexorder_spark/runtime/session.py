@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import pwd
@@ -27,9 +28,37 @@ from dexorder_common.model.errors import Conflict, InvalidRequest
 from dexorder_common.packages import import_roots
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.runtime.home import home_environment
-from dexorder_spark.runtime.java_logs import write_json_config
 from dexorder_spark.runtime.package import write_packages
 from dexorder_spark.source.udsource import UdSource
+
+_LINE = {
+    "event": {"$resolver": "message", "stringified": True},
+    "exception": {"$resolver": "exception", "field": "stackTrace", "stackTrace": {"stringified": True}},
+    "level": {"$resolver": "level", "field": "name"},
+    "logger": {"$resolver": "logger", "field": "name"},
+    "service": "spark",
+    "timestamp": {
+        "$resolver": "timestamp",
+        "pattern": {"format": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'", "timeZone": "UTC"},
+    },
+}
+"""Template of a line. Spark's own structured logs can't be used: they are switched off where Python starts the JVM."""
+
+
+def write_json_config(folder: Path) -> list[str]:
+    """Write a configuration of Log4j into a folder; return the Java options that make the JVM use it."""
+    file = folder / "log4j2-json.properties"
+    file.write_text(
+        "rootLogger.level = warn\n"  # of another level Spark says, not in JSON, that it sets this one
+        "rootLogger.appenderRef.stderr.ref = stderr\n"
+        "appender.stderr.type = Console\n"
+        "appender.stderr.name = stderr\n"
+        "appender.stderr.target = SYSTEM_ERR\n"
+        "appender.stderr.layout.type = JsonTemplateLayout\n"
+        f"appender.stderr.layout.eventTemplate = {json.dumps(_LINE)}\n"
+    )
+    return [f"-Dlog4j2.configurationFile={file.as_uri()}"]
+
 
 _BUSY_TIMEOUT_MS = 10_000
 _NEVER = "10d"

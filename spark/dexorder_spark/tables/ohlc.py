@@ -24,7 +24,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
-from dexorder_spark.tables.messages import columns_of
+from dexorder_spark.tables.columns import columns_of
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
 
 _MINUTE_NS = 60 * SECOND_NS

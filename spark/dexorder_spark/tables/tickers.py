@@ -22,8 +22,14 @@ from dexorder_common.model.page import MAX_RECORD_SNAPSHOTS, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
-from dexorder_spark.tables.checks import check_texts, check_times, check_without_period, microseconds, refuse_first
-from dexorder_spark.tables.messages import columns_of
+from dexorder_spark.tables.columns import (
+    check_texts,
+    check_times,
+    check_without_period,
+    columns_of,
+    microseconds,
+    refuse_first,
+)
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, PageTable
 
 _AMOUNTS = ("bid_size", "ask_size", "base_volume", "quote_volume")

@@ -22,15 +22,15 @@ from dexorder_common.model.page import MAX_RECORD_TRADES, MAX_TRADE_ID_LENGTH, K
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
-from dexorder_spark.tables.checks import (
+from dexorder_spark.tables.columns import (
     Column,
     check_texts,
     check_times,
     check_without_period,
+    columns_of,
     microseconds,
     refuse_first,
 )
-from dexorder_spark.tables.messages import columns_of
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
 
 TOLERANCE_NS = SECOND_NS

@@ -2,7 +2,7 @@
 
 ``dexorder_common/messaging/frames.py`` has the frames of port 5567. Any other frame is dropped and counted, and the
 peer stays connected. With CURVE, a peer without an allowed key gets no connection, so none of its frames arrive here.
-Peers connect through a TCP proxy (``dexorder_common/messaging/zmq_tcp_proxy.py``), as a peer that dies while it floods
+Peers connect through a TCP proxy (``dexorder_relay/broker/zmq_tcp_proxy.py``), as a peer that dies while it floods
 the socket could otherwise end the process.
 """
 
@@ -20,11 +20,11 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_server
 from dexorder_common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
-from dexorder_common.messaging.zmq_tcp_proxy import zmq_tcp_proxy
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.realtime import RealtimeDispatch, Stop
 from dexorder_common.rpc.realtime_messages import encode_params
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_relay.broker.zmq_tcp_proxy import zmq_tcp_proxy
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.state.leases import Slot, SlotKind

@@ -12,9 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, get_current_span
 
 from dexorder_common import tracing
-from dexorder_common.model.dispatch_id import number_of, trace_of
+from dexorder_common.model.dispatch_id import number_of, read_context, trace_of
 from dexorder_common.model.history import Outcome, RequestStatus
-from dexorder_common.model.trace import read_context
 from dexorder_common.tracing import Attributes
 from dexorder_relay.state.request import LiveRequest
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dexorder_common.model.dispatch_id import TraceContext, read_context
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest, Outcome, RequestState, RequestStatus, describe_ranges
 from dexorder_common.model.instrument import Instrument, Series
@@ -37,7 +38,6 @@ from dexorder_common.model.periods import (
 )
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_common.model.trace import TraceContext, read_context
 from dexorder_relay.state.compare import CoverageComparison
 
 MAX_ID_LENGTH = 256

@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog
 
 from dexorder_cep import Firing, Suspension, backtest, compile_trigger, periods_read
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.lake.trigger_rows import Row, stored_rows
+from dexorder_common.lake.market_rows import Row, stored_rows
 from dexorder_common.model.errors import Exhausted, InvalidRequest, Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange

@@ -75,7 +75,7 @@ def test_a_merge_that_fails_is_made_again(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("dexorder_common.lake.merge.commit_files", fail)
+        patch.setattr("dexorder_spark.maintenance.merge.commit_files", fail)
         runner.merge()
     labels = {"table": COVERAGE.name, "step": "merge"}
     failures = registry.get_sample_value("dexorder_spark_maintenance_failures_total", labels)

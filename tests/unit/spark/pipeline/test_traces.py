@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dexorder_common.model.dispatch_id import new_dispatch_id
+from dexorder_common.model.dispatch_id import TraceContext, new_dispatch_id
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_common.model.trace import TraceContext
 from dexorder_spark.pipeline.traces import MAX_TRACES, BatchTimes, record_batch
 from dexorder_spark.records.reporter import FinalReport
 from tests.fakes.spans import Exported, exporting

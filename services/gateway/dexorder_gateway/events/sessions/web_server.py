@@ -17,13 +17,13 @@ import structlog
 from aiohttp import web
 
 from dexorder_common.config import BadSettings
-from dexorder_common.http_server import http_server, server_tls
 from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import SPECS
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions.session import CLOSE_SECONDS
 from dexorder_gateway.events.sessions.websocket import MAX_MESSAGE_BYTES, SessionBackend, WebSocketConnection
+from dexorder_gateway.http_server import http_server, server_tls
 
 log = structlog.get_logger(__name__)
 PAGE = Path(__file__).parents[1] / "page"

@@ -11,8 +11,8 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from dexorder_common import tracing
+from dexorder_common.model.dispatch_id import TraceContext
 from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError, Unavailable
-from dexorder_common.model.trace import TraceContext
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_tracing import tracing_interceptors
 from dexorder_common.rpc.lifecycle import grpc_server

@@ -13,9 +13,8 @@ from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
 from dexorder_udf.errors import ProtocolError
 from dexorder_udf.framing import FrameSplitter
-from dexorder_udf.groups import group_id, group_tags
 from dexorder_udf.options import OptionValue, ValueType
-from dexorder_udf.points import Batch, Point, Value
+from dexorder_udf.points import Batch, Point, Value, group_id, group_tags
 from dexorder_udf.session import Edge
 
 

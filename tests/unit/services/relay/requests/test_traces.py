@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 
-from dexorder_common.model.dispatch_id import trace_of
-from dexorder_common.model.trace import TraceContext
+from dexorder_common.model.dispatch_id import TraceContext, trace_of
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from tests.fakes.spans import Exported, exporting
 from tests.unit.services.relay.harness import Suite, minute, request, suite

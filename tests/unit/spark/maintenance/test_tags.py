@@ -1,7 +1,7 @@
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.tables import OHLC
-from dexorder_common.lake.tags import set_tags, tags
+from dexorder_spark.maintenance.procedures import set_tags, tags
 
 _MS_NS = 1_000_000
 

@@ -17,13 +17,13 @@ from pyiceberg.table.snapshots import Operation
 
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import CommitLost, append_rows, remove_files
-from dexorder_common.lake.merge import MIN_FILES, RATIO, count_to_merge, merge_small_files
 from dexorder_common.lake.rewrite import replace_rows
 from dexorder_common.lake.tables import COVERAGE, TICKS, rows_in, writable
 from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_spark.maintenance.merge import MIN_FILES, RATIO, count_to_merge, merge_small_files
 
 DAY_US = 86_400_000_000
 MIB = 1024 * 1024
@@ -161,8 +161,8 @@ def test_a_lost_commit_leaves_no_file(catalog: CatalogSettings, monkeypatch: pyt
         written.extend(file.file_path for file in gone)
         remove_files(io, gone)
 
-    monkeypatch.setattr("dexorder_common.lake.merge.commit_files", lose)
-    monkeypatch.setattr("dexorder_common.lake.merge.remove_files", remember)
+    monkeypatch.setattr("dexorder_spark.maintenance.merge.commit_files", lose)
+    monkeypatch.setattr("dexorder_spark.maintenance.merge.remove_files", remember)
     with pytest.raises(CommitLost):
         merge(tables)
     assert len(written) == 1 and not set(written) & set(files(tables))
