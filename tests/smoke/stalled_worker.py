@@ -10,9 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common.clock import SystemClock
 from dexorder_ingestor.broker.connection import BrokerConnection
-from dexorder_ingestor.broker.requests import AnyDispatch
+from dexorder_ingestor.broker.dispatches import AnyDispatch, StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd
-from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.unit.services.ingestor.fakes import history_slots

@@ -19,7 +19,8 @@ from prometheus_client import CollectorRegistry
 from pydantic import TypeAdapter
 
 from dexorder_common.exchanges import Exchange, override_urls
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS
@@ -30,7 +31,6 @@ from dexorder_exchange_sim.periods import DAY, PERIODS
 from dexorder_exchange_sim.server import Simulator
 from dexorder_exchange_sim.stats import Stats
 from dexorder_exchange_sim.venue import SimClock
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes
@@ -139,7 +139,7 @@ class VirtualWorld:
         found, before = Fetched(), self.calls()
         self._dispatches += 1
         request_id = request_id or f"r{self._dispatches}"
-        dispatch = Dispatch(f"j{self._dispatches}", request_id, Instrument(symbol, "SIM"), span, period_seconds, 0)
+        dispatch = Dispatch(f"j{self._dispatches}", request_id, Series(f"{symbol}.SIM", period_seconds), span)
 
         async def put(page: CandlePage) -> None:
             found.pages.append(page)

@@ -16,13 +16,14 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.exchanges import load_exchanges
+from dexorder_common.model.datasets import CANDLES, TICKERS, Dataset
+from dexorder_common.model.history import Dispatch
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.lifecycle import RunningServer, grpc_server, stop_signal
 from dexorder_ingestor.broker.connection import BrokerConnection
-from dexorder_ingestor.broker.requests import AnyDispatch, RealtimeDispatch, TickersDispatch
+from dexorder_ingestor.broker.dispatches import AnyDispatch, StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots, SlotType
-from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.control.watcher import ControlWatcher
 from dexorder_ingestor.exchange.live_queries import LiveQueries
@@ -85,17 +86,18 @@ async def work(
         queries = {name: LiveQueries(venue) for name, venue in venues.items()}
         history = DispatchRunner(venues, publisher, settings, metrics, clock)
         tickers = TickersRunner(queries, publisher, settings, metrics, clock)
+        runners: dict[Dataset, DispatchRunner | TickersRunner] = {CANDLES: history, TICKERS: tickers}
         realtime = RealtimeRunner(venues, queries, publisher, settings, metrics)
         served = [venues[name] for name in dict.fromkeys(slot.venue for slot in slots.types if slots.free(slot))]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
 
         async def run(dispatch: AnyDispatch, stop: StopSignal) -> DispatchEnd | None:
-            if isinstance(dispatch, RealtimeDispatch):
-                return await realtime.run(dispatch, stop)
-            return await (tickers.run(dispatch) if isinstance(dispatch, TickersDispatch) else history.run(dispatch))
+            if isinstance(dispatch, Dispatch):
+                return await runners[dispatch.series.dataset].run(dispatch)
+            return await realtime.run(dispatch, stop)
 
         broker = BrokerConnection(settings, slots, run, metrics, clock, on_connected=partial(health.set, "broker"))
-        control = ControlWatcher(settings, publisher, slots, broker, [history, tickers], metrics, stop.set)
+        control = ControlWatcher(settings, publisher, slots, broker, [*runners.values()], metrics, stop.set)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.dispatch_id import number_of
-from dexorder_common.model.instrument import Series
+from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.proof import NO_PROOF
 from dexorder_common.model.time_range import TimeRange
@@ -362,13 +362,28 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """One attempt of a job at one ingestor: the range that is still to fetch. The wire calls its id ``job_id``."""
+    """One attempt of a job at one ingestor: the range that is still to fetch. The wire calls its id ``job_id``.
+
+    Attributes:
+        limit: Stop after this number of rows; 0 for the whole range.
+    """
 
     dispatch_id: str
     request_id: str
     series: Series
     span: TimeRange
-    client_id: str
+    client_id: str = ""
+    limit: int = 0
+
+    @property
+    def instrument(self) -> Instrument:
+        """The instrument of the series."""
+        return Instrument.parse(self.series.ticker)
+
+    @property
+    def period_seconds(self) -> int:
+        """Period of the series."""
+        return self.series.period_seconds
 
 
 @dataclass(frozen=True, slots=True)

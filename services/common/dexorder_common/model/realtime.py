@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.time_range import TimeRange
 
@@ -134,7 +135,12 @@ class RealtimeDispatch:
     request_id: str
     ticker: str
     params: RealtimeParams
-    client_id: str
+    client_id: str = ""
+
+    @property
+    def instrument(self) -> Instrument:
+        """Instrument of the ticker."""
+        return Instrument.parse(self.ticker)
 
 
 @dataclass(frozen=True, slots=True)

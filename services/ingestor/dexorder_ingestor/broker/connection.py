@@ -23,9 +23,16 @@ from dexorder_common.clock import Clock
 from dexorder_common.messaging.curve import curve_client
 from dexorder_common.messaging.frames import WorkFrame, decode_work, encode_work
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_ingestor.broker.requests import AnyDispatch, RealtimeDispatch, read_dispatch, slot_of, used_slot
+from dexorder_common.model.realtime import RealtimeDispatch
+from dexorder_ingestor.broker.dispatches import (
+    AnyDispatch,
+    StopSignal,
+    read_dispatch,
+    slot_of,
+    used_slot,
+    work_complete,
+)
 from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots
-from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -242,12 +249,14 @@ class BrokerConnection:
         self._slots.use_offer(used_slot(request))
         try:
             dispatch = read_dispatch(request)
-            reason = self._slots.take(dispatch.id, slot_of(dispatch))
+            reason = self._slots.take(dispatch.dispatch_id, slot_of(dispatch))
         except InvalidRequest as error:
             reason = str(error)
         if reason is None:
             stop = StopSignal()
-            self._tasks[dispatch.id] = _Running(dispatch, dispatches.create_task(self._work(dispatch, stop)), stop)
+            self._tasks[dispatch.dispatch_id] = _Running(
+                dispatch, dispatches.create_task(self._work(dispatch, stop)), stop
+            )
         else:
             self._metrics.rejected.inc()
             log.warning("dispatch rejected", dispatch_id=request.job_id, reason=reason)
@@ -265,23 +274,18 @@ class BrokerConnection:
         try:
             completion = await self._run_dispatch(dispatch, stop)
         except asyncio.CancelledError as error:  # by `cancel`, by `_drain`, or by a failure that ends the process
-            completion = DispatchEnd(dispatch.id, success=False, message=str(error) or _SHUTTING_DOWN)
+            completion = DispatchEnd(dispatch.dispatch_id, success=False, message=str(error) or _SHUTTING_DOWN)
         except Exception as error:  # a fault in one dispatch must not end the others
-            log.exception("dispatch failed", dispatch_id=dispatch.id)
-            completion = DispatchEnd(dispatch.id, success=False, message=f"internal error: {type(error).__name__}")
-        del self._tasks[dispatch.id]
-        self._slots.release(dispatch.id)
+            log.exception("dispatch failed", dispatch_id=dispatch.dispatch_id)
+            completion = DispatchEnd(
+                dispatch.dispatch_id, success=False, message=f"internal error: {type(error).__name__}"
+            )
+        del self._tasks[dispatch.dispatch_id]
+        self._slots.release(dispatch.dispatch_id)
         if completion is not None:
             self._slots.complete(completion)
             self._outgoing.put_nowait(work_complete(completion))
         self._queue_offers()
-
-
-def work_complete(completion: DispatchEnd) -> pb.WorkComplete:
-    """Return the message that reports a completion to the relay."""
-    return pb.WorkComplete(
-        job_id=completion.dispatch_id, success=completion.success, error_message=completion.message or None
-    )
 
 
 async def _wait_for(monitor: zmq.asyncio.Socket, events: int) -> int:

@@ -1,4 +1,4 @@
-"""Dispatches, the slots that they hold, and everything the broker was told about them. Pure.
+"""Slots, the dispatches that hold them, and everything the broker was told about them. Pure.
 
     slot        event                     next
     free        WorkerReady sent          offered
@@ -23,9 +23,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from dexorder_common.model.instrument import Instrument
-from dexorder_common.model.time_range import TimeRange
-
 
 class JobKind(Enum):
     """Kind of the jobs that a slot takes; tickers count as historical."""
@@ -42,24 +39,6 @@ class SlotType(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind.value} jobs of {self.venue}"
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """One attempt of a job for historical candles.
-
-    Attributes:
-        id: Id of this attempt; ``job_id`` on the wire.
-        span: Half open, nanoseconds; both ends on the period's grid.
-        limit: Stop after this many candles; 0 means all of ``span``.
-    """
-
-    id: str
-    request_id: str
-    instrument: Instrument
-    span: TimeRange
-    period_seconds: int
-    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

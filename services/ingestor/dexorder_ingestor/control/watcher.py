@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
@@ -15,7 +16,6 @@ from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.slots import JobKind, JobSlots
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.control.changes import read_change
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -128,3 +128,35 @@ class ControlWatcher:
             ),
             draining=self._slots.is_stopped,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChange:
+    """New settings; None leaves one as it is."""
+
+    max_concurrent: int | None
+    timeout_seconds: int | None
+
+
+def read_change(config: pb.IngestorConfig, *, slots: int, topics: Sequence[str]) -> SettingsChange:
+    """Return the change in a CONFIG_UPDATE.
+
+    Args:
+        slots: Slots that the exchanges file gives this ingestor.
+        topics: Topics that it writes, the first of which has candles.
+    Raises:
+        InvalidRequest: No field is set, or one is out of range; nothing may be changed then.
+    """
+    fields = ("max_concurrent", "timeout_seconds", "kafka_topic")
+    if not any(config.HasField(field) for field in fields):  # type: ignore[arg-type]
+        raise InvalidRequest(f"config has none of {', '.join(fields)}")
+    if config.HasField("max_concurrent") and not 1 <= config.max_concurrent <= slots:
+        raise InvalidRequest(f"max_concurrent {config.max_concurrent} is not between 1 and {slots}, the slots it has")
+    if config.HasField("timeout_seconds") and not config.timeout_seconds:
+        raise InvalidRequest("timeout_seconds 0 is not above 0")
+    if config.HasField("kafka_topic") and config.kafka_topic != topics[0]:
+        raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} is read by nobody; candles go to {topics[0]!r}")
+    return SettingsChange(
+        config.max_concurrent if config.HasField("max_concurrent") else None,
+        config.timeout_seconds if config.HasField("timeout_seconds") else None,
+    )

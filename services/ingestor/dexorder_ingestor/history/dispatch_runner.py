@@ -18,10 +18,10 @@ from dexorder_common import tracing
 from dexorder_common.clock import Clock
 from dexorder_common.kafka.page_record import final_value, page_value
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.history import Delay
+from dexorder_common.model.history import Delay, Dispatch
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.broker.slots import Dispatch, DispatchEnd
+from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.history.fetch import Fetcher
@@ -57,16 +57,18 @@ class DispatchRunner:
     async def run(self, dispatch: Dispatch) -> DispatchEnd | None:
         """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
         deadline_seconds = self.deadline_seconds
-        ticker, period_seconds = str(dispatch.instrument), dispatch.period_seconds
-        trace, traced = trace_id_of(dispatch.id), job_span(dispatch.id, dispatch.instrument.venue)
-        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), traced as span:
+        ticker, period_seconds = dispatch.series.ticker, dispatch.period_seconds
+        trace, traced = trace_id_of(dispatch.dispatch_id), job_span(dispatch.dispatch_id, dispatch.instrument.venue)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.dispatch_id, trace=trace), traced as span:
             span.set_attributes({"dexorder.ticker": ticker, "dexorder.period_seconds": period_seconds})
             log.info("dispatch started", ticker=ticker, period_seconds=period_seconds, span=str(dispatch.span))
             try:
                 async with asyncio.timeout(deadline_seconds):
                     completion = await _Run(self, dispatch, trace).run()
             except TimeoutError:
-                completion = DispatchEnd(dispatch.id, success=False, message=f"took longer than {deadline_seconds:g} s")
+                completion = DispatchEnd(
+                    dispatch.dispatch_id, success=False, message=f"took longer than {deadline_seconds:g} s"
+                )
             if completion is None or not completion.success:
                 outcome = "fenced" if completion is None else "handed_back"
                 self.metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
@@ -115,7 +117,7 @@ class _Run:
             await asyncio.sleep(self._runner.settings.heartbeat_seconds)
             delay = session.delay()
             if delay or last:
-                await self._runner.publisher.report_delay(self._dispatch.id, delay)
+                await self._runner.publisher.report_delay(self._dispatch.dispatch_id, delay)
             last = delay
 
     async def _publish(self, queue: asyncio.Queue[CandlePage | list[Missing]]) -> DispatchEnd | None:
@@ -125,7 +127,7 @@ class _Run:
                     return None
             return await self._publish_final(item)
         except Unavailable as error:
-            return DispatchEnd(self._dispatch.id, success=False, message=str(error))
+            return DispatchEnd(self._dispatch.dispatch_id, success=False, message=str(error))
 
     async def _publish_page(self, page: CandlePage) -> bool:
         publisher, metrics = self._runner.publisher, self._runner.metrics
@@ -156,14 +158,14 @@ class _Run:
         )
         self._runner.metrics.dispatches.labels(self._venue, outcome).inc()
         log.info("dispatch ended", outcome=outcome, pages=self._pages, candles=self._candles, message=text)
-        return DispatchEnd(self._dispatch.id, success=True)
+        return DispatchEnd(self._dispatch.dispatch_id, success=True)
 
     def _headers(self, kind: Kind, span: TimeRange, fetched_ns: int) -> PageHeaders:
         return PageHeaders(
             kind=kind,
-            ticker=str(self._dispatch.instrument),
+            ticker=self._dispatch.series.ticker,
             period_seconds=self._dispatch.period_seconds,
-            dispatch_id=self._dispatch.id,
+            dispatch_id=self._dispatch.dispatch_id,
             page=self._pages,
             span=span,
             fetched_ns=fetched_ns,

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from dexorder_common.model.checksum import cell_ladder, scan_periods
+from dexorder_common.model.history import Dispatch
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import (
     ceil_to_grid,
@@ -19,7 +20,6 @@ from dexorder_common.model.periods import (
 )
 from dexorder_common.model.proof import Proof, ProofKind, join_proofs
 from dexorder_common.model.time_range import TimeRange, subtract
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.exchange.absences import ProvenAbsence
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle

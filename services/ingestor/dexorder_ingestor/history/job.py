@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import structlog
 
+from dexorder_common.model.history import Dispatch
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import PERIODS, count_periods, floor_to_grid, next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
 from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
@@ -19,7 +19,6 @@ from dexorder_ingestor.exchange.venue import CcxtSession, CcxtVenue
 from dexorder_ingestor.history.evidence import CandleQuery, Evidence
 from dexorder_ingestor.history.newest import REASON, Newest
 from dexorder_ingestor.history.paging import CandlePage, QueryWindows, page_periods
-from dexorder_ingestor.history.waits import Waits
 
 log = structlog.get_logger(__name__)
 _MAX_IMPOSSIBLE = 100
@@ -52,6 +51,37 @@ class Unproven(Exception):
     def __init__(self, parts: list[TimeRange], reason: str) -> None:
         super().__init__(reason)
         self.parts = parts
+
+
+class Waits:
+    """Waits before the repeated queries of one dispatch.
+
+    Exchanges are untrue for a while, not once in so many answers: a replica lags, a cache is stale. So each repetition
+    waits twice as long as the one before it. All waits of a dispatch have one budget, as a market with a thousand holes
+    would otherwise take days.
+    """
+
+    def __init__(self, first_seconds: float, total_seconds: float) -> None:
+        self._first = first_seconds
+        self._left = total_seconds
+
+    def take(self, repetition: int) -> float | None:
+        """Return the wait before a repetition, counted from 1; None if it is longer than what is left.
+
+        >>> waits = Waits(0.2, 2.0)
+        >>> [waits.take(n) for n in (1, 2, 3, 4, 3, 1)]
+        [0.2, 0.4, 0.8, None, None, 0.2]
+        """
+        seconds = float(self._first * 2 ** (min(repetition, 60) - 1))
+        if seconds > self._left:
+            return None
+        self._left -= seconds
+        return seconds
+
+    def take_or_first(self, repetition: int) -> float:
+        """Return the same, or the first wait once the budget is used up."""
+        seconds = self.take(repetition)
+        return self._first if seconds is None else seconds
 
 
 class FetchJob:

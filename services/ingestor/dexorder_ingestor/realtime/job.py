@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from dexorder_common.model.realtime import RealtimeDispatch
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.broker.requests import RealtimeDispatch
+from dexorder_ingestor.broker.dispatches import StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd
-from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
@@ -53,18 +53,18 @@ class LiveJob:
     def __init__(self, dispatch: RealtimeDispatch, resume: Resume, services: Services, trace: str) -> None:
         queries, sockets, settings, metrics = services.queries, services.sockets, services.settings, services.metrics
         venue, symbol, changed = queries.venue, dispatch.instrument.symbol, self._changed
-        self._job_id = dispatch.id
+        self._job_id = dispatch.dispatch_id
         self._live = services.live
         self._reports = services.reports
         self._series = series = LiveSeries(
             venue.trade_series,
             resume,
-            include_trades=dispatch.include_ticks,
-            periods=dispatch.periods,
+            include_trades=dispatch.params.include_ticks,
+            periods=dispatch.params.periods,
             poll_ns=int(settings.trade_poll_seconds * SECOND_NS),
             now_ns=venue.clock.monotonic_ns(),
         )
-        headers, checks = RecordHeaders(dispatch, trace), CandleChecks(dispatch.periods)
+        headers, checks = RecordHeaders(dispatch, trace), CandleChecks(dispatch.params.periods)
         self._reader = SocketReader(venue, sockets, symbol, series, changed, metrics)
         self._refiller = Refiller(queries, sockets, symbol, series, changed, metrics)
         self._publisher = RecordPublisher(

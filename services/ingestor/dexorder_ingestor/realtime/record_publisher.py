@@ -12,8 +12,8 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.broker.dispatches import StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd
-from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.alarm import Alarm
@@ -45,11 +45,11 @@ class RecordPublisher:
             on_closed: Called with candles that Kafka has.
             changed: Called after each change of the series.
         """
-        self.job_id = headers.dispatch.id
+        self.job_id = headers.dispatch.dispatch_id
         self.alarm = Alarm()
         self.is_fenced = False
         self._headers = headers
-        self._ticker = str(headers.dispatch.instrument)
+        self._ticker = headers.dispatch.ticker
         self._exchange = headers.dispatch.instrument.venue
         self._series = series
         self._on_closed = on_closed

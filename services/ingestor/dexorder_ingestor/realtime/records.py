@@ -11,8 +11,8 @@ from typing import NamedTuple
 from dexorder_common.kafka.page_record import encode_candle
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeaders
 from dexorder_common.model.periods import next_open, split_by_periods
+from dexorder_common.model.realtime import RealtimeDispatch
 from dexorder_common.model.time_range import TimeRange, subtract
-from dexorder_ingestor.broker.requests import RealtimeDispatch
 from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.realtime.live_buffer import LiveNews
 from dexorder_ingestor.realtime.live_candles import ClosedCandles
@@ -106,9 +106,9 @@ class RecordHeaders:
         page, self._pages = self._pages, self._pages + 1
         return PageHeaders(
             kind=kind,
-            ticker=str(self.dispatch.instrument),
+            ticker=self.dispatch.ticker,
             period_seconds=period_seconds,
-            dispatch_id=self.dispatch.id,
+            dispatch_id=self.dispatch.dispatch_id,
             page=page,
             span=span,
             fetched_ns=fetched_ns,

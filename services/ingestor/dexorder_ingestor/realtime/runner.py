@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import structlog
 
 from dexorder_common.model.errors import Unavailable
-from dexorder_ingestor.broker.requests import RealtimeDispatch
+from dexorder_common.model.realtime import RealtimeDispatch
+from dexorder_ingestor.broker.dispatches import StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd
-from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
@@ -47,10 +47,13 @@ class RealtimeRunner:
     async def run(self, dispatch: RealtimeDispatch, stop: StopSignal) -> DispatchEnd | None:
         """Run one dispatch until its stop; return how it ended, or None if the relay no longer wants it."""
         trace = uuid.uuid4().hex
-        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace):
-            ticker = str(dispatch.instrument)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.dispatch_id, trace=trace):
+            ticker, params = dispatch.ticker, dispatch.params
             log.info(
-                "realtime dispatch started", ticker=ticker, trades=dispatch.include_ticks, periods=dispatch.periods
+                "realtime dispatch started",
+                ticker=ticker,
+                trades=params.include_ticks,
+                periods=params.periods,
             )
             completion = await self._run(dispatch, stop, trace)
             outcome = "fenced" if completion is None else "ok" if completion.success else "handed_back"
@@ -63,10 +66,14 @@ class RealtimeRunner:
         try:
             now_ns = await services.queries.know(dispatch.instrument.symbol)
             begin = await resume(
-                services.publisher, self._settings, dispatch.id, fallback_ns=now_ns, periods=dispatch.periods
+                services.publisher,
+                self._settings,
+                dispatch.dispatch_id,
+                fallback_ns=now_ns,
+                periods=dispatch.params.periods,
             )
         except (ExchangeFailure, Unavailable) as error:
-            return DispatchEnd(dispatch.id, success=False, message=str(error))
+            return DispatchEnd(dispatch.dispatch_id, success=False, message=str(error))
         if begin is None:
             return None
         return await LiveJob(dispatch, begin, services, trace).run(stop)

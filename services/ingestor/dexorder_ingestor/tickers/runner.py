@@ -13,10 +13,10 @@ from dexorder_common.clock import Clock
 from dexorder_common.kafka.page_record import final_value
 from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest, Unavailable
-from dexorder_common.model.instrument import Instrument, Series
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.broker.requests import TickersDispatch
 from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.answers import MS_NS
@@ -59,30 +59,30 @@ class TickersRunner:
         self.deadline_seconds = settings.dispatch_deadline_seconds
         """Longest time of a dispatch that begins now."""
 
-    async def run(self, dispatch: TickersDispatch) -> DispatchEnd:
+    async def run(self, dispatch: Dispatch) -> DispatchEnd:
         """Take and publish the snapshots; return how the dispatch ended."""
-        trace, traced = trace_id_of(dispatch.id), job_span(dispatch.id, dispatch.venue)
-        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.id, trace=trace), traced as span:
+        trace, traced = trace_id_of(dispatch.dispatch_id), job_span(dispatch.dispatch_id, dispatch.series.exchange)
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.dispatch_id, trace=trace), traced as span:
             try:
                 async with asyncio.timeout(self.deadline_seconds):
                     outcome = await self._run(dispatch, trace)
-                completion = DispatchEnd(dispatch.id, success=True)
+                completion = DispatchEnd(dispatch.dispatch_id, success=True)
             except (Unavailable, TimeoutError) as error:
                 message = str(error) or f"took longer than {self.deadline_seconds:g} s"
                 tracing.fail(span, "handed_back")
-                outcome, completion = "handed_back", DispatchEnd(dispatch.id, success=False, message=message)
-            self._metrics.dispatches.labels(dispatch.venue, outcome).inc()
-            log.info("snapshot of tickers ended", exchange=dispatch.venue, outcome=outcome)
+                outcome, completion = "handed_back", DispatchEnd(dispatch.dispatch_id, success=False, message=message)
+            self._metrics.dispatches.labels(dispatch.series.exchange, outcome).inc()
+            log.info("snapshot of tickers ended", exchange=dispatch.series.exchange, outcome=outcome)
             return completion
 
-    async def _run(self, dispatch: TickersDispatch, trace: str) -> str:
+    async def _run(self, dispatch: Dispatch, trace: str) -> str:
         try:
-            tickers, fetched_ns = await self._queries[dispatch.venue].tickers()
+            tickers, fetched_ns = await self._queries[dispatch.series.exchange].tickers()
         except ExchangeFailure as error:
             now_ns = self._clock.wall_ns()
             await self._produce_final(dispatch, trace, TimeRange(now_ns, now_ns), 0, 0, str(error))
             return "error"
-        snapshots = _encode(dispatch.venue, tickers.values(), fetched_ns)
+        snapshots = _encode(dispatch.series.exchange, tickers.values(), fetched_ns)
         times_ns = [each.time for each in snapshots] or [fetched_ns]
         span = TimeRange(min(times_ns), max(times_ns))
         pages = [snapshots[at : at + _MAX_SNAPSHOTS] for at in range(0, len(snapshots), _MAX_SNAPSHOTS)]
@@ -94,7 +94,7 @@ class TickersRunner:
         return "ok" if snapshots else "not_found"
 
     async def _produce_final(
-        self, dispatch: TickersDispatch, trace: str, span: TimeRange, pages: int, count: int, error: str | None
+        self, dispatch: Dispatch, trace: str, span: TimeRange, pages: int, count: int, error: str | None
     ) -> None:
         status = pb.DataResponse.OK if count else pb.DataResponse.NOT_FOUND
         if error is not None:
@@ -103,12 +103,12 @@ class TickersRunner:
         value = final_value(dispatch.request_id, status, count, error)
         await self._publisher.produce(headers, value, dataset=TICKERS, key=headers.ticker)
 
-    def _headers(self, kind: Kind, dispatch: TickersDispatch, trace: str, page: int, span: TimeRange) -> PageHeaders:
+    def _headers(self, kind: Kind, dispatch: Dispatch, trace: str, page: int, span: TimeRange) -> PageHeaders:
         return PageHeaders(
             kind=kind,
-            ticker=Series.whole_exchange(dispatch.venue, TICKERS).ticker,
+            ticker=dispatch.series.ticker,
             period_seconds=0,
-            dispatch_id=dispatch.id,
+            dispatch_id=dispatch.dispatch_id,
             page=page,
             span=span,
             fetched_ns=self._clock.wall_ns(),

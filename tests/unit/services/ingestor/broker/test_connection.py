@@ -14,9 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common.clock import SystemClock
 from dexorder_ingestor.broker.connection import BrokerConnection
-from dexorder_ingestor.broker.requests import AnyDispatch
+from dexorder_ingestor.broker.dispatches import AnyDispatch, StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd
-from dexorder_ingestor.broker.stop import StopSignal
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -40,9 +39,9 @@ class Stage:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     async def run_job(self, job: AnyDispatch, stop: StopSignal) -> DispatchEnd | None:
-        self.ends[job.id] = asyncio.get_running_loop().create_future()
-        self.started.put_nowait(job.id)
-        return await self.ends[job.id]
+        self.ends[job.dispatch_id] = asyncio.get_running_loop().create_future()
+        self.started.put_nowait(job.dispatch_id)
+        return await self.ends[job.dispatch_id]
 
     async def on_connected(self, there: bool) -> None:
         self.connected.append(there)

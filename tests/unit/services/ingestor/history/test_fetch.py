@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import count_periods, open_times
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
 from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect
@@ -71,7 +71,7 @@ async def fetch(
     answer: Answer, *, now_ns: int = NEXT_DAY_NS, limit: int = 0, **settings: Any
 ) -> tuple[list[CandlePage], list[Missing]]:
     exchange = Exchange(answer, now_ns=now_ns, settings={"page_candles": 98, **settings})
-    job = Dispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 300), 60, limit)
+    job = Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), minutes(0, 300), limit=limit)
     pages: list[CandlePage] = []
 
     async def put(page: CandlePage) -> None:

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import open_times
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.newest import Newest
 from dexorder_ingestor.history.paging import CandlePage
@@ -91,7 +91,7 @@ async def fetch(exchange: Late) -> tuple[list[int], list[TimeRange], list[TimeRa
     async def put(page: CandlePage) -> None:
         pages.append(page)
 
-    job = Dispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), minutes(0, 30), 60)
+    job = Dispatch("j1", "r1", Series("BTC/USDT.SIM", 60), minutes(0, 30))
     missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), exchange.agreement).run(put)
     assert all(c == candle(c.open_ns) for page in pages for c in page.candles)
     first_ns = opens(0)[0]

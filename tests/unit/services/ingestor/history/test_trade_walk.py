@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import floor_to_grid, open_times
 from dexorder_common.model.proof import ProofKind
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answers import BadAnswer
@@ -122,7 +122,7 @@ async def fetch(exchange: Kraken, periods: int, limit: int = 0) -> tuple[list[Ca
     async def put(page: CandlePage) -> None:
         pages.append(page)
 
-    job = Dispatch("j1", "r1", Instrument("BTC/USD", "SIM"), minutes(0, periods), 60, limit)
+    job = Dispatch("j1", "r1", Series("BTC/USD.SIM", 60), minutes(0, periods), limit=limit)
     missing = await Fetcher(job, cast(Any, exchange), cast(Any, exchange), Agreement()).run(put)
     parts = sorted([*(page.span for page in pages), *(m.span for m in missing)])
     assert limit or merge(parts) == [minutes(0, periods)]

@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from dexorder.testing.processes import free_ports
 from dexorder_common.clock import ManualClock, SystemClock
+from dexorder_common.model.history import Dispatch
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.connection import BrokerConnection
-from dexorder_ingestor.broker.requests import AnyDispatch
-from dexorder_ingestor.broker.slots import Dispatch, DispatchEnd
-from dexorder_ingestor.broker.stop import StopSignal
+from dexorder_ingestor.broker.dispatches import AnyDispatch, StopSignal
+from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -36,9 +36,9 @@ class Running:
 
     async def run_job(self, job: AnyDispatch, stop: StopSignal) -> DispatchEnd:
         assert isinstance(job, Dispatch)
-        self.ends[job.id] = asyncio.get_running_loop().create_future()
+        self.ends[job.dispatch_id] = asyncio.get_running_loop().create_future()
         self.taken.put_nowait(job)
-        return await self.ends[job.id]
+        return await self.ends[job.dispatch_id]
 
     async def on_connected(self, there: bool) -> None:
         (self.connected.set if there else self.connected.clear)()
@@ -69,12 +69,12 @@ async def ingestor(broker: str, slots: int) -> AsyncIterator[Running]:
 async def carry_through(s: Suite, at: Running, job: Dispatch) -> None:
     """Report a page, complete the dispatch, commit the page."""
     start, end = minute(job.span.start_ns), minute(job.span.end_ns)
-    assert await s.ingestor().page(job.id, start, end)
-    at.ends[job.id].set_result(DispatchEnd(job.id, success=True))
+    assert await s.ingestor().page(job.dispatch_id, start, end)
+    at.ends[job.dispatch_id].set_result(DispatchEnd(job.dispatch_id, success=True))
     await s.pipeline.report(
         snapshot_id=s.pipeline.write(range(start, end)),
-        pages=[page(job.id, start, end)],
-        finals=[final_of(job.id)],
+        pages=[page(job.dispatch_id, start, end)],
+        finals=[final_of(job.dispatch_id)],
     )
 
 
@@ -87,7 +87,7 @@ async def test_after_a_restart_of_the_relay_jobs_run_on_and_free_slots_are_offer
         async with suite(tmp_path, broker_listen=broker) as s:
             await s.queued("b", 100, 110)
             second = await worker.take()
-            assert (second.request_id, second.id != first.id) == ("b", True)
+            assert (second.request_id, second.dispatch_id != first.dispatch_id) == ("b", True)
             await carry_through(s, worker, first)
             await carry_through(s, worker, second)
             records = [await s.finished(request_id) for request_id in "ab"]
@@ -102,8 +102,8 @@ async def test_an_ingestor_that_stops_hands_its_jobs_to_the_next_one(tmp_path: P
             first = await old.take()
         async with ingestor(s.running.broker_address, slots=1) as new:
             again = await new.take()
-            assert (again.span, again.id != first.id) == (first.span, True)
-            assert not await s.ingestor().page(first.id, 0, 10)
+            assert (again.span, again.dispatch_id != first.dispatch_id) == (first.span, True)
+            assert not await s.ingestor().page(first.dispatch_id, 0, 10)
             await carry_through(s, new, again)
             assert (await s.finished("a")).row_count == 10
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
+from dexorder_common.model.history import Dispatch
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid, floor_to_grid, next_open, open_times, split_by_periods
 from dexorder_common.model.proof import provisional_ranges
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing

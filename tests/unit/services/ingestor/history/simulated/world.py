@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
 
-from dexorder_common.model.instrument import Instrument
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS, floor_to_grid, next_open
 from dexorder_common.model.time_range import TimeRange
-from dexorder_ingestor.broker.slots import Dispatch
 from dexorder_ingestor.exchange.dialect import CallLimits
 
 BEFORE, BEHIND = 150, 150
@@ -131,7 +131,7 @@ class World:
 
     @cached_property
     def job(self) -> Dispatch:
-        return Dispatch("j1", "r1", Instrument(SYMBOL, "SIM"), self.span, self.period_seconds, self.limit)
+        return Dispatch("j1", "r1", Series(f"{SYMBOL}.SIM", self.period_seconds), self.span, limit=self.limit)
 
     @cached_property
     def market(self) -> dict[int, Candle]:

@@ -4,16 +4,18 @@ from typing import Any, cast
 
 import pytest
 
+from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.instrument import Instrument
-from dexorder_ingestor.broker.requests import (
-    RealtimeDispatch,
-    TickersDispatch,
+from dexorder_common.model.history import Dispatch
+from dexorder_common.model.instrument import Series
+from dexorder_common.model.realtime import RealtimeDispatch, RealtimeParams
+from dexorder_common.model.time_range import TimeRange
+from dexorder_ingestor.broker.dispatches import (
     read_dispatch,
     slot_of,
     used_slot,
 )
-from dexorder_ingestor.broker.slots import Dispatch, JobKind, SlotType
+from dexorder_ingestor.broker.slots import JobKind, SlotType
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
@@ -23,10 +25,10 @@ SPAN = minutes(0, 10)
 
 def test_data_request_becomes_a_dispatch() -> None:
     assert read_dispatch(dispatch("j1", SPAN, limit=7)) == Dispatch(
-        "j1", "request of j1", Instrument("BTC/USDT", "SIM"), SPAN, 60, limit=7
+        "j1", "request of j1", Series("BTC/USDT.SIM", 60), SPAN, limit=7
     )
     assert read_dispatch(dispatch("j1", SPAN)) == Dispatch(
-        "j1", "request of j1", Instrument("BTC/USDT", "SIM"), SPAN, 60, limit=0
+        "j1", "request of j1", Series("BTC/USDT.SIM", 60), SPAN, limit=0
     )
 
 
@@ -53,14 +55,14 @@ def test_realtime_request_becomes_a_dispatch_of_a_realtime_slot(
 ) -> None:
     request = realtime(**params)
     found = read_dispatch(request)
-    assert found == RealtimeDispatch("j1", "r1", Instrument("BTC/USDT", "SIM"), ticks, periods)
+    assert found == RealtimeDispatch("j1", "r1", "BTC/USDT.SIM", RealtimeParams(ticks, periods))
     assert slot_of(found) == used_slot(request) == SlotType("SIM", JobKind.REALTIME)
 
 
 def test_snapshot_of_tickers_becomes_a_dispatch_of_a_historical_slot() -> None:
     request = pb.DataRequest(request_id="r1", job_id="j1", type=pb.DataRequest.TICKER_SNAPSHOT, ticker="*.SIM")
     found = read_dispatch(request)
-    assert found == TickersDispatch("j1", "r1", "SIM")
+    assert found == Dispatch("j1", "r1", Series.whole_exchange("SIM", TICKERS), TimeRange(0, 0))
     assert slot_of(found) == used_slot(request) == SlotType("SIM", JobKind.HISTORICAL)
 
 
