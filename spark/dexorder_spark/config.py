@@ -104,7 +104,8 @@ class SparkSettings(ServiceSettings):
     """Seconds for which a micro-batch of candles collects pages at most while many come. It begins sooner if no further
     page comes, and at once if the batch before had few."""
     tables: str = ",".join(TABLES)
-    """Tables to fill, separated by commas; each has its own query and its own Kafka topic."""
+    """Tables to fill, separated by commas; each has its own query and its own Kafka topic. Leave out one
+    without a topic."""
     trigger_folder: Path = Path("triggers")
     """Folder of the triggers' journal, on a volume that outlives the driver. Without it triggers begin again
     with the rows of the tables."""

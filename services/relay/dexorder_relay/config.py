@@ -35,13 +35,14 @@ class RelaySettings(ServiceSettings):
     max_slots_per_ingestor: int = Field(default=1_000, ge=1)
     """Offers kept for one socket identity; further ones are dropped and counted."""
     db: Path = Path("relay.db")
-    """SQLite file with requests, jobs, reported coverage and notifications."""
+    """SQLite file with requests, jobs, reported coverage and notifications. A running relay holds ``relay.db.lock``
+    beside it."""
     exchanges: Path = Field(default=Path("sim"), validation_alias="DEXORDER_EXCHANGES")
     """The exchanges file, or the name of a shipped one (binance, sim); a ticker may name any of its venues."""
     lease_seconds: float = Field(default=15.0, ge=1)
-    """Longest silence of a running job, in seconds, before it is given to another ingestor."""
+    """Longest silence of a running job, in seconds, before it is given to another ingestor; at least 1."""
     max_attempts: int = Field(default=5, ge=1)
-    """Dispatches of one job that may end in a row without a page in Kafka or in the table."""
+    """Dispatches of one job that may end in a row without a page in Kafka or in the table; then the job is given up."""
     retry_backoff_seconds: float = Field(default=1.0, ge=0)
     """Wait, in seconds, after the first such dispatch; doubles with each further one, up to 30 s."""
     request_timeout_seconds: float = Field(default=900.0, gt=0)
@@ -55,13 +56,13 @@ class RelaySettings(ServiceSettings):
     parallel_rechecks: int = Field(default=2, ge=1)
     """Largest number of these queries at one exchange at a time. They start when none of its other jobs is queued."""
     max_request_periods: int = Field(default=200_000_000, ge=1)
-    """Largest number of candle periods of one request."""
+    """Largest number of candle periods of one request, and largest ``limit``."""
     retention_days: float = Field(default=30.0, gt=0)
     """How long ended requests and their notifications are kept, in days."""
     dispatch_retention_days: float = Field(default=60.0, gt=0)
     """How long dispatches are known, in days; pages of others are refused. Longer than the topics' retention."""
     count_attempts: int = Field(default=6, ge=1)
-    """Attempts to count a request's rows in one round; 0.2 s, 0.4 s, ... apart."""
+    """Attempts to count a request's rows in one round; 0.2 s, 0.4 s, ... apart. The next round is 5 s later."""
 
     quota_unfinished_requests: int = Field(default=10_000, ge=0)
     """Largest number of unfinished requests of one client. Quotas need identity; a caller's entry may have its own."""
