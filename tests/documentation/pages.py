@@ -91,7 +91,7 @@ END
 """
 
 PAGES: Mapping[str, Page] = {
-    "ARCHITECTURE.md": Page((NotRun("client -gRPC", DIAGRAM),)),
+    "ARCHITECTURE.md": Page((NotRun("            requests 50051", DIAGRAM),)),
     "CONTRIBUTING.md": Page((NotRun("make quick", ON_CI), NotRun("make setup", ON_CI))),
     "README.md": Page(
         (
