@@ -1,4 +1,4 @@
-"""Code blocks of README and the pages of the documentation."""
+"""Code blocks of README, the pages of the documentation, and the libraries' README."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from tests.paths import ROOT
 
 PAGES = {
     str(page.relative_to(ROOT)): page
-    for page in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+    for page in (
+        *sorted(ROOT.glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted(ROOT.glob("services/common/*/README.md")),
+    )
     if "decisions" not in page.parts
 }
 """By their paths in the project."""

@@ -350,4 +350,6 @@ done > trades.jsonl
         ),
     ),
     "docs/udsource.md": Page((NotRun("pip install", INSTALLS),)),
+    "services/common/dexorder_cep/README.md": Page((Read("from dexorder_cep", readers.program),)),
+    "services/common/dexorder_udf/README.md": Page((Read("import sys", readers.program),)),
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from dexorder_gateway.events.ingress.containers import read_containers
 from dexorder_gateway.kafkapixy.yaml_settings import read_pixy_file
 from dexorder_spark.udf.programs import read_declared
 from tests.fixtures_tls import Authority
+from tests.paths import ROOT
 from tests.smoke.test_tracing import TREE
 
 
@@ -78,6 +81,15 @@ def kapacitor(text: str, folder: Path) -> None:
     """Read Kapacitor's configuration of a function that is shipped."""
     ((name, entry),) = tomllib.loads(text)["udf"]["functions"].items()
     assert entry["args"] == ["udf", "serve", name] and name in FUNCTIONS
+
+
+def program(text: str, folder: Path) -> None:
+    """Run a Python program; it prints what its lines ``# prints ...`` say."""
+    run = subprocess.run(
+        [sys.executable, written(text, folder)], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == re.findall(r"^# prints (.*)$", text, re.MULTILINE)
 
 
 def trace(text: str, folder: Path) -> None:
