@@ -30,8 +30,6 @@ class SimSettings(BaseSettings):
     """Number of further markets ``X0001/USDT`` and on, each with four trades a second. Default 0."""
     markets_busy_seconds: int = Field(default=60, ge=1, le=60)
     """Number of seconds in each minute that have trades in these markets. Default 60."""
-    fill: bool = False
-    """Whether periods without trades have a candle, flat at the last price and with volume 0. Default false."""
     faults: tuple[FaultRule, ...] = ()
     """Fault rules in force from the start, see `faults.FaultRule`. Default none."""
     latency_ms: float = Field(default=0, ge=0)

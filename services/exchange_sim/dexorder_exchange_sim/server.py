@@ -59,7 +59,6 @@ class Simulator:
         self.venue = SimVenue(
             recorded.load(settings.recorded),
             seed=settings.seed,
-            fill=settings.fill,
             extra=extra,
             dark_pools=[instrument for dialect in dialects for instrument in dialect.dark_pools],
         )
@@ -257,9 +256,9 @@ def _json(body: object, *, status: int = 200) -> web.Response:
 
 
 @asynccontextmanager
-async def serve(settings: SimSettings, dialects: Sequence[SimDialect] = _DIALECTS) -> AsyncIterator[str]:
+async def serve(settings: SimSettings, simulator: Simulator | None = None) -> AsyncIterator[str]:
     """Serve in a context; yield the base URL, ``http://127.0.0.1:9000``. The end aborts open requests."""
-    simulator = Simulator(settings, dialects)
+    simulator = simulator or Simulator(settings)
     # the timeout is the wait for open requests; 0 would mean for ever
     runner = web.AppRunner(simulator.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
     await runner.setup()

@@ -10,10 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dexorder_exchange_sim.absent import Coarser, without
 from dexorder_exchange_sim.candles import Source
-from dexorder_exchange_sim.filled import Filled
 from dexorder_exchange_sim.instruments import INSTRUMENTS, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
-from dexorder_exchange_sim.trades import TradeSource
 
 
 class SimClock:
@@ -81,7 +79,7 @@ class ClockChange(BaseModel):
 class SimVenue:
     """Markets by the exchange's id; recorded ones replace synthetic ones of the same symbol.
 
-    With ``fill`` their candles have no gaps; ``extra`` markets are added. ``dark`` holds the ``dark_pools`` by the id
+    ``extra`` markets are added. ``dark`` holds the ``dark_pools`` by the id
     of the market whose name they share.
     """
 
@@ -90,15 +88,11 @@ class SimVenue:
         recorded: Iterable[Source],
         *,
         seed: int,
-        fill: bool = False,
         extra: Iterable[SimInstrument] = (),
         dark_pools: Iterable[SimInstrument] = (),
     ) -> None:
         synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra))
         self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}
-        if fill:
-            for id, source in self.sources.items():
-                self.sources[id] = Filled(source) if isinstance(source, TradeSource) else source
         # another seed, or they would trade at the other market's prices
         dark: list[Source] = [SyntheticMarket(instrument, seed=-1 - seed) for instrument in dark_pools]
         self.dark = {source.instrument.id: source for source in dark}

@@ -18,8 +18,9 @@ from dexorder_exchange_sim.candles import CandleRequest, Source, sum_up
 from dexorder_exchange_sim.dialects.dialect import SocketMessage, SocketSession, Tapes
 from dexorder_exchange_sim.market import usual_trades
 from dexorder_exchange_sim.periods import DAY, Period
-from dexorder_exchange_sim.stream import Event, Feed, Kline, TapeTrade, klines
+from dexorder_exchange_sim.stream import Event, Feed, TapeTrade
 from dexorder_exchange_sim.trades import TradeSource
+from tests.fakes.exchange.klines import Kline, klines, samples
 from tests.fakes.exchange.kraken_history import PERIODS_BY_MINUTES
 from tests.fakes.exchange.kraken_query import pairs
 
@@ -93,7 +94,7 @@ class KrakenSession(SocketSession):
         """See `SocketSession.feed`."""
         channel, source, period = self._open(key)
         if channel == "ticker":
-            return self.samples(after_ns)
+            return samples(self, after_ns)
         if not isinstance(source, TradeSource):
             return None
         tape = self.tapes.of(source)

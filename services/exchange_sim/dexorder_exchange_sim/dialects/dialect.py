@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dexorder_exchange_sim.instruments import SimInstrument
-from dexorder_exchange_sim.stream import Event, Feed, Merge, Sample, Tape
+from dexorder_exchange_sim.stream import Event, Feed, Merge, Tape
 from dexorder_exchange_sim.trades import TradeSource
 from dexorder_exchange_sim.venue import SimClock, SimVenue
 
-_NS = 1_000_000_000
 Query = Mapping[str, str]
 Key = int | str
 Row = Any
@@ -118,6 +117,7 @@ class SocketSession(ABC):
     """State of one connection: what the client is subscribed to, and the messages that are due.
 
     Attributes:
+        now_ns: Time of the last `take`.
         beat_s: Time between two heartbeats, machine's seconds.
         beat: Text of a heartbeat; None for a ping frame.
     """
@@ -129,7 +129,7 @@ class SocketSession(ABC):
         self.tapes = tapes
         self._merge = Merge()
         self._keys: dict[Hashable, None] = {}
-        self._now_ns = 0
+        self.now_ns = 0
 
     @abstractmethod
     def greeting(self, now_ns: int) -> list[str]:
@@ -174,20 +174,9 @@ class SocketSession(ABC):
 
     def take(self, now_ns: int, limit: int) -> list[SocketMessage]:
         """Return the messages that are due, at most ``limit``."""
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         messages = (self.render(key, event, now_ns) for key, event in self._merge.take(now_ns, limit))
         return [message for message in messages if message is not None]
-
-    def samples(self, after_ns: int) -> Feed:
-        """Return one sample a second, by the exchange's clock or by the machine's, whichever is slower.
-
-        Samples of a time that the clock skipped are left out.
-        """
-        due_ns = after_ns
-        while True:
-            step_ns = int(_NS * max(1.0, self.tapes.clock.speed))
-            due_ns = max(due_ns + step_ns, self._now_ns) // _NS * _NS
-            yield due_ns, Sample(due_ns)
 
     def next_ns(self) -> int | None:
         """Return the time of the next message; None without any."""

@@ -103,10 +103,12 @@ def point_at(client: Any, url: str) -> None:
 
 
 @asynccontextmanager
-async def running(options: dict[str, Any] | None = None, **settings: Any) -> AsyncIterator[Exchange]:
+async def running(
+    options: dict[str, Any] | None = None, *, fill: bool = False, **settings: Any
+) -> AsyncIterator[Exchange]:
     async with AsyncExitStack() as stack:
         config = SimSettings(listen="127.0.0.1:0", **{"now_ns": NOW_NS, **settings})
-        url = await stack.enter_async_context(serve(config))
+        url = await stack.enter_async_context(serve(config, fill=fill))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         exchange = Exchange(url, http, options or {})
         stack.push_async_callback(exchange.close)

@@ -9,12 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dexorder_exchange_sim.candles import CandleRequest, Candles
-from dexorder_exchange_sim.filled import Filled
 from dexorder_exchange_sim.instruments import INSTRUMENTS, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
 from dexorder_exchange_sim.periods import PERIODS, Period
-from dexorder_exchange_sim.stream import Kline, Merge, Sample, Tape, TapeTrade, klines
+from dexorder_exchange_sim.stream import Merge, Tape, TapeTrade
 from dexorder_exchange_sim.trades import RecordedTrades, Trades, TradeSource
+from tests.fakes.exchange.filled import Filled
+from tests.fakes.exchange.klines import Kline, Sample, klines
 
 NS = 1_000_000_000
 START_S = 1_700_000_123
