@@ -51,40 +51,40 @@ class GatewaySettings(ServiceSettings):
     poll_seconds: float = Field(default=1.0, gt=0)
     """Interval, in seconds, of the checks that Kafka answers."""
 
-    produce_timeout_seconds: float = Field(default=30.0, gt=0)
+    produce_timeout_seconds: float = Field(default=ProduceConfig.timeout_seconds, gt=0)
     """Longest time, in seconds, that a caller waits for the broker's acknowledgement; an async record stays queued."""
-    produce_linger_ms: float = Field(default=20.0, ge=0)
+    produce_linger_ms: float = Field(default=ProduceConfig.linger_ms, ge=0)
     """Time, in milliseconds, that a record waits to share a batch with others; above 5, only async records wait."""
-    produce_queue_messages: int = Field(default=50_000, ge=1)
+    produce_queue_messages: int = Field(default=ProduceConfig.queue_messages, ge=1)
     """Maximum number of records waiting for the broker; one more is RESOURCE_EXHAUSTED."""
-    produce_queue_kbytes: int = Field(default=65_536, ge=1)
+    produce_queue_kbytes: int = Field(default=ProduceConfig.queue_kbytes, ge=1)
     """Maximum size, in KiB, of the records waiting for the broker; more is RESOURCE_EXHAUSTED."""
-    produce_max_bytes: int = Field(default=1_000_000, ge=1_000)
+    produce_max_bytes: int = Field(default=ProduceConfig.max_bytes, ge=1_000)
     """Largest record, key and value, in bytes; keep it within the topics' own limit (1,048,588 by default)."""
-    produce_compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
+    produce_compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = ProduceConfig.compression
     """Compression of batches."""
 
-    long_polling_timeout_ms: int = Field(default=3_000, ge=0)
+    long_polling_timeout_ms: int = Field(default=ConsumeConfig.long_polling_timeout_ms, ge=0)
     """Time, in milliseconds, that a ConsumeNAck waits for a record before it is NOT_FOUND."""
-    ack_timeout_seconds: float = Field(default=300.0, gt=0)
+    ack_timeout_seconds: float = Field(default=ConsumeConfig.ack_timeout_seconds, gt=0)
     """Time, in seconds, after which a record without an ack is delivered again."""
-    max_retries: int = Field(default=-1, ge=-1)
+    max_retries: int = Field(default=ConsumeConfig.max_retries, ge=-1)
     """Deliveries of a record after the first; then the gateway acks, logs and drops it. -1 means no limit."""
-    max_pending_messages: int = Field(default=300, ge=1)
+    max_pending_messages: int = Field(default=ConsumeConfig.max_pending_messages, ge=1)
     """Maximum number of unacked records of a partition at unary callers; at the limit they get no new ones of it."""
-    subscription_timeout_seconds: float = Field(default=15.0, gt=0)
+    subscription_timeout_seconds: float = Field(default=ConsumeConfig.subscription_timeout_seconds, gt=0)
     """Time, in seconds, without a request after which the gateway leaves a group."""
-    channel_buffer_size: int = Field(default=64, ge=1)
+    channel_buffer_size: int = Field(default=ConsumeConfig.channel_buffer_size, ge=1)
     """Maximum number of ConsumeNAck calls, and of streams, of a group and topic; one more is RESOURCE_EXHAUSTED."""
-    offsets_commit_interval_ms: int = Field(default=500, ge=10)
+    offsets_commit_interval_ms: int = Field(default=ConsumeConfig.offsets_commit_interval_ms, ge=10)
     """Interval, in milliseconds, of commits to Kafka."""
-    new_group_start: Literal["latest", "earliest"] = "latest"
+    new_group_start: Literal["latest", "earliest"] = ConsumeConfig.new_group_start
     """Start of a group without commits; ``latest`` as in Kafka-Pixy."""
-    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    isolation_level: Literal["read_uncommitted", "read_committed"] = ConsumeConfig.isolation_level
     """Whether records of open and aborted transactions are delivered; Kafka-Pixy delivers them."""
-    session_timeout_ms: int = Field(default=15_000, ge=1_000)
+    session_timeout_ms: int = Field(default=ConsumeConfig.session_timeout_ms, ge=1_000)
     """Time, in milliseconds, after which the group assigns a killed gateway's partitions to other members."""
-    max_subscriptions: int = Field(default=256, ge=1)
+    max_subscriptions: int = Field(default=ConsumeConfig.max_subscriptions, ge=1)
     """Maximum number of pairs of group and topic that are read at the same time."""
 
     _pixy: PixyConfig | None = PrivateAttr(default=None)

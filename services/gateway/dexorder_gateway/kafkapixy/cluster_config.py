@@ -38,7 +38,7 @@ class ProduceConfig:
     queue_messages: int = 50_000
     queue_kbytes: int = 65_536
     max_bytes: int = 1_000_000
-    compression: str = "lz4"
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     batch_bytes: int | None = None
     acks: Literal["all", "leader", "none"] = "all"
     retries: int | None = None

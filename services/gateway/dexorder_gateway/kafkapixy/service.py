@@ -13,10 +13,9 @@ from dexorder_common.kafka.member_commits import NotAssigned
 from dexorder_common.kafka.partition_queue import Delivery
 from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
 from dexorder_common.rpc.identity import current_caller
-from dexorder_gateway.kafkapixy.access import check_produce
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
 from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
-from dexorder_gateway.kafkapixy.types import KafkaRecord, UnknownTopic, group_name, topic_name
+from dexorder_gateway.kafkapixy.requests import KafkaRecord, UnknownTopic, check_produce, group_name, topic_name
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 

@@ -21,7 +21,7 @@ from dexorder_common.kafka.topic_queue import TopicQueue
 from dexorder_common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics
-from dexorder_gateway.kafkapixy.types import KafkaRecord
+from dexorder_gateway.kafkapixy.requests import KafkaRecord
 
 log = structlog.get_logger(__name__)
 _MAX_TICK_SECONDS = 1.0

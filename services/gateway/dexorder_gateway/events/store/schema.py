@@ -19,10 +19,10 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('epoch', lower(hex(randomblob(16))));
 CREATE TABLE events (
     number INTEGER PRIMARY KEY AUTOINCREMENT, container TEXT NOT NULL, event_id TEXT NOT NULL, user_id TEXT NOT NULL,
-    body BLOB NOT NULL, accepted_ns INTEGER NOT NULL, expires_ns INTEGER, turn INTEGER NOT NULL,
-    rounds INTEGER NOT NULL, tries INTEGER NOT NULL, failures INTEGER NOT NULL, due_ns INTEGER NOT NULL,
-    waits_for_ack INTEGER NOT NULL, refused TEXT NOT NULL, soft INTEGER NOT NULL, sequence INTEGER,
-    status INTEGER NOT NULL, via INTEGER, error TEXT NOT NULL DEFAULT '', completed_ns INTEGER, seen_ns INTEGER,
+    body BLOB NOT NULL, accepted_ns INTEGER NOT NULL, expires_ns INTEGER,
+    channel_index INTEGER NOT NULL, rounds INTEGER NOT NULL, attempts INTEGER NOT NULL, failures INTEGER NOT NULL,
+    due_ns INTEGER NOT NULL, waits_for_ack INTEGER NOT NULL, refused TEXT NOT NULL, soft INTEGER NOT NULL,
+    sequence INTEGER, status INTEGER NOT NULL, via INTEGER, error TEXT NOT NULL DEFAULT '', completed_ns INTEGER, seen_ns INTEGER,
     UNIQUE (container, event_id));
 CREATE INDEX events_by_user ON events (user_id, sequence);
 CREATE INDEX events_queued ON events (number) WHERE status = 1;
@@ -38,16 +38,13 @@ CREATE TABLE presence (user_id TEXT, channel INTEGER, until_ns INTEGER NOT NULL,
 """,
 )
 
-_NAMES = {"channel_index": "turn", "attempts": "tries"}
-"""Columns that are named otherwise since version 1."""
-_STATE = tuple(_NAMES.get(name, name) for name in STATE_FIELDS)
-_ACCEPTED = ("container", "event_id", "user_id", "body", "accepted_ns", *_STATE, "status")
+_ACCEPTED = ("container", "event_id", "user_id", "body", "accepted_ns", *STATE_FIELDS, "status")
 _REFUSED = QueuedRow._fields.index("refused")
 
-QUEUED_COLUMNS = ", ".join(("container", "body", "accepted_ns", *_STATE))
+QUEUED_COLUMNS = ", ".join(("container", "body", "accepted_ns", *STATE_FIELDS))
 RECORD_COLUMNS = "number, container, event_id, body, accepted_ns, status, via, error, completed_ns, seen_ns"
 ACCEPT = f"INSERT INTO events ({', '.join(_ACCEPTED)}) VALUES ({', '.join('?' * len(_ACCEPTED))})"  # noqa: S608
-UPDATE = f"UPDATE events SET {', '.join(f'{name} = ?' for name in _STATE)} WHERE container = ? AND event_id = ?"  # noqa: S608
+UPDATE = f"UPDATE events SET {', '.join(f'{name} = ?' for name in STATE_FIELDS)} WHERE container = ? AND event_id = ?"  # noqa: S608
 FINISH = "UPDATE events SET status = ?, via = ?, error = ?, completed_ns = ? WHERE container = ? AND event_id = ?"
 ATTEMPT = "INSERT OR REPLACE INTO attempts VALUES (?,?,?,?,?,?,?,?)"
 SEE = "UPDATE events SET seen_ns = ? WHERE user_id = ? AND sequence = ? AND seen_ns IS NULL"

@@ -1,15 +1,21 @@
-"""A record as callers get it, and checks of the names that callers give. Pure."""
+"""Requests of callers: checks of the names they give and of their rights, and a record as they get it. Pure."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from dexorder_common.kafka.client_options import WithHeaders
-from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.datasets import topics
+from dexorder_common.model.errors import InvalidRequest, NotAllowed
+from dexorder_common.rpc.identity import Caller, Role
 from dexorder_gateway.kafkapixy.cluster_config import TOPIC_NAME
 
 MAX_GROUP_CHARACTERS = 8_000
 """Kafka's protocol takes 32,767 bytes, at most four per character; librdkafka does not check."""
+
+PIPELINE_TOPICS = frozenset(topics())
+"""Topics whose records become rows of the tables, in whichever cluster."""
+PRODUCERS = (Role.INGESTOR, Role.ADMIN)
 
 
 def topic_name(name: str) -> str:
@@ -28,6 +34,15 @@ def group_name(name: str) -> str:
     if len(name) > MAX_GROUP_CHARACTERS:
         raise InvalidRequest(f"group {name[:300]!r}... is longer than {MAX_GROUP_CHARACTERS} characters")
     return name
+
+
+def check_produce(caller: Caller | None, topic: str) -> None:
+    """Raise NotAllowed unless the caller may produce to a topic; None as the caller means that identity is off."""
+    if caller is not None and topic in PIPELINE_TOPICS and caller.role not in PRODUCERS:
+        raise NotAllowed(
+            f"client_id {caller.client_id!r} has the role {caller.role}; "
+            f"topic {topic} takes records of {' or '.join(sorted(PRODUCERS))}"
+        )
 
 
 class UnknownTopic(InvalidRequest):
