@@ -19,10 +19,10 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('epoch', lower(hex(randomblob(16))));
 CREATE TABLE events (
     number INTEGER PRIMARY KEY AUTOINCREMENT, container TEXT NOT NULL, event_id TEXT NOT NULL, user_id TEXT NOT NULL,
-    body BLOB NOT NULL, accepted_ns INTEGER NOT NULL, expires_ns INTEGER,
-    channel_index INTEGER NOT NULL, rounds INTEGER NOT NULL, attempts INTEGER NOT NULL, failures INTEGER NOT NULL,
-    due_ns INTEGER NOT NULL, waits_for_ack INTEGER NOT NULL, refused TEXT NOT NULL, soft INTEGER NOT NULL,
-    sequence INTEGER, status INTEGER NOT NULL, via INTEGER, error TEXT NOT NULL DEFAULT '', completed_ns INTEGER, seen_ns INTEGER,
+    body BLOB NOT NULL, accepted_ns INTEGER NOT NULL, expires_ns INTEGER, channel_index INTEGER NOT NULL,
+    rounds INTEGER NOT NULL, attempts INTEGER NOT NULL, failures INTEGER NOT NULL, due_ns INTEGER NOT NULL,
+    waits_for_ack INTEGER NOT NULL, refused TEXT NOT NULL, soft INTEGER NOT NULL, sequence INTEGER,
+    status INTEGER NOT NULL, via INTEGER, error TEXT NOT NULL DEFAULT '', completed_ns INTEGER, seen_ns INTEGER,
     UNIQUE (container, event_id));
 CREATE INDEX events_by_user ON events (user_id, sequence);
 CREATE INDEX events_queued ON events (number) WHERE status = 1;
