@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dexorder_common.lake.catalog import CatalogSettings
-    from tests.gateway_thread import GatewayThread, StartGateway, Write
+    from tests.gateway_thread import Filled, GatewayThread, MakeTopic, StartGateway, Write
     from tests.two_brokers import TwoBrokers
 
 CREATES_TOPICS = "DEXORDER_TEST_AUTO_CREATE"
@@ -96,6 +96,20 @@ def start_gateway(kafka: str) -> Iterator[StartGateway]:
     yield start
     for each in running:
         each.stop()
+
+
+@pytest.fixture
+def filled(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> Filled:
+    """Return a function that makes a topic with this many records, and starts a gateway with these settings."""
+
+    def make(records: int, *, partitions: int = 1, **given: Any) -> tuple[str, GatewayThread]:
+        from tests.gateway_thread import numbers
+
+        topic = kafka_topic(partitions)
+        write(topic, *numbers(records))
+        return topic, start_gateway(**given)
+
+    return make
 
 
 @pytest.fixture(scope="module")

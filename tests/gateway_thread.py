@@ -25,6 +25,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 StartGateway = Callable[..., "GatewayThread"]
 MakeTopic = Callable[[int], str]
 Write = Callable[..., None]
+Filled = Callable[..., tuple[str, "GatewayThread"]]
 WAIT_SECONDS = 60.0
 
 

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from dexorder_gateway.config import GatewaySettings
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.gateway_thread import WAIT_SECONDS, GatewayThread, MakeTopic, StartGateway, Write, numbers, refusal
+from tests.gateway_thread import WAIT_SECONDS, Filled, GatewayThread, MakeTopic, StartGateway, Write, numbers, refusal
 
 pytestmark = pytest.mark.kafka
 
@@ -21,11 +21,8 @@ def joined(gateway: GatewayThread, topic: str, write: Write) -> None:
     assert gateway.consume(topic, auto_ack=True).offset == 0
 
 
-def test_idle_callers_each_end_with_not_found(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(long_polling_timeout_ms=500)
+def test_idle_callers_each_end_with_not_found(filled: Filled, write: Write) -> None:
+    topic, gateway = filled(0, long_polling_timeout_ms=500)
     joined(gateway, topic, write)
     request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
     calls = [gateway.stub.ConsumeNAck.future(request) for _ in range(8)]
@@ -75,23 +72,15 @@ def test_each_partition_keeps_its_order_and_none_waits_for_another(
     assert len(found[0]) < 3_000, "the others came after all of its records"
 
 
-def test_ack_in_a_consume_call_never_fails_the_call(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(4))
-    gateway = start_gateway()
+def test_ack_in_a_consume_call_never_fails_the_call(filled: Filled) -> None:
+    topic, gateway = filled(4)
     places = [(0, 0), (7, 3), (0, 1_000), (0, 0)]  # not delivered yet, unknown partition, far ahead, repeated
     found = [gateway.consume(topic, ack_partition=partition, ack_offset=offset).offset for partition, offset in places]
     assert found == [0, 1, 2, 3]
 
 
-def test_ack_in_a_consume_call_skips_no_undelivered_record(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    gateway = start_gateway()
+def test_ack_in_a_consume_call_skips_no_undelivered_record(filled: Filled) -> None:
+    topic, gateway = filled(3)
     assert gateway.consume(topic, ack_offset=1).offset == 0
     assert gateway.offsets(topic, 2) == [1, 2]
 

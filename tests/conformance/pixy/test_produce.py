@@ -11,7 +11,7 @@ import pytest
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import StartProcess
-from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway, numbers, records, refusal
+from tests.gateway_thread import Filled, GatewayThread, MakeTopic, numbers, records, refusal
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 PLACES = {
@@ -63,11 +63,8 @@ def test_key_determines_the_partition(
     assert found() == {key or None: fnv1a(key, partitions) for key in keys}
 
 
-def test_full_queue_refuses_records_and_accepted_ones_are_written_in_order(
-    kafka: str, start_gateway: StartGateway, kafka_topic: MakeTopic
-) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(produce_queue_messages=5, produce_linger_ms=500, drain_seconds=20)
+def test_full_queue_refuses_records_and_accepted_ones_are_written_in_order(filled: Filled, kafka: str) -> None:
+    topic, gateway = filled(0, produce_queue_messages=5, produce_linger_ms=500, drain_seconds=20)
     accepted: list[bytes] = []
     left = map(b"%d".__mod__, itertools.count())
 
@@ -85,9 +82,8 @@ def test_full_queue_refuses_records_and_accepted_ones_are_written_in_order(
     assert [m.value() for m in records(kafka, topic)] == accepted
 
 
-def test_full_queue_refuses_sync_records_too(start_gateway: StartGateway, kafka_topic: MakeTopic) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(produce_queue_messages=1, produce_linger_ms=600_000, produce_timeout_seconds=1_000)
+def test_full_queue_refuses_sync_records_too(filled: Filled) -> None:
+    topic, gateway = filled(0, produce_queue_messages=1, produce_linger_ms=600_000, produce_timeout_seconds=1_000)
     gateway.stub.Produce(pb.ProdRq(topic=topic, async_mode=True))
     refused = refusal(lambda: gateway.stub.Produce(pb.ProdRq(topic=topic)))
     assert refused[0] == grpc.StatusCode.RESOURCE_EXHAUSTED

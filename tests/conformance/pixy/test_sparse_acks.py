@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import StartProcess
-from tests.gateway_thread import WAIT_SECONDS, MakeTopic, StartGateway, Write, committed, numbers
+from tests.gateway_thread import WAIT_SECONDS, Filled, MakeTopic, StartGateway, Write, committed, numbers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -20,12 +20,8 @@ def delete_before(kafka: str, topic: str, offset: int) -> None:
     admin.delete_records([part])[part].result(WAIT_SECONDS)
 
 
-def test_many_gaps_survive_a_stop(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(60))
-    first = start_gateway()
+def test_many_gaps_survive_a_stop(filled: Filled, start_gateway: StartGateway, kafka: str) -> None:
+    topic, first = filled(60)
     assert first.offsets(topic, 50) == list(range(50))
     first.ack(topic, *range(1, 50, 2))
     first.stop()
@@ -34,10 +30,8 @@ def test_many_gaps_survive_a_stop(
     assert second.offsets(topic, 35) == [*range(0, 50, 2), *range(50, 60)]
 
 
-def test_early_acks_survive_a_stop(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(5))
-    first = start_gateway()
+def test_early_acks_survive_a_stop(filled: Filled, start_gateway: StartGateway) -> None:
+    topic, first = filled(5)
     assert first.offsets(topic, 1) == [0]
     first.ack(topic, 3)
     first.stop()
@@ -65,11 +59,9 @@ def test_committed_acks_survive_a_kill(
 
 
 def test_commit_before_the_logs_beginning_starts_there_and_keeps_the_acks(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+    filled: Filled, start_gateway: StartGateway, kafka: str
 ) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(8))
-    first = start_gateway()
+    topic, first = filled(8)
     assert first.offsets(topic, 6) == [0, 1, 2, 3, 4, 5]
     first.ack(topic, 1, 4)
     first.stop()
@@ -80,11 +72,9 @@ def test_commit_before_the_logs_beginning_starts_there_and_keeps_the_acks(
 
 
 def test_commit_at_the_logs_end_waits_for_new_records(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+    filled: Filled, start_gateway: StartGateway, kafka: str, write: Write
 ) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(2))
-    first = start_gateway()
+    topic, first = filled(2)
     for _ in range(2):
         first.consume(topic, auto_ack=True)
     first.stop()

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.gateway_thread import WAIT_SECONDS, MakeTopic, StartGateway, Write, numbers
+from tests.gateway_thread import WAIT_SECONDS, Filled, MakeTopic, StartGateway, Write, numbers
 
 pytestmark = pytest.mark.kafka
 
@@ -20,12 +20,8 @@ def members(kafka: str, group: str) -> int:
     return len(admin.describe_consumer_groups([group])[group].result(WAIT_SECONDS).members)
 
 
-def test_first_request_joins_and_an_idle_group_is_left(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    gateway = start_gateway(subscription_timeout_seconds=1.0)
+def test_first_request_joins_and_an_idle_group_is_left(filled: Filled, kafka: str) -> None:
+    topic, gateway = filled(3, subscription_timeout_seconds=1.0)
     assert gateway.consume(topic, auto_ack=True).offset == 0
     until(lambda: members(kafka, topic) == 0)
     assert gateway.consume(topic, auto_ack=True).offset == 1

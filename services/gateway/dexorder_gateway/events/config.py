@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 from dexorder_common.config import is_loopback, split_address
 from dexorder_common.messaging.curve import SecretKeyFile
 from dexorder_gateway.events.channels.registry import DEFAULT_ORDER, SPECS
-from dexorder_gateway.events.channels.spec import EMPTY_IS_NONE, ChannelSettings, OptionalPath, Seconds
+from dexorder_gateway.events.channels.spec import EMPTY_IS_NONE, EventChannelSettings, OptionalPath, Seconds
 
 Days = Annotated[float, Field(gt=0, le=1e4)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 if TYPE_CHECKING:
-    _OfChannels = ChannelSettings
+    _OfChannels = EventChannelSettings
 else:  # the settings of all channels in one class; each channel reads its own through the type in its module
     _OfChannels = type("_OfChannels", tuple(spec.settings for spec in SPECS.values())[::-1], {"__module__": __name__})
 

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.registry import SPECS
-from dexorder_gateway.events.channels.spec import ChannelSettings
+from dexorder_gateway.events.channels.spec import EventChannelSettings
 from dexorder_gateway.events.model import Contacts, QuietHours
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 
@@ -33,7 +33,7 @@ def contacts_answer(contacts: Contacts) -> pb.Contacts:
     )
 
 
-def contacts_of(given: pb.Contacts, before: Contacts, settings: ChannelSettings) -> Contacts:
+def contacts_of(given: pb.Contacts, before: Contacts, settings: EventChannelSettings) -> Contacts:
     """Return a user's new contacts; ``before`` has the secrets that `***` stands for. No error text shows a secret."""
     read = {
         channel: tuple(

@@ -15,7 +15,7 @@ from dexorder_common.clock import SystemClock
 from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, SuiteError
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
 from dexorder_common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
-from dexorder_gateway.events.channels.spec import ChannelSettings
+from dexorder_gateway.events.channels.spec import EventChannelSettings
 from dexorder_gateway.events.contacts import contacts_answer, contacts_of
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
 from dexorder_gateway.events.proto_mapping import (
@@ -112,7 +112,7 @@ class ContactService(rpc.ContactServiceServicer):
     """Contacts and presence of users."""
 
     def __init__(
-        self, dispatcher: DispatcherPort, tokens: TokenVerifier, settings: ChannelSettings, *, identity: bool
+        self, dispatcher: DispatcherPort, tokens: TokenVerifier, settings: EventChannelSettings, *, identity: bool
     ) -> None:
         """Create the service; without ``identity``, a caller without a token is staff, as for all services."""
         self._dispatcher = dispatcher

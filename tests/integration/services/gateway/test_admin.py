@@ -17,6 +17,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.gateway_thread import (
     WAIT_SECONDS,
+    Filled,
     GatewayThread,
     MakeTopic,
     StartGateway,
@@ -63,10 +64,8 @@ def test_new_group_that_would_start_at_the_end_has_no_lag(
     assert found == [pb.PartitionOffset(end=3, count=3, offset=-1)]
 
 
-def test_offsets_of_a_group_with_sparse_acks(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(8))
-    gateway = start_gateway(offsets_commit_interval_ms=20)
+def test_offsets_of_a_group_with_sparse_acks(filled: Filled) -> None:
+    topic, gateway = filled(8, offsets_commit_interval_ms=20)
     assert gateway.offsets(topic, 5) == [0, 1, 2, 3, 4]
     gateway.ack(topic, 1, 3, 4)
     wanted = pb.PartitionOffset(end=8, count=8, lag=8, metadata="BBBC", sparse_acks="1-2,3-5")
@@ -248,12 +247,8 @@ def test_bad_request_is_refused_by_name(grpc_stub: rpc.KafkaPixyStub, method: st
     assert text in details
 
 
-def test_queries_are_answered_while_the_gateway_stops(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(1))
-    gateway = start_gateway(drain_seconds=20)
+def test_queries_are_answered_while_the_gateway_stops(filled: Filled) -> None:
+    topic, gateway = filled(1, drain_seconds=20)
     gateway.offsets(topic, 1)
     gateway.begin_stop()
     setting = pb.SetOffsetsRq(topic=topic, group=topic)

@@ -14,6 +14,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.gateway_thread import (
     WAIT_SECONDS,
+    Filled,
     GatewayThread,
     MakeTopic,
     StartGateway,
@@ -56,12 +57,8 @@ def test_record_with_a_header_name_that_is_not_utf8_comes_without_headers(
         assert [[(each.key, each.value) for each in record.headers] for record in found] == [[("a", b"1")], []]
 
 
-def test_each_call_acks_the_record_before(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(4))
-    gateway = start_gateway(long_polling_timeout_ms=200)
+def test_each_call_acks_the_record_before(filled: Filled, kafka: str) -> None:
+    topic, gateway = filled(4, long_polling_timeout_ms=200)
     offsets = [gateway.consume(topic).offset]  # nothing to ack yet: the fields are 0
     for _ in range(3):
         offsets.append(gateway.consume(topic, ack_partition=0, ack_offset=offsets[-1]).offset)
@@ -72,21 +69,17 @@ def test_each_call_acks_the_record_before(
     assert committed(kafka, topic) == (4, "")
 
 
-def test_first_call_acks_nothing(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(2))
-    gateway = start_gateway(long_polling_timeout_ms=200)
+def test_first_call_acks_nothing(filled: Filled, start_gateway: StartGateway) -> None:
+    topic, gateway = filled(2, long_polling_timeout_ms=200)
     assert gateway.consume(topic).offset == 0
     gateway.stop()
     assert start_gateway().offsets(topic, 2) == [0, 1]
 
 
 def test_acked_records_are_not_delivered_again_after_a_restart(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+    filled: Filled, start_gateway: StartGateway, kafka: str
 ) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(6))
-    first = start_gateway()
+    topic, first = filled(6)
     assert first.offsets(topic, 5) == [0, 1, 2, 3, 4]
     first.ack(topic, 1, 3, 4, 4)
     first.stop()
@@ -98,44 +91,30 @@ def test_acked_records_are_not_delivered_again_after_a_restart(
     assert committed(kafka, topic) == (6, "")
 
 
-def test_no_ack_overrides_auto_ack(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    first = start_gateway()
+def test_no_ack_overrides_auto_ack(filled: Filled, start_gateway: StartGateway) -> None:
+    topic, first = filled(3)
     first.consume(topic, auto_ack=True)
     first.consume(topic, auto_ack=True, no_ack=True)
     first.stop()
     assert start_gateway().offsets(topic, 2) == [1, 2]
 
 
-def test_acks_are_committed_while_running(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    gateway = start_gateway(offsets_commit_interval_ms=50)
+def test_acks_are_committed_while_running(filled: Filled, kafka: str) -> None:
+    topic, gateway = filled(3, offsets_commit_interval_ms=50)
     gateway.offsets(topic, 3)
     gateway.ack(topic, 0, 2)
     until(lambda: committed(kafka, topic) == (1, "BB."))
 
 
-def test_unacked_records_are_redelivered_lowest_first(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    gateway = start_gateway(ack_timeout_seconds=1.0)
+def test_unacked_records_are_redelivered_lowest_first(filled: Filled) -> None:
+    topic, gateway = filled(3, ack_timeout_seconds=1.0)
     assert gateway.offsets(topic, 3) == [0, 1, 2]
     gateway.ack(topic, 1)
     assert gateway.offsets(topic, 2) == [0, 2]
 
 
-def test_partition_delivers_nothing_new_at_max_pending(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(4))
-    gateway = start_gateway(max_pending_messages=2, long_polling_timeout_ms=300)
+def test_partition_delivers_nothing_new_at_max_pending(filled: Filled) -> None:
+    topic, gateway = filled(4, max_pending_messages=2, long_polling_timeout_ms=300)
     assert gateway.offsets(topic, 2) == [0, 1]
     request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
     assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
@@ -144,11 +123,9 @@ def test_partition_delivers_nothing_new_at_max_pending(
 
 
 def test_new_group_starts_at_the_end_and_commits_that_at_once(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
+    filled: Filled, start_gateway: StartGateway, kafka: str, write: Write
 ) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    gateway = start_gateway(new_group_start="latest", long_polling_timeout_ms=100)
+    topic, gateway = filled(3, new_group_start="latest", long_polling_timeout_ms=100)
     request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
 
     def start_is_committed() -> bool:
@@ -161,11 +138,8 @@ def test_new_group_starts_at_the_end_and_commits_that_at_once(
     assert start_gateway(new_group_start="latest").offsets(topic, 1) == [3]
 
 
-def test_number_of_waiting_callers_is_limited(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(channel_buffer_size=2, long_polling_timeout_ms=20_000)
+def test_number_of_waiting_callers_is_limited(filled: Filled, write: Write) -> None:
+    topic, gateway = filled(0, channel_buffer_size=2, long_polling_timeout_ms=20_000)
     request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
     calls = [gateway.stub.ConsumeNAck.future(request) for _ in range(3)]
     until(lambda: any(call.done() for call in calls))
@@ -175,9 +149,8 @@ def test_number_of_waiting_callers_is_limited(
     assert sorted(call.result(WAIT_SECONDS).offset for call in calls if call is not refused) == [0, 1]
 
 
-def test_cancelled_caller_takes_no_record(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(long_polling_timeout_ms=20_000)
+def test_cancelled_caller_takes_no_record(filled: Filled, write: Write) -> None:
+    topic, gateway = filled(0, long_polling_timeout_ms=20_000)
     request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
     impatient = refusal(lambda: gateway.stub.ConsumeNAck(request, timeout=0.2))
     assert impatient[0] == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -226,10 +199,9 @@ def test_groups_and_topics_are_independent(shared_gateway: GatewayThread, kafka_
 
 
 def test_two_gateways_share_the_partitions_and_lose_nothing(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
+    filled: Filled, start_gateway: StartGateway, write: Write
 ) -> None:
-    topic = kafka_topic(4)
-    first = start_gateway(long_polling_timeout_ms=300)
+    topic, first = filled(0, partitions=4, long_polling_timeout_ms=300)
     request = pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True)
     found: dict[GatewayThread, list[tuple[int, int]]] = {}
     stopping: set[GatewayThread] = set()
@@ -273,10 +245,8 @@ def test_two_gateways_share_the_partitions_and_lose_nothing(
     assert records() == [(partition, offset) for partition in range(4) for offset in range(count)]
 
 
-def test_pending_records_keep_the_group(start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(1))
-    gateway = start_gateway(subscription_timeout_seconds=0.05, ack_timeout_seconds=20)
+def test_pending_records_keep_the_group(filled: Filled) -> None:
+    topic, gateway = filled(1, subscription_timeout_seconds=0.05, ack_timeout_seconds=20)
     gateway.offsets(topic, 1)
     time.sleep(0.6)  # more than a tick: long enough to leave
     gateway.ack(topic, 0)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from dexorder.testing.processes import free_ports, until
 from dexorder_gateway.kafkapixy.metrics import KafkaMetrics
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from tests.gateway_thread import MakeTopic, StartGateway, Write, numbers, refusal
+from tests.gateway_thread import Filled, MakeTopic, StartGateway, Write, numbers, refusal
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -59,13 +59,9 @@ def test_pending_and_lag_of_each_partition(
 
 
 @pytest.mark.kafka
-def test_lag_grows_while_no_record_is_taken(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write, endpoint: str, scrape: Samples
-) -> None:
+def test_lag_grows_while_no_record_is_taken(filled: Filled, write: Write, endpoint: str, scrape: Samples) -> None:
     """A consumer itself learns of no new log end then."""
-    topic = kafka_topic(1)
-    write(topic, *numbers(1))
-    gateway = start_gateway(metrics_listen=endpoint, poll_seconds=0.05, max_pending_messages=1)
+    topic, gateway = filled(1, metrics_listen=endpoint, poll_seconds=0.05, max_pending_messages=1)
     gateway.offsets(topic, 1)
     for _ in range(2):
         write(topic, *numbers(2_000))
@@ -75,13 +71,9 @@ def test_lag_grows_while_no_record_is_taken(
 
 
 @pytest.mark.kafka
-def test_redeliveries_and_drops_are_counted(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write, endpoint: str, scrape: Samples
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(1))
-    gateway = start_gateway(
-        metrics_listen=endpoint, ack_timeout_seconds=0.3, max_retries=1, long_polling_timeout_ms=700
+def test_redeliveries_and_drops_are_counted(filled: Filled, endpoint: str, scrape: Samples) -> None:
+    topic, gateway = filled(
+        1, metrics_listen=endpoint, ack_timeout_seconds=0.3, max_retries=1, long_polling_timeout_ms=700
     )
     assert gateway.offsets(topic, 2) == [0, 0]
     until(lambda: scrape("records_dropped_total", "group", topic=topic) == {topic: 0})
@@ -93,12 +85,10 @@ def test_redeliveries_and_drops_are_counted(
 
 @pytest.mark.kafka
 def test_gauges_of_a_group_end_with_its_subscription_and_counters_stay(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write, endpoint: str, scrape: Samples
+    filled: Filled, endpoint: str, scrape: Samples
 ) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(1))
-    gateway = start_gateway(
-        metrics_listen=endpoint, subscription_timeout_seconds=0.3, poll_seconds=0.05, long_polling_timeout_ms=20_000
+    topic, gateway = filled(
+        1, metrics_listen=endpoint, subscription_timeout_seconds=0.3, poll_seconds=0.05, long_polling_timeout_ms=20_000
     )
     gateway.consume(topic, auto_ack=True)
     waiting = gateway.stub.ConsumeNAck.future(pb.ConsNAckRq(topic=topic, group=topic))
@@ -113,11 +103,8 @@ def test_gauges_of_a_group_end_with_its_subscription_and_counters_stay(
 
 
 @pytest.mark.kafka
-def test_waiting_callers_and_kafka_up(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, endpoint: str, scrape: Samples
-) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(metrics_listen=endpoint, long_polling_timeout_ms=20_000)
+def test_waiting_callers_and_kafka_up(filled: Filled, endpoint: str, scrape: Samples) -> None:
+    topic, gateway = filled(0, metrics_listen=endpoint, long_polling_timeout_ms=20_000)
     calls = [gateway.stub.ConsumeNAck.future(pb.ConsNAckRq(topic=topic, group=topic)) for _ in range(2)]
     until(lambda: scrape("callers_waiting", "group", topic=topic) == {topic: 2})
     assert scrape("kafka_up", "cluster") == {"default": 1}
@@ -127,11 +114,8 @@ def test_waiting_callers_and_kafka_up(
 
 
 @pytest.mark.kafka
-def test_produced_is_counted_by_topic_and_mode(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, endpoint: str, scrape: Samples
-) -> None:
-    topic = kafka_topic(1)
-    gateway = start_gateway(metrics_listen=endpoint)
+def test_produced_is_counted_by_topic_and_mode(filled: Filled, endpoint: str, scrape: Samples) -> None:
+    topic, gateway = filled(0, metrics_listen=endpoint)
     gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"v"))
     gateway.stub.Produce(pb.ProdRq(topic=topic, message=b"v", async_mode=True))
     until(lambda: scrape("records_produced_total", "mode", topic=topic) == {"sync": 1, "async": 1})

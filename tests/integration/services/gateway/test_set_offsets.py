@@ -10,6 +10,7 @@ from dexorder_gateway.kafkapixy.options import CLIENT_ID
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import (
     WAIT_SECONDS,
+    Filled,
     GatewayThread,
     MakeTopic,
     StartGateway,
@@ -54,23 +55,15 @@ def test_group_without_members_starts_at_the_set_offset(
     assert places_read(shared_gateway, topic, 3) == [(0, 3), (0, 4), (1, 4)]
 
 
-def test_sparse_acks_that_were_set_are_not_delivered(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(6))
-    gateway = start_gateway()
+def test_sparse_acks_that_were_set_are_not_delivered(filled: Filled, kafka: str) -> None:
+    topic, gateway = filled(6)
     set_offsets(gateway, topic, Place(metadata="BBBC"))  # as Kafka-Pixy shows it
     assert committed(kafka, topic) == (0, "BBBC.")
     assert gateway.offsets(topic, 3) == [0, 2, 5]
 
 
-def test_offsets_of_one_group_can_be_set_for_another(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(6))
-    gateway = start_gateway(offsets_commit_interval_ms=20)
+def test_offsets_of_one_group_can_be_set_for_another(filled: Filled) -> None:
+    topic, gateway = filled(6, offsets_commit_interval_ms=20)
     gateway.offsets(topic, 5)
     gateway.ack(topic, 1, 3, 4)
     until(lambda: places(gateway, topic) == [Place(metadata="BBBC")])
@@ -79,12 +72,8 @@ def test_offsets_of_one_group_can_be_set_for_another(
     assert gateway.offsets(topic, 3, group=f"{topic}-copy") == [0, 2, 5]
 
 
-def test_note_of_the_caller_stays_until_an_ack(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(3))
-    gateway = start_gateway(offsets_commit_interval_ms=20)
+def test_note_of_the_caller_stays_until_an_ack(filled: Filled) -> None:
+    topic, gateway = filled(3, offsets_commit_interval_ms=20)
     wanted = [Place(offset=1, metadata="moved by händ, see note 7")]
     set_offsets(gateway, topic, *wanted)
     assert places(gateway, topic) == wanted
@@ -105,12 +94,8 @@ def test_empty_request_is_accepted(shared_gateway: GatewayThread, kafka_topic: M
 # ---- groups that are read here
 
 
-def test_reading_continues_at_the_set_offset(
-    start_gateway: StartGateway, kafka: str, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(150))
-    gateway = start_gateway(offsets_commit_interval_ms=20)
+def test_reading_continues_at_the_set_offset(filled: Filled, start_gateway: StartGateway, kafka: str) -> None:
+    topic, gateway = filled(150, offsets_commit_interval_ms=20)
     assert gateway.offsets(topic, 20) == list(range(20))
     gateway.ack(topic, *range(10))
     for start in (5, 140, 0):
@@ -124,12 +109,8 @@ def test_reading_continues_at_the_set_offset(
     assert start_gateway().offsets(topic, 1) == [7]
 
 
-def test_earlier_deliveries_are_forgotten_and_their_acks_skip_nothing(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(4))
-    gateway = start_gateway(long_polling_timeout_ms=500)
+def test_earlier_deliveries_are_forgotten_and_their_acks_skip_nothing(filled: Filled) -> None:
+    topic, gateway = filled(4, long_polling_timeout_ms=500)
     assert gateway.offsets(topic, 4) == [0, 1, 2, 3]
     set_offsets(gateway, topic, Place(offset=2))
     gateway.ack(topic, 0, 3)  # late: 0 is passed, 3 will be delivered again
@@ -139,12 +120,8 @@ def test_earlier_deliveries_are_forgotten_and_their_acks_skip_nothing(
     assert refusal(lambda: gateway.stub.ConsumeNAck(request))[0] == grpc.StatusCode.NOT_FOUND
 
 
-def test_waiting_caller_gets_the_record_at_the_set_offset(
-    start_gateway: StartGateway, kafka_topic: MakeTopic, write: Write
-) -> None:
-    topic = kafka_topic(1)
-    write(topic, *numbers(2))
-    gateway = start_gateway(long_polling_timeout_ms=30_000)
+def test_waiting_caller_gets_the_record_at_the_set_offset(filled: Filled) -> None:
+    topic, gateway = filled(2, long_polling_timeout_ms=30_000)
     for _ in range(2):
         gateway.consume(topic, auto_ack=True)
     waiting = gateway.stub.ConsumeNAck.future(pb.ConsNAckRq(topic=topic, group=topic, auto_ack=True))

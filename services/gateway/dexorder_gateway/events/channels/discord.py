@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.channels.spec import ChannelSettings, truncate, utf16_units
+from dexorder_gateway.events.channels.spec import EventChannelSettings, truncate, utf16_units
 from dexorder_gateway.events.channels.webhook import WebhookProvider, webhook_spec
 from dexorder_gateway.events.model import EventMessage
 
@@ -34,7 +34,7 @@ def _size(character: str) -> int:
     return utf16_units(character) + (character in _MARK_CHARACTERS)
 
 
-class DiscordSettings(ChannelSettings):
+class DiscordSettings(EventChannelSettings):
     """Where webhooks may be."""
 
     discord_hosts: str = "discord.com,discordapp.com"

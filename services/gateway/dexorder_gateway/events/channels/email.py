@@ -9,13 +9,13 @@ from pydantic import SecretStr
 
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.http import Http
-from dexorder_gateway.events.channels.spec import ChannelAdapter, ChannelSettings, ChannelSpec, TextField, matches
+from dexorder_gateway.events.channels.spec import ChannelAdapter, ChannelSpec, EventChannelSettings, TextField, matches
 
 _PART = r"[^\s@<>\",;:\\\x00-\x1f\x7f]"
 _check = matches(rf"{_PART}{{1,64}}@{_PART}{{1,189}}", "is not an address of the form name@host")
 
 
-class EmailSettings(ChannelSettings):
+class EmailSettings(EventChannelSettings):
     """The mail server."""
 
     smtp_url: SecretStr = SecretStr("")

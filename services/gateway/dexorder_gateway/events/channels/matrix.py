@@ -6,7 +6,7 @@ import html
 from typing import Any, Final
 
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.channels.spec import ChannelSettings, truncate, utf8_bytes
+from dexorder_gateway.events.channels.spec import EventChannelSettings, truncate, utf8_bytes
 from dexorder_gateway.events.channels.webhook import WebhookProvider, webhook_spec
 from dexorder_gateway.events.model import EventMessage
 
@@ -30,7 +30,7 @@ def _size(character: str) -> int:
     return utf8_bytes(_escaped(character))
 
 
-class MatrixSettings(ChannelSettings):
+class MatrixSettings(EventChannelSettings):
     """Where webhooks may be."""
 
     matrix_hosts: str = ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.http import AllowedHosts, Http
-from dexorder_gateway.events.channels.spec import HIDDEN, BaseUrl, ChannelSettings, ChannelSpec, OptionalPath
+from dexorder_gateway.events.channels.spec import HIDDEN, BaseUrl, ChannelSpec, EventChannelSettings, OptionalPath
 from dexorder_gateway.events.channels.webhook import VISIBLE, check_url
 from dexorder_gateway.events.model import (
     NO_CONTACT,
@@ -38,7 +38,7 @@ _POINT_BYTES = 65
 _AUTH_BYTES = 16
 
 
-class PushSettings(ChannelSettings):
+class PushSettings(EventChannelSettings):
     """Keys for the push services."""
 
     vapid_key: OptionalPath = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
 from dexorder_gateway.events.channels.http import Http
-from dexorder_gateway.events.channels.spec import ChannelAdapter, ChannelSettings, ChannelSpec
+from dexorder_gateway.events.channels.spec import ChannelAdapter, ChannelSpec, EventChannelSettings
 from dexorder_gateway.events.model import NO_CONTACT, NOT_CONFIGURED, Contacts
 
 SPECS: Mapping[Channel, ChannelSpec[Any]] = {
@@ -35,7 +35,7 @@ class ChannelRegistry(dict[Channel, ChannelAdapter]):
 
 
 @asynccontextmanager
-async def open_channels(settings: ChannelSettings) -> AsyncIterator[ChannelRegistry]:
+async def open_channels(settings: EventChannelSettings) -> AsyncIterator[ChannelRegistry]:
     """Open the channels that ``EventsSettings`` turn on; their connections close with the context.
 
     Raises:

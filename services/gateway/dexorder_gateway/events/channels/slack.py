@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dexorder_common.model.user_events import Channel
-from dexorder_gateway.events.channels.spec import ChannelSettings, truncate
+from dexorder_gateway.events.channels.spec import EventChannelSettings, truncate
 from dexorder_gateway.events.channels.webhook import WebhookProvider, webhook_spec
 from dexorder_gateway.events.model import EventMessage
 
@@ -23,7 +23,7 @@ def _size(character: str) -> int:
     return len(_ESCAPES.get(character, character))
 
 
-class SlackSettings(ChannelSettings):
+class SlackSettings(EventChannelSettings):
     """Where webhooks may be."""
 
     slack_hosts: str = "hooks.slack.com"

@@ -39,7 +39,7 @@ OptionalPath = Annotated[Path | None, EMPTY_IS_NONE]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 
 
-class ChannelSettings(BaseSettings):
+class EventChannelSettings(BaseSettings):
     """Settings that several channels use. A channel's module derives its class from this one."""
 
     model_config = SettingsConfigDict(
@@ -52,8 +52,8 @@ class ChannelSettings(BaseSettings):
     """Allow http: webhooks and subscriptions; for tests."""
 
 
-S = TypeVar("S", bound=ChannelSettings)
-S_contra = TypeVar("S_contra", bound=ChannelSettings, contravariant=True)
+S = TypeVar("S", bound=EventChannelSettings)
+S_contra = TypeVar("S_contra", bound=EventChannelSettings, contravariant=True)
 
 
 class ChannelAdapter(Protocol):
@@ -111,11 +111,11 @@ class TextField(Generic[S_contra]):
         return (text,)
 
 
-def matches(pattern: str, otherwise: str) -> Callable[[str, str, ChannelSettings], None]:
+def matches(pattern: str, otherwise: str) -> Callable[[str, str, EventChannelSettings], None]:
     """Return a check of a `TextField` by a regular expression; the error is the name with ``otherwise``."""
     expression = re.compile(pattern)
 
-    def check(name: str, text: str, settings: ChannelSettings) -> None:
+    def check(name: str, text: str, settings: EventChannelSettings) -> None:
         if not expression.fullmatch(text):
             raise InvalidRequest(f"{name} {otherwise}")
 

@@ -10,7 +10,14 @@ from pydantic import SecretStr
 
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.http import Http, ProviderAnswer
-from dexorder_gateway.events.channels.spec import BaseUrl, ChannelSettings, ChannelSpec, TextField, matches, truncate
+from dexorder_gateway.events.channels.spec import (
+    BaseUrl,
+    ChannelSpec,
+    EventChannelSettings,
+    TextField,
+    matches,
+    truncate,
+)
 from dexorder_gateway.events.model import (
     NO_CONTACT,
     NOT_ACCEPTED,
@@ -37,7 +44,7 @@ _REASONS: Final = {
 """Reasons by parts of the Bot API's descriptions; no other word of a description is reported."""
 
 
-class TelegramSettings(ChannelSettings):
+class TelegramSettings(EventChannelSettings):
     """The bot."""
 
     telegram_url: BaseUrl = "https://api.telegram.org"

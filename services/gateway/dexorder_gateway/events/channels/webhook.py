@@ -10,7 +10,7 @@ from typing import Any
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.http import AllowedHosts, Http, ProviderAnswer
-from dexorder_gateway.events.channels.spec import ChannelSettings, ChannelSpec, S, TextField
+from dexorder_gateway.events.channels.spec import ChannelSpec, EventChannelSettings, S, TextField
 from dexorder_gateway.events.model import (
     HOST_NOT_ALLOWED,
     NO_CONTACT,
@@ -25,7 +25,7 @@ MAX_URL_CHARACTERS = 2_048
 VISIBLE = re.compile(r"[!-~]+")
 
 
-def check_url(name: str, url: str, listed: str, settings: ChannelSettings) -> None:
+def check_url(name: str, url: str, listed: str, settings: EventChannelSettings) -> None:
     """Raise InvalidRequest unless a user's URL may be called. The channel checks again when it sends."""
     if len(url) > MAX_URL_CHARACTERS or not VISIBLE.fullmatch(url):
         raise InvalidRequest(f"{name} is not a URL of at most {MAX_URL_CHARACTERS} visible characters")
