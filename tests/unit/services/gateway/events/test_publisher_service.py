@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.rpc.channel import EventChannelSettings, open_channel
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_gateway.events import publisher_service
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
@@ -53,7 +53,7 @@ async def received(gateway: Served, sequence: int) -> None:
 
 
 async def test_one_event_is_answered_with_its_state_now(tmp_path: Path) -> None:
-    async with served(tmp_path) as gateway, open_channel(gateway.grpc, EventChannelSettings()) as channel:
+    async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         answer = await stub_of(channel).Publish(pb.PublishRequest(event=event("e1")), timeout=PATIENCE_S)
         assert answer.ack == events_pb.EventAck(event_id="e1", status=Q)
         await received(gateway, 1)  # the end of it has nobody to hear it
@@ -62,7 +62,7 @@ async def test_one_event_is_answered_with_its_state_now(tmp_path: Path) -> None:
 
 
 async def test_a_stream_lasts_until_all_its_events_are_final(tmp_path: Path) -> None:
-    async with served(tmp_path) as gateway, open_channel(gateway.grpc, EventChannelSettings()) as channel:
+    async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         call = stub_of(channel).PublishMany()
         await many(call, "e1", "e2", "")
         await call.done_writing()
@@ -78,7 +78,7 @@ async def test_a_stream_lasts_until_all_its_events_are_final(tmp_path: Path) -> 
 
 async def test_a_stream_is_read_no_faster_than_the_disk_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher_service, "MAX_UNANSWERED", 8)
-    async with served(tmp_path) as gateway, open_channel(gateway.grpc, EventChannelSettings()) as channel:
+    async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         gateway.dispatcher.released.clear()
         names = [f"e{number}" for number in range(300)]
 
@@ -99,7 +99,7 @@ async def test_a_stream_is_read_no_faster_than_its_caller_reads_acks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher_service, "MAX_UNREAD", 10)
-    async with served(tmp_path) as gateway, open_channel(gateway.grpc, EventChannelSettings()) as channel:
+    async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         name = "e" * 60_000
 
         async def requests() -> AsyncIterator[pb.PublishManyRequest]:
@@ -137,7 +137,7 @@ async def test_callers_are_the_containers_of_the_file(tmp_path: Path) -> None:
             ("x", "alice", "UNAUTHENTICATED"),
             (gateway.token("alice"), "alice", "UNAUTHENTICATED"),
         ):
-            async with open_channel(gateway.grpc, EventChannelSettings(token=token)) as channel:  # type: ignore[arg-type]
+            async with open_channel(gateway.grpc, ChannelSettings(token=token)) as channel:  # type: ignore[arg-type]
                 got: list[Any] = []
                 for one in (True, False):
                     try:
@@ -168,7 +168,7 @@ async def test_an_open_stream_has_the_rights_that_the_file_gives_now(tmp_path: P
     callers = write_callers(tmp_path / "callers.yaml", {"client_id": "desk", "token": "desk-token"})
     async with (
         served(tmp_path, server={"identity": "token", "tokens": callers}, containers=containers) as gateway,
-        open_channel(gateway.grpc, EventChannelSettings(token="desk-token")) as channel,  # type: ignore[arg-type]
+        open_channel(gateway.grpc, ChannelSettings(token="desk-token")) as channel,  # type: ignore[arg-type]
     ):
         call = stub_of(channel).PublishMany()
         await many(call, "e1")
@@ -182,7 +182,7 @@ async def test_an_open_stream_has_the_rights_that_the_file_gives_now(tmp_path: P
 
 
 async def test_a_stop_answers_accepted_events_and_refuses_more(tmp_path: Path) -> None:
-    async with served(tmp_path) as gateway, open_channel(gateway.grpc, EventChannelSettings()) as channel:
+    async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
         gateway.dispatcher.released.clear()
         call = stub_of(channel).PublishMany()
         await many(call, "e1")
@@ -197,7 +197,7 @@ async def test_a_stop_answers_accepted_events_and_refuses_more(tmp_path: Path) -
 
 
 async def test_a_dispatcher_that_fails_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served(tmp_path) as gateway, open_channel(gateway.grpc, EventChannelSettings()) as channel:
+    async with served(tmp_path) as gateway, open_channel(gateway.grpc, ChannelSettings()) as channel:
 
         def publish(*_: object) -> None:
             raise Unavailable("the gateway takes no events now")

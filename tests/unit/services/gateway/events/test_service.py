@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from dexorder_common.model.user_events import Channel, Status
-from dexorder_common.rpc.channel import EventChannelSettings, open_channel
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_gateway.events.delivery.changes import AttemptRow
 from dexorder_gateway.events.sessions import session as session_module
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
@@ -40,7 +40,7 @@ class Stubs:
 
 @asynccontextmanager
 async def calling(gateway: Served, token: str = "") -> AsyncIterator[Stubs]:
-    async with open_channel(gateway.grpc, EventChannelSettings()) as channel:
+    async with open_channel(gateway.grpc, ChannelSettings()) as channel:
         yield Stubs(
             rpc.EventServiceStub(channel),
             rpc.EventLogServiceStub(channel),
