@@ -154,7 +154,7 @@ async def _report_health(running: RunningServer, clusters: Sequence[Cluster], us
     """Report the health of each service, and of the whole server as "", which is SERVING while any service is.
 
     KafkaPixy is SERVING while any cluster can be used: one that is unavailable must not affect calls to the others.
-    User events need no cluster, so they are SERVING at once, whatever Kafka does.
+    User events need no cluster, so they are SERVING at once, with or without Kafka.
     """
     if users:
         await running.set_serving(True, ("", *users.names))

@@ -10,14 +10,14 @@ from dexorder_common.model.user_events import Channel, Preference, Priority, Sta
 
 
 class EventKey(NamedTuple):
-    """Identity of an event: a duplicate has the same key. A tuple, as it is made and looked up most often."""
+    """Identity of an event: a duplicate has the same key. A tuple, because it is made and looked up most often."""
 
     container: str
     event_id: str
 
 
 class Event(NamedTuple):
-    """Event that has passed validation. A tuple, as many are made; its payload is not in its repr.
+    """Event that has passed validation. A tuple, because many are made; its payload is not in its repr.
 
     Attributes:
         event_type: The given protocol's number, known or not.
@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """State of an event, as the given EventAck; ``via`` only where it was delivered."""
+    """State of an event, the given EventAck; ``via`` only where it was delivered."""
 
     event_id: str
     status: Status
@@ -92,7 +92,7 @@ class SendRefused:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Temporary failure, with a reason as in `SendRefused`. No call to the provider begins before its pause is over."""
+    """Temporary failure, with a reason as in `SendRefused`. No call to the provider starts before its pause is over."""
 
     reason: str
     retry_after_ms: int | None = None
@@ -136,7 +136,7 @@ def address_of(destination: Destination) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """Destinations and wishes of a user; empty where nothing is known. No destination is in its repr.
+    """Destinations and wishes of a user; empty where unknown. No destination is in its repr.
 
     Attributes:
         destinations: By channel, at least one each. Which fields of the protocol they are, `ChannelSpec` knows.
@@ -151,7 +151,7 @@ class Contacts:
         return self.destinations.get(channel, ())
 
     def address(self, channel: Channel) -> str:
-        """Return the user's first destination on a channel as text; empty if there is none."""
+        """Return the user's first destination on a channel as text, or an empty text."""
         return next(map(address_of, self.on(channel)), "")
 
     def without(self, channel: Channel, address: str) -> Contacts:

@@ -36,7 +36,7 @@ class EventPublisherService(rpc.EventPublisherServiceServicer):
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop_taking(self) -> None:
-        """Refuse further events; streams end when their events so far are answered."""
+        """Refuse new events; streams end when their events so far are answered."""
         if not self._stopping.done():
             self._stopping.set_result(None)
 

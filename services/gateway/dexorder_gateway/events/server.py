@@ -76,7 +76,7 @@ class UserEvents:
         await asyncio.shield(self._dispatcher.failed)
 
     def stop_taking(self) -> None:
-        """Refuse further events and end the sessions, whose clients resume from their cursors."""
+        """Refuse new events and end the sessions; their clients resume from their cursors."""
         self._dispatcher.stop_taking()
         self._publisher.stop_taking()
         self._backend.sessions.stop()

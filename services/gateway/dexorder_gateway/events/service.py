@@ -1,6 +1,6 @@
 """gRPC services of user events except publishing: sessions, records of events, and users' contacts.
 
-EventService and ContactService authenticate their callers themselves, because users show a JWT and have no entry in the
+EventService and ContactService authenticate their callers themselves, because users show a JWT and are not in the
 callers file. ``lifecycle.grpc_server`` needs `OWN_IDENTITY` and `ROLES`, and `OPTIONS` to detect frozen clients.
 """
 

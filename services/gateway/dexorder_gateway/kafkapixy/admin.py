@@ -145,7 +145,7 @@ class Admin:
         return found
 
     async def logs(self, topic: str) -> dict[int, LogRange]:
-        """Return the log of each partition, as our consumers see it; raise NotFound if there is no such topic."""
+        """Return the log of each partition, as our consumers see it; raise NotFound for an unknown topic."""
         return await self._logs(topic, [each.partition for each in await self._partitions(topic)])
 
     async def _logs(self, topic: str, partitions: Sequence[int]) -> dict[int, LogRange]:
@@ -161,7 +161,7 @@ class Admin:
         return {place.partition: answer.offset for place, answer in zip(futures, answers, strict=True)}
 
     async def offsets_at(self, topic: str, time_ms: int, logs: Mapping[int, LogRange]) -> dict[int, int]:
-        """Return by partition the first offset at or after a time; the log's end if there is none."""
+        """Return by partition the first offset at or after a time; else the log's end."""
         found = await self._offsets_at(topic, logs, OffsetSpec.for_timestamp(time_ms))
         return {partition: offset if offset >= 0 else logs[partition][1] for partition, offset in found.items()}
 
@@ -191,7 +191,7 @@ class Admin:
         return self._client.list_offsets(query, isolation_level=self._isolation, request_timeout=_QUERY_TIMEOUT_SECONDS)
 
     async def offsets(self, group: str, topic: str, time_ms: int | None = None) -> list[OffsetsView]:
-        """Return every partition with the group's commit, if any; raise NotFound if there is no such topic.
+        """Return every partition with the group's commit, if any; raise NotFound for an unknown topic.
 
         Args:
             time_ms: Milliseconds since the epoch; each view then has the first offset at or after this time.

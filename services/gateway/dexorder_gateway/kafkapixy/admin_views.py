@@ -25,7 +25,7 @@ SETTLED_STATES = {"Stable", "Empty", "Dead"}
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Brokers of a partition; ``leader`` is -1 while there is none."""
+    """Brokers of a partition; ``leader`` is -1 without one."""
 
     partition: int
     leader: int
@@ -63,7 +63,7 @@ def offsets_view(partition: int, log: LogRange, offset: int, metadata: str, *, e
     """Return GetOffsets' row of a partition.
 
     Args:
-        offset: Of the commit; negative if there is none.
+        offset: Of the commit; negative without one.
         metadata: As confluent-kafka returns it, maybe with foreign bytes behind it.
         earliest: Whether the group would start at the log's beginning without a commit, which decides its lag.
     """

@@ -124,10 +124,10 @@ class Cluster:
         return topic in self._partitions
 
     async def has_topic(self, topic: str, wait_seconds: float) -> bool:
-        """Return whether the topic exists; wait for one that is missing, as it may be created meanwhile.
+        """Return whether the topic exists; wait for a missing one, because it may just be created.
 
         A topic that the cluster's last list does not have is searched for: a broker that creates topics automatically
-        does so because of the first query, and answers until then that there is none. All callers share the search.
+        does so because of the first query, and until then does not know it. All callers share the search.
 
         Raises:
             Unavailable: The topic is unknown and the cluster does not answer.

@@ -21,7 +21,7 @@ class TopicSpec:
 
 @dataclass(frozen=True)
 class ProduceConfig:
-    """Producer of a cluster. Fields are those of GatewaySettings with ``produce_``; None is librdkafka's default.
+    """Producer of a cluster. GatewaySettings has fields of these names with ``produce_``; None is librdkafka's default.
 
     Attributes:
         batch_bytes: A batch of this size is sent regardless of ``linger_ms``.
@@ -50,7 +50,7 @@ class ProduceConfig:
 
 @dataclass(frozen=True)
 class ConsumeConfig:
-    """Consumers of a cluster. Fields are those of GatewaySettings.
+    """Consumers of a cluster. GatewaySettings has fields of these names.
 
     Attributes:
         disabled: This gateway does not consume from the cluster.
@@ -84,7 +84,7 @@ class ClusterConfig:
 
     Attributes:
         kafka: ``bootstrap.servers``.
-        options: Further librdkafka properties; they override ours.
+        options: Other librdkafka properties; they override ours.
         poll_seconds: Interval of the checks that the cluster answers.
     """
 

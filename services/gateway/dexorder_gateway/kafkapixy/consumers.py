@@ -1,4 +1,4 @@
-"""Subscriptions of one cluster: each begins with the first request of its group and topic, and ends when it is idle.
+"""Subscriptions of one cluster: each starts with the first request of its group and topic, and ends when it is idle.
 
 The subscriptions of a group share its member; the last one that ends leaves the group.
 """
@@ -38,7 +38,7 @@ class Consumers:
             raise Unavailable(f"consuming from cluster {self._config.name!r} is disabled by configuration")
 
     def subscription(self, group: str, topic: str) -> PixySubscription:
-        """Return the subscription; join the group if there is none. Raises Unavailable, or Exhausted at the limit."""
+        """Return the subscription; join the group first if needed. Raises Unavailable, or Exhausted at the limit."""
         self.refuse_if_disabled()
         if self._stopping:
             raise Unavailable("the gateway is stopping")
@@ -60,7 +60,7 @@ class Consumers:
         return GroupMember(group, consumer_options(self._config), commit_seconds=seconds, cluster=self._config.name)
 
     def subscribed(self, group: str, topic: str) -> PixySubscription:
-        """Return the open subscription; raise NotAssigned if there is none."""
+        """Return the open subscription; raise NotAssigned without one."""
         found = self._open.get((group, topic))
         if found is None:
             raise NotAssigned(f"group {group!r} does not read topic {topic!r} here")
@@ -101,7 +101,7 @@ class Consumers:
             del self._members[group]
 
     def stop_taking(self) -> None:
-        """Refuse requests and end those that wait; acks are still taken."""
+        """Refuse requests and end waiting ones; acks are still taken."""
         self._stopping = True
         for each in self._open.values():
             each.stop_taking()

@@ -1,7 +1,7 @@
 """Kafka-Pixy's HTTP API: a second front of the KafkaPixy service.
 
 `http_messages` lists the calls; each path exists below ``/clusters/NAME`` as well. ``GET /_ping`` answers ``pong``. The
-answer is JSON; that of a failed request is ``{"error": text}``.
+answer is JSON; a failed request gets ``{"error": text}``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
     GET     /topics/T               GetTopicMetadata  ``withPartitions``
     GET     /_ping                  -                 ``pong``
 
-A flag counts if it is present, whatever its value.
+A flag counts if it is present, with any value.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class ClusterMetrics:
         kept.ended_s = self._clock()
 
     def read_counts(self) -> list[tuple[GroupTopic, ReadCounts]]:
-        """Return the counters, without those that ended long ago; for any thread."""
+        """Return the counters, without members that ended long ago; for any thread."""
         oldest_s = self._clock() - KEPT_SECONDS
         return [(name, k.counts) for name, k in list(self._reads.items()) if k.readers or k.ended_s >= oldest_s]
 

@@ -45,8 +45,8 @@ def producer_options(config: ClusterConfig) -> dict[str, Any]:
         "acks": _ACKS[produce.acks],
         # One batch in flight at a time. Without sequence numbers a batch that is sent again could land behind the next
         # one. With them it could be lost: Kafka takes any sequence number as a producer's first in a partition, so when
-        # a partition refuses a producer's first batch, as a new partition does for a moment, it takes the second, and
-        # librdkafka reads that as an ack of both (docs/decisions/0013).
+        # a partition refuses a producer's first batch, which a new partition does for a moment, it takes the second,
+        # and librdkafka reads that as an ack of both (docs/decisions/0013).
         "max.in.flight.requests.per.connection": 1,
         # Kafka-Pixy's partition (sarama's hash): no key has a random one for each record, not for each batch. The
         # producer does round robin and the empty key itself.

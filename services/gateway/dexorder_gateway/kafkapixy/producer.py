@@ -59,7 +59,7 @@ class RecordProducer:
     Args:
         partitions: Returns the number of a topic's partitions, 0 if it is unknown.
     Attributes:
-        queued: Records whose delivery is not reported yet; librdkafka's own count includes its error events.
+        queued: Records without a delivery report so far; librdkafka's own count includes its error events.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class RecordProducer:
                 future.set_exception(produce_error(error, topic, size))
 
     async def close(self, timeout_seconds: float) -> None:
-        """Write the queued records and stop; those that Kafka does not have in time are reported as failed."""
+        """Write the queued records and stop; records that Kafka does not get in time are reported as failed."""
         self._stopping.set()
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)  # reports come from one thread at a time

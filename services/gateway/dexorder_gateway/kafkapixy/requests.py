@@ -50,12 +50,12 @@ class UnknownTopic(InvalidRequest):
 
 
 class KafkaRecord(WithHeaders, Protocol):
-    """A record of Kafka's client; its fields are read only when it is answered. Its length is that of its value."""
+    """A record of Kafka's client; its fields are read only when it is answered. Its length is the value's."""
 
     def __len__(self) -> int: ...
 
     def key(self) -> bytes | None:
-        """Return the key; None if it has none."""
+        """Return the key, or None."""
 
     def value(self) -> bytes | None:
         """Return the value; None for a null value."""

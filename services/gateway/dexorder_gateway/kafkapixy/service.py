@@ -1,4 +1,4 @@
-"""The KafkaPixy service: converts its requests and responses. Uses nothing of the transport but the context."""
+"""The KafkaPixy service: converts its requests and responses. Of the transport it uses only the context."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         self._stopping = False
 
     def stop_taking(self) -> None:
-        """Refuse Produce, ConsumeNAck and SetOffsets from now on, and end the calls that wait for a record."""
+        """Refuse new calls of Produce, ConsumeNAck and SetOffsets, and end the calls that wait for a record."""
         self._stopping = True
         for cluster in self._clusters:
             cluster.consumers.stop_taking()
@@ -80,7 +80,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
         delivery = await subscription.consume()
 
         def answered(done: Context) -> None:
-            # A caller that went away meanwhile did not get the record. grpc.aio's cancelled() stays false here; a
+            # A caller that has disconnected did not get the record. grpc.aio's cancelled() stays false here; a
             # status that was not sent, or was sent too late, shows it.
             if not done.done() or done.time_remaining() == 0:
                 subscription.give_back(delivery)
@@ -90,7 +90,7 @@ class KafkaPixy(rpc.KafkaPixyServicer):
                 except NotAssigned:
                     return  # another member has the partition now, and delivers the record again
 
-        context.add_done_callback(answered)  # type: ignore[arg-type]  # the stub wants a class of its own
+        context.add_done_callback(answered)  # type: ignore[arg-type]  # the stub wants its own class
         return _answer(delivery)
 
     async def Ack(self, request: pb.AckRq, context: Context) -> pb.AckRs:  # noqa: N802

@@ -1,4 +1,4 @@
-"""SetOffsets: Kafka takes commits only from a group's members, or from any client while the group has none."""
+"""SetOffsets: Kafka takes commits only from a group's members, or from any client while the group is empty."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def set_offsets(admin: Admin, consumers: Consumers, group: str, topic: str
     """Commit for a group, as `Cluster.set_offsets`; raise KafkaException if Kafka refuses."""
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            while not await _try_once(admin, consumers, group, topic, wanted):  # noqa: ASYNC110  # there is no event
+            while not await _try_once(admin, consumers, group, topic, wanted):  # noqa: ASYNC110  # the group sends no event
                 await asyncio.sleep(_RETRY_SECONDS)
     except TimeoutError as error:
         raise Unavailable(f"group {group!r} is rebalancing, or Kafka does not answer; try again") from error

@@ -206,7 +206,7 @@ class PixySubscription:
             return self._queue.last_ack_deadline_ns() <= time.monotonic_ns()
 
     def stop_taking(self, error: SuiteError | None = None) -> None:
-        """Refuse new requests and end those that wait; acks are still taken."""
+        """Refuse new requests and end waiting ones; acks are still taken."""
         self._open = False
         for waiter in self._waiters:
             _fail(waiter, error or Unavailable("the gateway is stopping"))

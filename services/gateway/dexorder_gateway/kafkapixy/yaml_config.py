@@ -36,7 +36,7 @@ _TEXTS = {
 
 
 class BadPixyConfig(ValueError):
-    """The file can't be used; ``problems`` are one line each, beginning with the place in the file."""
+    """The file can't be used; ``problems`` are one line each, starting with the place in the file."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -212,7 +212,7 @@ class Proxy(_Part):
 
 
 class Tls(_Part):
-    """``tls``: of our own server."""
+    """``tls``: of our server."""
 
     certificate_path: str = ""
     key_path: str = ""

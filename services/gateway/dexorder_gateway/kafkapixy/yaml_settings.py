@@ -73,7 +73,7 @@ def read_pixy_file(path: Path) -> PixyConfig:
 
 
 def with_pixy_file(given: dict[str, Any], file: PixyConfig, path: object) -> dict[str, Any]:
-    """Return the settings given and those of the file; BadSettings names both places of one that is in both."""
+    """Return the given settings and the file's; BadSettings names both places of a setting that is in both."""
     server_settings = [
         ("listen", "grpc_addr", file.grpc_addr),
         ("http_listen", "tcp_addr", file.tcp_addr),

@@ -57,7 +57,7 @@ class ProviderAnswer:
     body: bytes = field(repr=False)
 
     def json(self) -> dict[str, Any]:
-        """Return the JSON object in the body; an empty one if there is none."""
+        """Return the JSON object in the body; an empty one if the body has another form."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):

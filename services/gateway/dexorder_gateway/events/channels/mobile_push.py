@@ -78,7 +78,7 @@ class MobilePush:
         return answer.later() or SendRefused(_REASONS.get(code, NOT_ACCEPTED), gone)
 
     async def _ensure_access(self) -> None:
-        """Wait for an access token. One thread obtains it, whatever the number of waiting sends."""
+        """Wait for an access token. One thread obtains it for all waiting sends."""
         if self._credential.valid:
             return
         if self._refresh is None or self._refresh.done():

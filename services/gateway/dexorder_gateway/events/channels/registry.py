@@ -1,4 +1,4 @@
-"""All channels, each found by its name, and those of them that the settings turn on."""
+"""All channels, each found by its name, and the channels that the settings turn on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ChannelRegistry(dict[Channel, ChannelAdapter]):
     """Channels that are turned on."""
 
     def reachable(self, channel: Channel, contacts: Contacts) -> str:
-        """Return why nothing can be sent on a channel, empty if it can; for any thread."""
+        """Return why a channel can't be used, empty if it can; for any thread."""
         if (adapter := self.get(channel)) is None:
             return NOT_CONFIGURED
         return adapter.reachable(contacts) if contacts.on(channel) else NO_CONTACT

@@ -1,4 +1,4 @@
-"""Rendering of events as plain text for people: a title and a few lines, whatever the payload is. Pure."""
+"""Rendering of events as plain text for people: a title and a few lines for any payload. Pure."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ _TYPES: Final[Mapping[int, tuple[str, _Form]]] = {
 
 
 def render(event: Event, *, link_url: str) -> EventMessage:
-    """Return the text of an event; never raises, whatever bytes the payload is.
+    """Return the text of an event; never raises for any payload.
 
     Args:
         link_url: URL for the last line; empty for none.
@@ -236,7 +236,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _moment(milliseconds: object) -> str:
-    """Return a time since the epoch as UTC; empty if there is none or it is outside the calendar."""
+    """Return a time since the epoch as UTC; empty if it is missing or outside the calendar."""
     try:
         seconds = int(milliseconds) / 1000  # type: ignore[call-overload]
         if seconds <= 0:

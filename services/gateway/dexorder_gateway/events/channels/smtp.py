@@ -104,7 +104,7 @@ class Email:
 
     def _mail(self, message: EventMessage, recipient: str) -> EmailMessage:
         mail = EmailMessage()
-        # the same at each attempt, so that a mail whose answer was lost is recognized as a duplicate
+        # the same at each attempt, so that a mail with a lost answer is recognized as a duplicate
         mail["Message-ID"] = f"<{message.reference}@{self._sender.rpartition('@')[2]}>"
         mail["Date"] = formatdate()
         mail["From"], mail["To"] = self._from, recipient

@@ -60,7 +60,7 @@ class ChannelAdapter(Protocol):
     """Client of a channel's provider. Its reasons and log lines, at any level, hold no token, URL, address or id."""
 
     def reachable(self, contacts: Contacts) -> str:
-        """Return why nothing can be sent to these contacts, empty if it can; for any thread."""
+        """Return why these contacts can't be reached, empty if they can; for any thread."""
 
     async def send(self, message: EventMessage, contacts: Contacts) -> Result:
         """Call the provider once (PUSH: once for each of the user's devices). Raises only CancelledError."""
@@ -132,10 +132,10 @@ class ChannelSpec(Generic[S]):
         settings: Its environment variables.
         contacts: Fields with its destinations.
         own_limit: Each destination is a provider with its own pauses; otherwise all users share one.
-        setup: What an operator sets up, for the documentation.
-        needs: What a user has to do besides, for the documentation.
+        setup: Settings and accounts that an operator needs, for the documentation.
+        needs: Conditions on the user's side, for the documentation.
         open: Returns the adapter, or None if the settings turn the channel off; raises BadSettings. It imports the
-            libraries that no other channel needs. The stack closes what the adapter leaves open.
+            libraries that no other channel needs. The stack closes the adapter's connections.
     """
 
     channel: Channel

@@ -62,7 +62,7 @@ class WebPush:
         self._contact = contact
 
     def reachable(self, subscription: WebPushSubscription) -> str:
-        """Return why nothing can be sent to a subscription; empty if it can."""
+        """Return why a subscription can't be reached; empty if it can."""
         return "" if self._hosts.parse(subscription.endpoint) else HOST_NOT_ALLOWED
 
     async def send(self, message: EventMessage, subscription: WebPushSubscription) -> Result:

@@ -85,7 +85,7 @@ class Webhook:
 def webhook_spec(
     provider: WebhookProvider, *, word: str, place: int, settings: type[S], hosts: Callable[[S], str]
 ) -> ChannelSpec[S]:
-    """Return the declaration of a channel whose contact is ``<channel>_webhook_url``.
+    """Return the declaration of a channel with the contact ``<channel>_webhook_url``.
 
     Args:
         hosts: Reads the setting ``<channel>_hosts``, comma-separated; empty turns the channel off.

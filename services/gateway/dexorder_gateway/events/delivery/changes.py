@@ -1,4 +1,4 @@
-"""Rows to commit and effects to carry out afterwards, as the delivery rules decide on them. Pure."""
+"""Rows to commit and effects to carry out afterwards: the decisions of the delivery rules. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUND_ENDED = -1
 
 
 class QueuedRow(NamedTuple):
-    """Event that is not final, as the outbox stores it: all that a restart needs. A tuple, as many are made.
+    """Event that is not final, as the outbox stores it: all that a restart needs. A tuple, because many are made.
 
     Attributes:
         expires_ns: Wall clock; None for CRITICAL.
@@ -25,7 +25,7 @@ class QueuedRow(NamedTuple):
         failures: Attempts at the present channel that ended in `Later`.
         due_ns: Wall clock: nothing happens before, except on a session, an ack or a result; `NEVER` to wait for one of
             these. During a call, the time at which it began: after a restart the channel is tried again.
-        waits_for_ack: The event was shown to a session, whose ack is due at ``due_ns``.
+        waits_for_ack: The event was shown to a session; its ack is due at ``due_ns``.
         refused: Channels that refused permanently, each with its reason.
         sequence: Position in the log of the user's sessions, once it has one.
         soft: Above its container's soft quota: sent with others of its kind in one message.
@@ -65,7 +65,7 @@ class Final:
 
 
 class AttemptRow(NamedTuple):
-    """One attempt at a channel; written when it begins and again when its outcome is known."""
+    """One attempt at a channel; written at its start and again with its outcome."""
 
     key: EventKey
     number: int

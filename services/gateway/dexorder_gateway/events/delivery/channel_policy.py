@@ -23,7 +23,7 @@ class DeliverySettings:
     """Settings of the same names in ``EventsSettings``, durations in nanoseconds.
 
     ``digest_ns`` is at most half of ``normal_ttl_ns``: an event must not expire while it waits for the digest. On the
-    channels in ``own_limits`` each destination is a provider of its own.
+    channels in ``own_limits`` each destination is a separate provider.
     """
 
     normal_ttl_ns: int
@@ -52,7 +52,7 @@ class ContactsCache:
         self._until = {(user_id, channel): until_ns for user_id, channel, until_ns in presence}
 
     def contacts(self, user_id: str) -> Contacts:
-        """Return a user's contacts; `NO_CONTACTS` where nothing is known."""
+        """Return a user's contacts; `NO_CONTACTS` for an unknown user."""
         return self._contacts.get(user_id, NO_CONTACTS)
 
     def set_contacts(self, user_id: str, contacts: Contacts) -> None:
@@ -161,7 +161,7 @@ def quiet_until(hours: QuietHours | None, now_ns: int) -> int | None:
     while not _exists(ends):
         ends += timedelta(minutes=1)
     end_ns = int(ends.timestamp()) * SECOND_NS
-    return quiet_until(hours, end_ns) or end_ns  # the next quiet hours begin at once where clocks skip the time between
+    return quiet_until(hours, end_ns) or end_ns  # the next quiet hours start at once where clocks skip the time between
 
 
 def _exists(local: datetime) -> bool:

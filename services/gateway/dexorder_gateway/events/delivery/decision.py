@@ -41,9 +41,9 @@ class Decision:
     """Collects `DeliveryChanges`.
 
     Attributes:
-        open_calls: Calls that more events may join, by user and channel; earlier decisions may have begun them.
-        calls: Other calls that begin.
-        touched: Events whose rows may differ from those on disk.
+        open_calls: Calls that more events may join, by user and channel; earlier decisions may have started them.
+        calls: Other calls that start.
+        touched: Events with rows that may differ from the disk.
         left: Number of events that it may still move.
     """
 
@@ -55,7 +55,7 @@ class Decision:
     left: int = MAX_EVENTS
 
     def begin_attempt(self, pending: PendingEvent, channel: Channel, started_ns: int) -> int:
-        """Record that an attempt begins; return its number."""
+        """Record the start of an attempt; return its number."""
         pending.attempts += 1
         self.changes.attempts.append(AttemptRow(pending.event.key, pending.attempts, channel, started_ns))
         return pending.attempts
@@ -74,7 +74,7 @@ class Decision:
         self.changes.attempts.append(row)
 
     def add_attempt(self, pending: PendingEvent, channel: Channel, started_ns: int, outcome: str) -> None:
-        """Record an attempt whose outcome is known already."""
+        """Record an attempt with its outcome."""
         pending.attempts += 1
         self.end_attempt(pending, pending.attempts, channel, started_ns, outcome)
 

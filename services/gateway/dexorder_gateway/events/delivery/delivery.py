@@ -97,7 +97,7 @@ class EventDelivery:
         return self.due(now_ns=now_ns)
 
     def accept(self, events: Iterable[tuple[Event, bool]], *, now_ns: int) -> DeliveryChanges:
-        """Accept events whose keys are new, NORMAL or CRITICAL, in this order; soft NORMAL ones wait for the digest."""
+        """Accept events with new keys, NORMAL or CRITICAL, in this order; soft NORMAL ones wait for the digest."""
         decision = self._begin(now_ns)
         for event, soft in events:
             self._machine.accept(event, soft, decision)
@@ -152,19 +152,19 @@ class EventDelivery:
             self._events.forget(user)
 
     def user_active(self, user_id: str, channel: Channel, until_ns: int, *, now_ns: int) -> DeliveryChanges:
-        """Continue events whose round ended without the user on this channel. `ContactsCache` has the report."""
+        """Continue events that ended their round without the user on this channel. `ContactsCache` has the report."""
         events = self._events.of_user(user_id) if until_ns > now_ns else ()
         return self._each(events, partial(self._machine.user_active, channel), now_ns)
 
     def contacts_changed(self, user_id: str, *, now_ns: int) -> DeliveryChanges:
-        """Drop the refusals of a user's events and begin rounds that had ended. `ContactsCache` has the contacts.
+        """Drop the refusals of a user's events and start the next rounds. `ContactsCache` has the contacts.
 
         Not to be called where a destination was only removed because it no longer exists.
         """
         return self._each(self._events.of_user(user_id), self._machine.contacts_changed, now_ns)
 
     def due(self, *, now_ns: int) -> DeliveryChanges:
-        """Do a portion of what is due; where there is more, `next_due_ns` is not after ``now_ns``."""
+        """Do a portion of the work that is due; if more is left, `next_due_ns` is not after ``now_ns``."""
         decision = self._begin(now_ns)
         self._scheduler.run(decision, self._machine.wake)
         return self._end(decision)

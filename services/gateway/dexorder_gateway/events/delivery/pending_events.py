@@ -15,13 +15,13 @@ _row_values = attrgetter(*QueuedRow._fields)
 
 
 class PendingEvent(Timed):
-    """Fields of a `QueuedRow`, mutable, and what a restart may forget.
+    """Fields of a `QueuedRow`, mutable, and state that a restart may forget.
 
     Attributes:
         saved: The row as it was last written.
         shown_ns: When it was shown to the sessions that are open now; 0 for never.
         in_call: A provider call for it is under way.
-        provider: Provider whose queue it is in.
+        provider: Provider that queues it.
         done: It is final.
     """
 

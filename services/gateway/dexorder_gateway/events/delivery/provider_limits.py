@@ -71,7 +71,7 @@ class ProviderLimits(Generic[T]):
         return provider.blocked_until_ns if provider else 0
 
     def free(self, provider: Provider[T], now_ns: int) -> bool:
-        """Return whether a call may begin now."""
+        """Return whether a call may start now."""
         return now_ns >= provider.blocked_until_ns and self._calls[provider.channel] < self._max_calls
 
     def begin_call(self, provider: Provider[T]) -> None:
@@ -93,7 +93,7 @@ class ProviderLimits(Generic[T]):
             self._rotation[provider.channel][provider] = None
 
     def next(self, channel: Channel, now_ns: int) -> Provider[T] | None:
-        """Return the provider whose event may be called next; None where no call may begin. Webhooks alternate."""
+        """Return the provider that may be called next; None if no call may start. Webhooks alternate."""
         rotation = self._rotation[channel]
         while rotation and self._calls[channel] < self._max_calls:
             provider = next(iter(rotation))

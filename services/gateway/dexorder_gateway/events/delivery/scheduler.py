@@ -1,4 +1,4 @@
-"""Work that is due, done in portions, as containers wait for their acks meanwhile. Pure."""
+"""Work that is due, done in portions, because containers wait for their acks. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Work:
     action: Callable[[Any, Decision], None]
 
     def continue_in(self, decision: Decision) -> None:
-        """Continue at the time at which the work began: events sent together are due together later."""
+        """Continue at the time at which the work started: events sent together are due together later."""
         decision.now_ns = self.now_ns
         while self.things and decision.left > 0:
             decision.left -= 1
@@ -35,7 +35,7 @@ class _Work:
 
 
 class Scheduler:
-    """Work that was begun, and timers of events and providers."""
+    """Unfinished work, and timers of events and providers."""
 
     def __init__(self, timers: Timers[PendingEvent | Provider[PendingEvent]]) -> None:
         self._timers = timers
@@ -48,7 +48,7 @@ class Scheduler:
         return bool(self._begun) or self._together is not None
 
     def next_ns(self) -> int | None:
-        """Return when there is something to do; None for never."""
+        """Return when the next work is due; None for never."""
         return self._begun[0].now_ns if self._begun else self._timers.next_ns()
 
     def each(self, things: Iterable[T], action: Callable[[T, Decision], None], decision: Decision) -> None:
@@ -59,7 +59,7 @@ class Scheduler:
             self._begun.append(work)
 
     def run(self, decision: Decision, wake: Callable[[PendingEvent | Provider[PendingEvent], Decision], None]) -> None:
-        """Do a portion of what is due at the decision's time, begun work first."""
+        """Do a portion of the work that is due at the decision's time, unfinished work first."""
         now_ns = decision.now_ns
         while self._begun and decision.left > 0:
             self._begun[0].continue_in(decision)

@@ -91,7 +91,7 @@ class StateMachine:
         self._timers.set(provider, provider.blocked_until_ns)
 
     def wake(self, thing: PendingEvent | Provider[PendingEvent], decision: Decision) -> None:
-        """Handle the timer of an event, or of a provider whose pause is over."""
+        """Handle the timer of an event, or of a provider at the end of its pause."""
         if isinstance(thing, Provider):
             self._limits.unblock(thing)
             self._begin_calls(thing.channel, decision)
@@ -123,7 +123,7 @@ class StateMachine:
         self._finish(pending, Status.DELIVERED, Channel.WEB, "", decision)
 
     def user_active(self, channel: Channel, pending: PendingEvent, decision: Decision) -> None:
-        """Continue an event whose round ended at a channel that needed the user to be active."""
+        """Continue an event that ended its round at a channel where the user had to be active."""
         preferences = self._policy.channels(pending.event, self._contacts.contacts(pending.event.user_id))
         index = next((n for n, p in enumerate(preferences) if p.channel is channel and p.only_if_active), None)
         if index is not None and pending.channel_index == ROUND_ENDED:
@@ -131,7 +131,7 @@ class StateMachine:
             self.advance(pending, decision)
 
     def contacts_changed(self, pending: PendingEvent, decision: Decision) -> None:
-        """Drop all refusals, and begin the next round where one ended."""
+        """Drop all refusals, and start the next round where one ended."""
         pending.refused = ()
         decision.touched[pending] = None
         if pending.channel_index == ROUND_ENDED:
@@ -139,7 +139,7 @@ class StateMachine:
             self.advance(pending, decision)
 
     def call_finished(self, call: ProviderCall, result: Result, decision: Decision) -> None:
-        """End the attempts of a call, move its events, and begin calls for events that waited for a free one."""
+        """End the attempts of a call, move its events, and start calls for events that waited for a free one."""
         provider = self._limits.of(call.channel, call.contacts)
         pause_ns: int | None = None
         retry_at_ns: int | None = None

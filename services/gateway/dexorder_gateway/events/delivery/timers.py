@@ -48,7 +48,7 @@ class Timers(Generic[T]):
             self._set -= 1
 
     def next_ns(self) -> int | None:
-        """Return when the first thing is due; None where none is."""
+        """Return when the first thing is due; None for never."""
         while self._heap and self._heap[0][2]._ticket != self._heap[0][1]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

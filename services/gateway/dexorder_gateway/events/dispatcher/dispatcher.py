@@ -2,9 +2,9 @@
 
 One thread owns the containers' sockets, the outbox and the delivery rules. Its cycle: wait; take some messages of each
 socket and all calls from the event loop; decide; commit everything in one transaction; then send acks, and hand
-provider calls and session events to the event loop. One fsync serves many events, and nothing is sent before it is on
-disk. A failed write leaves memory ahead of the disk, so it is fatal: ``EventDispatcher.failed`` is set, nothing
-follows.
+provider calls and session events to the event loop. One fsync serves many events, and the disk comes before every
+effect. A failed write leaves memory ahead of the disk, so it is fatal: ``EventDispatcher.failed`` is set, and the
+thread ends.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class EventDispatcher:
         self._thread.start()
 
     def stop_taking(self) -> None:
-        """Take no more events of containers, which keep what was not acked; continue with those that were taken."""
+        """Take no more events of containers, which keep unacked ones; continue with the events taken so far."""
         self._thread.stop_taking()
 
     async def close(self) -> None:

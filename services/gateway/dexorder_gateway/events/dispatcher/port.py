@@ -26,11 +26,11 @@ class DispatcherPort(Protocol):
         """Accept a UserEvent; ``answer`` gets its state now and, unless that is final, again when it is.
 
         Raises:
-            Unavailable: The dispatcher has stopped. Callbacks that wait then get no further ack.
+            Unavailable: The dispatcher has stopped. Waiting callbacks then get no more acks.
         """
 
     def session_opened(self, user_id: str) -> None:
-        """Count a session of a user; from the first one on, the user's events are shown."""
+        """Count a session of a user; after the first one opens, the user's events are shown."""
 
     def session_closed(self, user_id: str) -> None:
         """Count a session that closed."""

@@ -34,7 +34,7 @@ class EventReceiver:
 
     Attributes:
         work: Present unit of work, which the processor sets.
-        pending_acks: For each queued event, whoever sent a copy last.
+        pending_acks: For each queued event, the sender of its last copy.
         topics: Topics of users with open sessions, which the processor sets.
     """
 
@@ -73,7 +73,7 @@ class EventReceiver:
             else:
                 above += self._accept(container, event, reply_to, known, elapsed_ns)
         work = self.work
-        if work.new:  # all at once, as each call of the delivery rules costs time
+        if work.new:  # all at once, because each call of the delivery rules costs time
             work.changes.add(self._delivery.accept(work.new, now_ns=work.now_ns))
             work.new = []
         return above
@@ -143,7 +143,7 @@ class EventReceiver:
         if final:
             work.reply(reply_to, final.ack())
         else:
-            if reply_to is not None:  # port 5570 has no acks
+            if reply_to is not None:  # port 5570 sends no acks
                 self.pending_acks[key] = reply_to
             work.reply(reply_to, key)
         return above

@@ -136,7 +136,7 @@ class DispatcherThread:
                 break
 
     def _take_events(self) -> bool:
-        """Take guaranteed events; return whether more may be waiting, other than those of a flood."""
+        """Take guaranteed events; return whether more may be waiting, not counting a flood."""
         until_s = time.monotonic() + MAX_RECEIVE_S
         batch = FLOOD_MESSAGES if self._flooded else BATCH_MESSAGES
         copies = self._ahead

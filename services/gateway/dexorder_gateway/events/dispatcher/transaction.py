@@ -1,6 +1,6 @@
 """Transactions of the dispatcher, without its sockets: inputs are decided on, written at once, then effects follow.
 
-Nothing is answered, shown or sent that is not on disk: all effects are in an `AfterCommit`, returned after the write.
+Effects leave only after the disk has the rows: all are in an `AfterCommit`, returned after the write.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TransactionProcessor:
         self._work.changes.add(delivery.restore(rows, self._newest, pauses, now_ns=self._work.now_ns))
 
     def begin(self) -> None:
-        """Begin a transaction; the first one contains what the restart found to do."""
+        """Start a transaction; the first one contains the work that the restart found."""
         self._work.now_ns = self._clock.wall_ns()
 
     def next_due_ns(self) -> int | None:
@@ -75,7 +75,7 @@ class TransactionProcessor:
             self._work.after_commit.resolved.append((future, error))
 
     def due(self) -> None:
-        """Do what is due by now, for some milliseconds."""
+        """Do the work that is due by now, for some milliseconds."""
         now_ns, until_ns = self._work.now_ns, self._clock.monotonic_ns() + MAX_DUE_NS
         while (due_ns := self._delivery.next_due_ns()) is not None and due_ns <= now_ns:
             self._work.changes.add(self._delivery.due(now_ns=now_ns))
@@ -140,7 +140,7 @@ class TransactionProcessor:
         self._work.changes.add(self._delivery.user_active(user_id, channel, until_ns, now_ns=self._work.now_ns))
 
     def commit(self, meanwhile: Callable[[Committed], None] | None = None) -> AfterCommit:
-        """Write the transaction's rows, then return what follows from them.
+        """Write the transaction's rows, then return their effects.
 
         Args:
             meanwhile: See `EventOutbox.write`.

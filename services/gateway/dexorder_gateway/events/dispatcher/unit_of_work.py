@@ -18,10 +18,10 @@ class AfterCommit:
     """Effects to carry out once the transaction is on disk.
 
     Attributes:
-        acks: In the order in which the copies arrived, then those of events that became final meanwhile.
+        acks: In the order in which the copies arrived, then for events that became final.
         resolved: Futures of the event loop, each with its value or error.
-        subscribe: Topics of users whose first session opened.
-        unsubscribe: Topics of users whose last session closed.
+        subscribe: Topics of users with a first session.
+        unsubscribe: Topics of users without a session.
     """
 
     acks: list[tuple[ReplyTo, Ack]] = field(default_factory=list)

@@ -40,7 +40,7 @@ class Bucket:
         self._at_ns = 0
 
     def take(self, per_second: float, now_ns: int) -> bool:
-        """Take a token; return False when there is none."""
+        """Take a token; return False if the bucket is empty."""
         tokens = self._tokens + (now_ns - self._at_ns) * per_second / _SECOND_NS
         burst = per_second if per_second > 1 else 1.0
         if tokens > burst:
@@ -51,7 +51,7 @@ class Bucket:
 
 
 class ContainerQuotas:
-    """Use of quotas by container. The limits are read each time, as their file may change."""
+    """Use of quotas by container. The limits are read each time, because their file may change."""
 
     def __init__(self, settings: EventsSettings) -> None:
         self._limits = settings.soft_events_per_second, settings.hard_events_per_second, settings.hard_queued_events

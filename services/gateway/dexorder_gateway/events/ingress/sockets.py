@@ -1,4 +1,4 @@
-"""Sockets of containers: SUB 5570, whose events get no ack, and ROUTER 5571, whose events do. For one thread.
+"""Sockets of containers: SUB 5570, without acks, and ROUTER 5571, with acks. For one thread.
 
 Frames are in ``dexorder_common/messaging/frames.py``. With CURVE, the sender of a message is the owner of the key
 that encrypted it (``User-Id``), never the routing id it claims; without, every sender is the container ``local``.
@@ -182,7 +182,7 @@ class EventSockets:
                 self._dropped("container_gone" if error.errno == zmq.EHOSTUNREACH else "container_full")
 
     def unsubscribe_all(self) -> None:
-        """Show containers that nobody listens on SUB: they send to ROUTER, which is not read either, and wait.
+        """Show containers that SUB has no listener: they send to ROUTER, which is not read either, and wait.
 
         Both stay bound: to unbind would close the connections over which acks have yet to be sent.
         """
@@ -211,7 +211,7 @@ def open_sockets(settings: EventsSettings, containers: ContainersFile, dropped: 
     """
     context: zmq.Context[Socket] = zmq.Context()
     with ExitStack() as closing:
-        closing.callback(context.destroy, linger=0)  # closes what a failure left open
+        closing.callback(context.destroy, linger=0)  # closes sockets that a failure left open
         if settings.curve_key:
             closing.enter_context(curve_authentication(context, containers))
         ports = EventSockets(context, settings, containers, dropped)
@@ -239,7 +239,7 @@ def _message(socket: Socket) -> tuple[list[bytes], zmq.Frame]:
     retry=retry_if_exception_type(OSError), stop=stop_after_delay(_REOPEN_SECONDS), wait=wait_fixed(0.02), reraise=True
 )
 def _reopen(open_socket: Callable[[str], None], addresses: str) -> None:
-    """Open a socket at addresses whose previous listener may still be closing in ZMQ's own thread."""
+    """Open a socket at addresses where ZMQ's own thread may still be closing the previous listener."""
     open_socket(addresses)
 
 
@@ -252,7 +252,7 @@ def _socket(context: zmq.Context[Socket], kind: int, settings: EventsSettings) -
     socket = context.socket(kind)
     for option, value in (
         (zmq.MAXMSGSIZE, settings.max_frame_bytes),
-        # no heartbeats of our own, they abort the process: docs/decisions/0017; those of containers are answered
+        # we send no heartbeats, they abort the process: docs/decisions/0017; containers' heartbeats are answered
         (zmq.RCVHWM, MAX_UNREAD),
         (zmq.TCP_KEEPALIVE, 1),
         (zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_S),

@@ -116,7 +116,7 @@ class SessionRegistry:
             if user_id in self._sessions:
                 by_user.setdefault(user_id, []).append(frame)
         for user_id, of_user in by_user.items():
-            for session in tuple(self._sessions[user_id]):  # a copy: a slow session is removed meanwhile
+            for session in tuple(self._sessions[user_id]):  # a copy: a slow session is removed during the loop
                 session.put(of_user)
 
     def _remove(self, session: UserSession) -> None:

@@ -111,7 +111,7 @@ class UserSession:
         return self._failure.code.name if self._failure else "CLOSED"
 
     def begin(self, replay: Replay, render: Render, read_more: Callable[[int, int], Awaitable[ReplayBatch]]) -> None:
-        """Start with the beginning of the log; ``read_more`` is `DispatcherPort.replay_more` for this user."""
+        """Start with the first part of the log; ``read_more`` is `DispatcherPort.replay_more` for this user."""
         if self._ended:
             return
         opened = OpenedFrame.of(replay, self._expires_ns)
@@ -124,7 +124,7 @@ class UserSession:
         self._changed.set()
 
     def put(self, frames: Sequence[SessionFrame]) -> None:
-        """Add new frames in order, without those that the session already has."""
+        """Add new frames in order, without frames that the session already has."""
         if self._ended:
             return
         new = [frame for frame in frames if self._is_new(frame)]

@@ -1,4 +1,4 @@
-"""Frames that sessions receive. Each is serialized at most once per kind of client, whatever the number of sessions.
+"""Frames that sessions receive. Each is serialized at most once per kind of client, for all sessions.
 
 A serialized protobuf message is the concatenation of its fields in any order. A field with a message is a head (number
 and length) and that message's bytes, so sessions receive an event as the bytes that its container sent.
@@ -147,7 +147,7 @@ class EventFrame:
 SessionFrame = OpenedFrame | EventFrame
 
 
-@lru_cache(maxsize=4096)  # few containers and sizes, and events of the fast path have no sequence
+@lru_cache(maxsize=4096)  # few containers and sizes, and events of the fast path carry no sequence
 def _prefix(sequence: int, container: str, settled: bool, size: int) -> bytes:
     """Return the bytes before an event of this size in an entry of SubscribeResponse.events."""
     place = _place(sequence, container, settled)
@@ -228,7 +228,7 @@ def serialized_field(number: int, content: bytes) -> bytes:
 
 @lru_cache(maxsize=4096)  # there are few fields and sizes
 def field_head(number: int, size: int) -> bytes:
-    """Return the head of a field whose content has this size."""
+    """Return the head of a field with content of this size."""
     return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(size)
 
 

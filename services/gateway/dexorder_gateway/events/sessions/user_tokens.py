@@ -1,4 +1,4 @@
-"""Users' JWTs, signed with a private key whose public key is in the gateway's folder.
+"""Users' JWTs, signed with a private key; the public key is in the gateway's folder.
 
 Only EdDSA (Ed25519) and RS256 are accepted, each only with a key of its type, which excludes ``none`` and a public key
 used as a shared secret. `kid` names the key's file, `aud` must match, `sub` is the user. Tokens can't be revoked, so
@@ -53,7 +53,7 @@ _OPTIONS: Any = {"require": _CLAIMS, "verify_exp": False, "verify_iat": False, "
 
 @dataclass(frozen=True, slots=True)
 class TokenUser:
-    """User whom a token authenticates, and its expiry (wall clock)."""
+    """User that a token authenticates, and its expiry (wall clock)."""
 
     user_id: str
     expires_ns: int
@@ -89,7 +89,7 @@ class TokenVerifier:
         """Return the user of a token.
 
         Raises:
-            Unauthenticated: The token is not valid. The text shows nothing of it.
+            Unauthenticated: The token is not valid. The text does not show it.
         """
         if not self._folder:
             raise Unauthenticated("this gateway serves no sessions: DEXORDER_EVENTS_JWT_KEYS is not set")
@@ -141,7 +141,7 @@ def _stamps(folder: Path) -> dict[str, tuple[int, int, int]]:
             if entry.name.endswith(".pem"):
                 stat = entry.stat()
                 found[entry.name] = stat.st_mtime_ns, stat.st_size, stat.st_ino
-    except OSError:  # changed or removed meanwhile: such a file is not a key
+    except OSError:  # changed or removed since it was listed: such a file is not a key
         pass
     return found
 

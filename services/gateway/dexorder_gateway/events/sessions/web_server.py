@@ -53,14 +53,14 @@ _TYPES = {".js": "text/javascript", ".webmanifest": "application/manifest+json"}
 async def web_server(
     settings: EventsSettings, backend: SessionBackend, *, healthy: Callable[[], bool] = lambda: True, page: Path = PAGE
 ) -> AsyncIterator[str]:
-    """Serve until the block ends; serve nothing if ``web_listen`` is empty.
+    """Serve until the block ends, unless ``web_listen`` is empty.
 
     Args:
         healthy: Decides the answer to ``GET /healthz``.
         page: Folder with the page's files, which are read once.
 
     Yields:
-        host:port with the actual port; empty if nothing is served.
+        host:port with the actual port; empty without a server.
     Raises:
         OSError: The address can't be bound.
         BadSettings: The TLS files can't be used.

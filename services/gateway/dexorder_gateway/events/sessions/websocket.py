@@ -185,7 +185,7 @@ class WebSocketConnection:
         return self._backend.tokens.user(token)
 
     async def _read(self) -> tuple[str, dict[str, Any]]:
-        """Return the next message. Errors show nothing of it: it may hold a token."""
+        """Return the next message. Errors do not show it: it may hold a token."""
         await self._limit.acquire()
         message: WSMessage = await self._socket.receive()
         if message.type in (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR):

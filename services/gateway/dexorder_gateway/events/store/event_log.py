@@ -73,7 +73,7 @@ class EventLog:
     def _records(
         db: sqlite3.Connection, where: str, values: tuple[Any, ...], size: int
     ) -> list[tuple[int, EventRecord]]:
-        # The inner SELECT sorts without reading whole rows; only those of the page are read.
+        # The inner SELECT sorts without reading whole rows; only rows of the page are read.
         sql = (
             f"SELECT {schema.RECORD_COLUMNS} FROM events WHERE number IN"  # noqa: S608
             f" (SELECT number FROM events WHERE {where} ORDER BY number DESC LIMIT ?) ORDER BY number DESC"

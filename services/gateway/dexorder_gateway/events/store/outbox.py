@@ -1,4 +1,4 @@
-"""Outbox: an SQLite file (WAL, ``synchronous=FULL``) whose writes are on disk when they return.
+"""Outbox: an SQLite file (WAL, ``synchronous=FULL``). Writes are on disk when they return.
 
 For one thread, which writes everything that belongs together in one transaction. `EventLog` reads the file from other
 threads. The file contains contacts, so only its owner may read it.
@@ -74,7 +74,7 @@ class EventOutbox:
         return {**self.forgotten(), **dict(kept)}
 
     def forgotten(self) -> dict[str, int]:
-        """Return the highest sequence of each user whose event is no longer stored."""
+        """Return the highest sequence of each user with an event that is no longer stored."""
         return dict(self._db.execute("SELECT user_id, sequence FROM forgotten"))
 
     def contacts(self) -> dict[str, Contacts]:
@@ -97,7 +97,7 @@ class EventOutbox:
         return [(user_id, Channel(channel), until_ns) for user_id, channel, until_ns in rows]
 
     def known(self, keys: Iterable[EventKey]) -> dict[EventKey, Known]:
-        """Return those of these events that are stored."""
+        """Return the events that are stored."""
         ids: dict[str, list[str]] = {}
         for key in keys:
             ids.setdefault(key.container, []).append(key.event_id)

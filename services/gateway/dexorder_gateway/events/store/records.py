@@ -11,7 +11,7 @@ from dexorder_gateway.events.model import EventKey
 
 
 class TransientEvent(NamedTuple):
-    """Event for the open sessions of its user that is not stored and gets no ack from them. A tuple, as many are made.
+    """Event for the open sessions of its user that is not stored and gets no ack from them. A tuple: many are made.
 
     ``body`` is the UserEvent as sessions get it, see ``event_codec.for_sessions``.
     """

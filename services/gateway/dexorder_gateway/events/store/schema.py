@@ -13,7 +13,7 @@ from dexorder_gateway.events.event_codec import EventRefusal, read_event
 from dexorder_gateway.events.model import Contacts, Event, EventKey, QuietHours, WebPushSubscription
 
 STEPS = (
-    # 1. `forgotten` is the highest sequence of each user whose event is no longer stored.
+    # 1. `forgotten` is the highest sequence of each user with an event that is no longer stored.
     """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('epoch', lower(hex(randomblob(16))));
