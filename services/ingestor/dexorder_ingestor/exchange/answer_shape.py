@@ -15,10 +15,10 @@ _AGREEING = 3
 
 
 class Shape(NamedTuple):
-    """Differences of an exchange from its row in the table.
+    """Differences of an exchange from its dialect.
 
     Attributes:
-        page_limit: Candles that a call returns; 0 if as many as the table says.
+        page_limit: Candles that a call returns; 0 if as many as the dialect says.
         newest_first: A window that holds more is answered with its newest candles.
         excludes_since: The candle at the start of the window is left out.
         excludes_until: The candle at the end of the window is left out.
@@ -75,7 +75,7 @@ class AnswerShapes:
         """Note an answer and the last one to the same job.
 
         Args:
-            most: Candles of a call by the table.
+            most: Candles of a call by the dialect.
         """
         if self._cuts and len(answer.opens) > self._cuts[-1][0]:
             self._cuts.clear()

@@ -60,8 +60,8 @@ class CandleFacts:
         wide: A window may span more periods than that; its oldest candles are returned then. Only for exchanges known
             to do so: one that returns the newest, or cuts the window, would make holes look empty.
         narrow: Returns whether windows of a market of ccxt are not wide although those of other markets are.
-        reaches_back: ccxt starts some queries before the window. Candles before it are ignored; otherwise they are
-            refused. It requires ``columns``.
+        reaches_back: ccxt starts some queries a call's reach before the end of the window and drops the rows before the
+            window, which is not a fault then. ``columns`` and ``linear_columns`` must be None.
         read_trades: Reads the raw trades from which candles are built; None if history is the exchange's own candles.
         rows_at: Path of the rows in an answer; None if it is not known.
         columns: Columns of raw rows of spot markets; None leaves reading them to ccxt, which drops quote volume and

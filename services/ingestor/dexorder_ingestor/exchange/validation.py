@@ -7,7 +7,7 @@ over the limit, and accepts rows under another market's name. So an answer is ch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Any
@@ -57,14 +57,12 @@ def check_rows(facts: CandleFacts, raw: Any, rows: Any, market_id: str) -> list[
     return found
 
 
-def drop_earlier(rows: Any, window: TimeRange, reach_ns: int) -> Any:
-    """Return rows without those that open between ``reach_ns`` and the start of a window, where ccxt queried too."""
-
-    def is_earlier(row: Any) -> bool:
+def check_reach(rows: Iterable[Any], reach: TimeRange) -> None:
+    """Raise BadAnswer unless all raw rows open in a range; some open before the window, where ccxt queried too."""
+    for row in rows:
         time_ns = _open_time([_number(row[0])]) if isinstance(row, list) and row else None
-        return time_ns is not None and reach_ns <= time_ns < window.start_ns
-
-    return [row for row in rows if not is_earlier(row)] if isinstance(rows, list) else rows
+        if time_ns is None or not reach.start_ns <= time_ns < reach.end_ns:
+            raise BadAnswer(f"row {str(row)[:80]} opens outside the queried range {reach}", kind="window")
 
 
 def check_market(facts: CandleFacts, raw: Any, market_id: str) -> None:

@@ -49,7 +49,7 @@ from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open
 from dexorder_ingestor.exchange.registry import dialect_of
 from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
 from dexorder_ingestor.exchange.trades import TradeQuery
-from dexorder_ingestor.exchange.validation import check_rows, drop_earlier, read_candles
+from dexorder_ingestor.exchange.validation import check_reach, check_rows, read_candles
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.traces import call_span
 
@@ -357,9 +357,10 @@ class CcxtSession:
         async def fetch() -> tuple[list[Candle], int]:
             rows = await self.client.fetch_ohlcv(symbol, timeframe, since_ms, limit, {"until": until_ms})
             fetched_ns = self.venue.clock.wall_ns()
-            self.raw_rows(symbol, rows)
+            raw_rows = self.raw_rows(symbol, rows)
             if facts.reaches_back:
-                rows = drop_earlier(rows, window, next_open(window.end_ns, period_seconds, -limit))
+                reach_ns = max(0, next_open(window.end_ns, period_seconds, -limit))
+                check_reach(raw_rows, TimeRange(min(reach_ns, window.start_ns), window.end_ns))
             return read_candles(rows, window, period_seconds, columns=columns or CCXT_COLUMNS, skip=skip), fetched_ns
 
         return await self.query(f"{symbol} {timeframe} {window}", fetch)
