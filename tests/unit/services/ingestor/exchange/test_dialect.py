@@ -53,6 +53,8 @@ def test_path_that_is_not_there_leads_nowhere() -> None:
         ("bybit", 'bybit {"retCode":10001,"retMsg":"params error: symbol invalid"}', NO),
         ("coinbase", 'coinbase {"errors":[{"id":"internal_server_error","message":"-1008"}]}', REPEAT),
         ("coinbase", 'coinbase {"error":"not_found"}', NO),
+        ("bitget", 'bitget {"code":"40015","msg":"","requestTime":1595698564931,"data":null}', REPEAT),
+        ("bitget", 'bitget {"code":"40034","msg":"Parameter does not exist","data":null}', NO),
         ("okx", "okx GET https://x/y 404 Not Found <html>{", NO),
         ("gate", 'gate {"code":-1008}', NO),
     ],
@@ -91,6 +93,7 @@ def test_kraken_says_with_status_200_how_long_to_stay_away() -> None:
     [
         ("binance", None, CallLimits(1000, wide=True)),
         ("kraken", None, CallLimits(240, wide=True, names_symbol=True)),
+        ("bitget", {"spot": {"fetchOHLCV": {"limit": 9}}}, CallLimits(200)),
         ("bybit", None, CallLimits(1000, names_symbol=True)),
         ("coinbase", {"spot": {"fetchOHLCV": {"limit": 9}}}, CallLimits(300)),
         ("gate", {"spot": {"fetchOHLCV": {"limit": 200}}}, CallLimits(200)),

@@ -34,6 +34,7 @@ def test_only_exchanges_with_known_tolerance_are_checked() -> None:
     assert {name: row.candles.volume_tolerance for name, row in DIALECTS.items()} == {
         "binance": 1e-12,
         "binanceus": 1e-12,
+        "bitget": None,
         "bybit": 1e-9,
         "coinbase": 1e-6,
         "kraken": None,
@@ -45,6 +46,7 @@ def test_delays_of_exchanges() -> None:
     assert {name: row.candles.publish_seconds for name, row in DIALECTS.items()} == {
         "binance": 30,
         "binanceus": 30,
+        "bitget": 120,
         "bybit": 30,
         "coinbase": 120,
         "kraken": 30,

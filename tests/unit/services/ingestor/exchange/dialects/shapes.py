@@ -60,6 +60,11 @@ def _coinbase(candles: list[list[float]], market_id: str) -> Body:
     return {"candles": rows}
 
 
+def _bitget(candles: list[list[float]], market_id: str) -> Body:
+    rows = [[*_text(c), "1.0", "1.0"] for c in candles]
+    return {"code": "00000", "msg": "success", "requestTime": 1_700_000_000_000, "data": rows}
+
+
 BINANCE = Shape(
     "binance",
     "BTCUSDT",
@@ -183,7 +188,46 @@ COINBASE = Shape(
     _coinbase,
     {"granularity": "ONE_MINUTE", "start": str(START_MS // 1000), "end": str(START_MS // 1000 + 599)},
 )
-CANDLES = [BINANCE, OKX, BYBIT, COINBASE]
+BITGET = Shape(
+    "bitget",
+    "BTCUSDT",
+    {
+        "/api/v2/spot/public/symbols": {
+            "code": "00000",
+            "msg": "success",
+            "requestTime": 1_700_000_000_000,
+            "data": [
+                {
+                    "symbol": "BTCUSDT",
+                    "baseCoin": "BTC",
+                    "quoteCoin": "USDT",
+                    "pricePrecision": "2",
+                    "quantityPrecision": "6",
+                    "quotePrecision": "8",
+                    "status": "online",
+                    "minTradeUSDT": "1",
+                }
+            ],
+        },
+        "/api/v2/spot/public/coins": {"code": "00000", "msg": "success", "requestTime": 1_700_000_000_000, "data": []},
+        "/api/v2/margin/currencies": {
+            "code": "00000",
+            "msg": "success",
+            "requestTime": 1_700_000_000_000,
+            "data": [{"symbol": "BTCUSDT", "isBorrowable": True}],
+        },
+    },
+    "/api/v2/spot/market/history-candles",
+    _bitget,
+    {
+        "symbol": "BTCUSDT",
+        "granularity": "1min",
+        "limit": "200",
+        "startTime": str(START_MS + 599_999 - 200 * 60_000),
+        "endTime": str(START_MS + 599_999),
+    },
+)
+CANDLES = [BINANCE, BITGET, OKX, BYBIT, COINBASE]
 
 
 def _pair(market_id: str, altname: str, base: str, quote: str) -> dict[str, dict[str, Any]]:

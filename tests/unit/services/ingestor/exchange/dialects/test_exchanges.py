@@ -93,13 +93,25 @@ async def test_what_is_no_answer_is_asked_for_again(shape: Shape) -> None:
             assert len(at.asked) == 2, body
 
 
-@pytest.mark.parametrize("shape", CANDLES, ids=lambda s: s.ccxt)
+@pytest.mark.parametrize("shape", [s for s in CANDLES if s is not shapes.BITGET], ids=lambda s: s.ccxt)
 async def test_rows_ccxt_would_drop_in_silence_make_a_bad_answer(shape: Shape) -> None:
     before = [START_MS - 60_000, *ROWS[0][1:]]
     async with exchange(shape) as (at, bench, session):
         at.first.append(shape.body([before, *ROWS]))
         assert numbers(await candles(bench, session)) == ROWS
         assert bench.count("bad_answers", kind="window") == 1
+
+
+async def test_rows_before_the_window_are_left_out_where_ccxt_queries_them_and_none_before_them() -> None:
+    async with exchange(shapes.BITGET) as (at, bench, session):
+        earlier = [[START_MS - n * 60_000, *ROWS[0][1:]] for n in range(190, 0, -1)]
+        at.first.append(shapes.BITGET.body([*earlier, *ROWS]))
+        assert numbers(await candles(bench, session)) == ROWS
+        assert bench.count("bad_answers", kind="window") == 0
+        for row in ([START_MS - 191 * 60_000, *ROWS[0][1:]], [START_MS + 600_000, *ROWS[0][1:]]):
+            at.first.append(shapes.BITGET.body([row]))
+            assert numbers(await candles(bench, session)) == ROWS
+        assert bench.count("bad_answers", kind="window") == 2
 
 
 async def test_answer_for_another_market_is_not_taken() -> None:
@@ -117,6 +129,7 @@ CODES: list[tuple[Shape, Any, float]] = [
     (shapes.OKX, {"code": "50011", "msg": "Too Many Requests", "data": []}, 5),
     (shapes.BYBIT, {"retCode": 10006, "retMsg": "Too many visits!", "result": {}}, 5),
     (shapes.BYBIT, {"retCode": 10016, "retMsg": "System error. Please try again later.", "result": {}}, 0),
+    (shapes.BITGET, {"code": "40015", "msg": "System is abnormal, please try again later", "data": None}, 0),
     (shapes.COINBASE, (500, {"error": "internal_server_error", "error_description": "sorry"}), 0),
 ]
 
