@@ -15,7 +15,7 @@ TESTS ?= tests/unit/services/common/model
 
 WRITABLE := @test -w . || { echo 'make: $(CURDIR) cannot be written, and make keeps .venv and its results there: clone into a folder of your own' >&2; exit 1; }
 
-.PHONY: help quick setup-light setup classes demo check test smoke nightly soak bench proto proto-baseline docs site wheel lock clean
+.PHONY: help quick setup-light setup classes demo check test coverage smoke nightly soak bench proto proto-baseline docs site wheel lock clean
 
 help:  ## This list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,13 @@ check: setup  ## Lint, types, protos.
 
 test: classes  ## All tests but the long ones; a real Kafka and a real Spark, one of each.
 	$(PY) -m pytest $(PARALLEL) -m "not smoke and not nightly and not soak"
+
+COVERED ?= tests/unit
+coverage: classes  ## Lines and branches of all packages that tests reach; COVERED=tests/unit/services/relay for some of them.
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -q $(COVERED)
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage report
 
 smoke: classes  ## The whole suite as processes, each part killed once, and the other long tests.
 	$(PY) -m pytest $(PARALLEL) -m "smoke and not nightly and not soak" \
