@@ -61,7 +61,7 @@ class CatalogError(DexorderError):
 
 
 class MaintenanceFailed(DexorderError):
-    """Spark's driver can't maintain the tables now, or has no such table."""
+    """Spark's driver can't maintain the tables now, or does not know the table."""
 
 
 class SuiteFailed(DexorderError):
@@ -97,7 +97,7 @@ class ManyFailed(DexorderError):
 
     Attributes:
         errors: The error of each of these tickers.
-        rows: Rows of the other tickers; None if there are none.
+        rows: Rows of the other tickers; None without any.
     """
 
     def __init__(self, failed: Mapping[str, DexorderError], rows: Rows | None) -> None:

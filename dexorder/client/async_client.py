@@ -76,7 +76,7 @@ class AsyncClient:
 
         Args:
             relay: host:port; default ``DEXORDER_RELAY``, else 127.0.0.1:50051.
-            catalog: Name and pyiceberg properties; default those that the relay announces, overridden by
+            catalog: Name and pyiceberg properties; default the ones that the relay announces, overridden by
                 ``DEXORDER_CATALOG_<NAME>`` in the environment. If neither is given and the announced catalog is not a
                 file of this machine, the tables are read through the relay.
             patience_seconds: Longest time without an answer of the relay before RelayUnreachable is raised; default
@@ -125,10 +125,10 @@ class AsyncClient:
         parallel: int = 16,
         timeout: float | None = None,
     ) -> Coroutine[Any, Any, Rows]:
-        """Return the candles of ``[since, until)``; those that are not in the table yet are fetched first.
+        """Return the candles of ``[since, until)``; candles that are not in the table yet are fetched first.
 
         Args:
-            ticker: ``BTC/USDT.BINANCE``; or several, whose rows follow each other in this order.
+            ticker: ``BTC/USDT.BINANCE``; or several; their rows follow each other in this order.
             period: ``1h`` or seconds.
             since: ``now``, ``today``, ``-30d``, ``3 days ago``, ISO text, date, datetime (UTC without a zone), or
                 seconds, milliseconds or nanoseconds since the epoch; rounded down to the period's grid.
@@ -140,7 +140,7 @@ class AsyncClient:
             refresh: Fetch the whole range from the exchange again; candles that have changed are replaced.
             on_progress: Called at each change; of several tickers with the progress of each.
             progress: Show progress below the cell of a notebook; by default if there is one.
-            parallel: Of several tickers, so many are fetched at a time.
+            parallel: Number of tickers that are fetched at a time.
             timeout: Longest wait for the end, in seconds; None waits as long as the relay does.
 
         Returns:
@@ -150,7 +150,7 @@ class AsyncClient:
         Raises:
             RequestRefused: The relay refuses the request; the message names the field and its value.
             HistoryError: The request ended without all rows; ``record.missing`` has the ranges.
-            ManyFailed: Some of several tickers have no complete history; ``rows`` has those of the others.
+            ManyFailed: Some of several tickers have no complete history; ``rows`` has the rows of the others.
             WaitEnded: ``timeout`` passed; the request continues under its id.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
@@ -171,7 +171,7 @@ class AsyncClient:
         ]
         if not requests:
             raise errors.RequestRefused("ticker: no tickers are given; give at least one")
-        # Not part of the coroutine: what a thread of its own shows would appear below another cell of a notebook.
+        # Not part of the coroutine: the output of another thread would appear below another cell of a notebook.
         report = _reporter(names, on_progress, progress)
         return self._history(requests, report, is_one=is_one, parallel=parallel, timeout=timeout)
 
@@ -250,7 +250,7 @@ class AsyncClient:
 def _reporter(
     tickers: Sequence[str], on_progress: OnProgress | None, progress: bool | None
 ) -> Callable[[str, Progress], None]:
-    """Return a function that is told the progress of a ticker, and shows it in a notebook."""
+    """Return a function that takes the progress of a ticker, and shows it in a notebook."""
     view = ProgressView(tickers) if progress or (progress is None and is_notebook()) else None
 
     def report(ticker: str, now: Progress) -> None:

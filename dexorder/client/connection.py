@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 def relay_address(given: str | None) -> str:
-    """Return host:port of the relay: the given one, else ``DEXORDER_RELAY``, else that of the suite on this machine."""
+    """Return host:port of the relay: as given, else ``DEXORDER_RELAY``, else the suite's on this machine."""
     return address_of(RELAY, given)
 
 
 def patience_seconds(given: float | None) -> float | None:
-    """Return the given patience, else that of ``DEXORDER_PATIENCE_SECONDS``, else None; DexorderError if it is none."""
+    """Return the patience: as given, else ``DEXORDER_PATIENCE_SECONDS``, else None; DexorderError if invalid."""
     text = os.environ.get("DEXORDER_PATIENCE_SECONDS")
     if given is not None or not text:
         return given

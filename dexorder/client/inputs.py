@@ -80,7 +80,7 @@ def read_part(
 ) -> tuple[int, int | None, int | None]:
     """Return the period in seconds and the given ends, rounded down to its grid; RequestRefused as ``read_range``.
 
-    With ``trades`` the period may be ``trades`` or 0, on whose grid every time is.
+    With ``trades`` the period may be ``trades`` or 0, which accepts every time.
     """
     is_trades = trades and period in (TRADES, TRADES_PERIOD)
     if since is not None and until is not None and not is_trades:

@@ -94,12 +94,12 @@ class LiveCandle:
 
 @dataclass(frozen=True, slots=True)
 class MissedData:
-    """Live data that was not sent to this client, as it read too slowly. The tables have what is complete.
+    """Live data that was not sent to this client because it read too slowly. The tables have the complete data.
 
     Attributes:
         period_seconds: Period of the candles; 0 for trades.
         count: Number of trades, or of states of candles.
-        first_ns: Time of the first trade, or open time of the first candle; ``last_ns`` that of the last.
+        first_ns: Time of the first trade, or open time of the first candle; ``last_ns`` of the last.
     """
 
     ticker: str

@@ -1,4 +1,4 @@
-"""Histories of many tickers at once: each is a request of its own, and none stops the others."""
+"""Histories of many tickers at once: each has its own request, and a failure does not stop the others."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class ProgressView:
     """One bar for each ticker, shown below the cell whose thread makes the view."""
 
     def __init__(self, tickers: Sequence[str], display: Callable[..., Any] | None = None) -> None:
-        """Show the bars with ``display``, by default that of IPython, which must be installed."""
+        """Show the bars with ``display``, by default IPython's, which must be installed."""
         self._progress: dict[str, Progress | None] = dict.fromkeys(tickers)
         self._updated_s = 0.0
         show: Callable[..., Any] = display or import_module("IPython.display").display

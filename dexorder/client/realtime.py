@@ -38,7 +38,7 @@ class AsyncRealtime:
         subscription_id: str | None = None,
         client_id: str = "",
     ) -> str:
-        """Start a subscription, which runs until it is stopped, whatever restarts meanwhile. Return its id.
+        """Start a subscription, which survives restarts and runs until it is stopped. Return its id.
 
         Its trades arrive in ``trading.ticks`` and its candles in ``trading.ohlc``; ``live`` shows them as they come.
 
@@ -46,7 +46,7 @@ class AsyncRealtime:
             ticker: ``BTC/USDT.BINANCE``.
             periods: Candles to build: ``1m`` or seconds; none for no candles.
             trades: Also store the trades.
-            since: Complete from this time on; from now on by default. Forms as for ``history``.
+            since: Start of the complete data; now by default. Forms as for ``history``.
             subscription_id: Repeating a call with the same id and values changes nothing; default a new id.
 
         Raises:
@@ -64,7 +64,7 @@ class AsyncRealtime:
         return name
 
     async def stop(self, subscription_id: str) -> None:
-        """Stop a subscription; RequestUnknown if none was ever started under this id. Repeating it changes nothing."""
+        """Stop a subscription; RequestUnknown if the id was never used. Repeating it changes nothing."""
         request = pb.StopRealtimeRequest(subscription_id=subscription_id)
         await self._connection.call(self._connection.stub.StopRealtime, request)
 
@@ -98,8 +98,8 @@ class AsyncRealtime:
     ) -> AsyncGenerator[LiveUpdate, None]:
         """Yield live trades and candles of markets that have subscriptions, without end.
 
-        It is best effort: a client that reads slowly is told what it missed, and after a restart of the relay or of an
-        ingestor trades may come again. The tables have what is complete, each trade once.
+        It is best effort: a slow client gets the number of missed events, and after a restart of the relay or of an
+        ingestor trades may come again. The tables are complete and have each trade once.
 
         Args:
             tickers: One ticker, or up to 1,000.

@@ -109,7 +109,7 @@ class RelayedRows:
 
 
 class _RowStream:
-    """Open stream of the relay, whose schema and number of rows are known."""
+    """Open stream of the relay with a known schema and number of rows."""
 
     def __init__(self, address: str, request: ReadRowsRequest) -> None:
         self._address = address

@@ -76,7 +76,7 @@ class AsyncRequests:
         self._stub = connection.stub
 
     async def notifications(self, topic: str, *, after: int = 0) -> AsyncGenerator[Notification, None]:
-        """Yield the notifications of a topic, those that are stored and every further one, in order, without end.
+        """Yield the notifications of a topic, stored ones and new ones, in order, without end.
 
         The stream is opened again behind the last one whenever it breaks. Store ``notification.cursor`` to resume.
 
@@ -181,14 +181,14 @@ class AsyncRequests:
         return Ended(record, notification or _notification_of(record))
 
     async def get(self, request_id: str) -> RequestRecord:
-        """Return the record of a request; RequestUnknown if there is none."""
+        """Return the record of a request; RequestUnknown for an unknown id."""
         answer = await self._call(self._stub.GetRequest, pb.GetRequestRequest(request_id=request_id))
         return decode_record(answer.record)
 
     async def list(
         self, client_id: str = "", *, state: RequestState | None = None, limit: int = 100
     ) -> list[RequestRecord]:
-        """Return the newest records, newest first, optionally only those of a client or in a state."""
+        """Return the newest records, newest first, optionally only of a client or in a state."""
         wanted = pb.RequestState.Value(f"REQUEST_STATE_{state or RequestState.UNSPECIFIED}")
         request = pb.ListRequestsRequest(client_id=client_id, state=wanted)
         found: list[RequestRecord] = []
@@ -283,7 +283,7 @@ def history_span(request: HistoryRequest) -> AbstractContextManager[Span]:
 
 
 def fetch_span(request: HistoryRequest) -> AbstractContextManager[Span]:
-    """Return the span of a request that is submitted and followed: separate only where nothing is traced yet."""
+    """Return the span of a request that is submitted and followed: a new one only outside a trace."""
     return nullcontext(INVALID_SPAN) if get_current_span().is_recording() else history_span(request)
 
 

@@ -108,7 +108,7 @@ class AsyncTriggers:
         raise RequestRefused(f"the relay answered {status}: {answer.error_message}")
 
     async def remove(self, trigger_id: str) -> None:
-        """Remove a trigger; RequestUnknown if there is none. Its events are kept."""
+        """Remove a trigger; RequestUnknown for an unknown id. Its events are kept."""
         await self._connection.call(self._connection.stub.DeleteTrigger, pb.DeleteTriggerRequest(trigger_id=trigger_id))
 
     async def list(self, client_id: str = "", *, ticker: str = "") -> list[RegisteredTrigger]:
@@ -136,7 +136,7 @@ class AsyncTriggers:
         The stream is opened again behind the last event whenever it breaks. Store ``event.cursor`` to resume later.
 
         Raises:
-            RequestRefused: Both or none of ``trigger_id`` and ``callback_id`` are given.
+            RequestRefused: Not exactly one of ``trigger_id`` and ``callback_id`` is given.
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
         if bool(trigger_id) == bool(callback_id):

@@ -56,7 +56,7 @@ class AsyncUdfs:
     async def start(self, udf: str | UdfDefinition, *, anew: bool = False) -> int:
         """Start a UDF, or start it again after it was stopped or has failed; return the number of this start.
 
-        It runs until it is stopped, whatever restarts meanwhile. Its output is the table ``trading.udf_<name>``.
+        It survives restarts and runs until it is stopped. Its output is the table ``trading.udf_<name>``.
 
         Args:
             udf: Its definition; or its name, for the one that was given before or that the Spark host's file has.
@@ -77,7 +77,7 @@ class AsyncUdfs:
         return int(answer.generation)
 
     async def stop(self, name: str) -> None:
-        """Stop a UDF; its rows, its state and its position stay. RequestUnknown if there is none of this name."""
+        """Stop a UDF; its rows, its state and its position stay. RequestUnknown for an unknown name."""
         await self._connection.call(self._connection.udfs.StopUdf, pb.StopUdfRequest(name=name))
 
     async def logs(self, name: str, *, after: int = 0) -> list[UdfLine]:

@@ -96,7 +96,7 @@ class DemoExchange:
         self._address = address
 
     def start_faults(self) -> None:
-        """Corrupt candle responses from now on, and reset the counts."""
+        """Start to corrupt candle responses, and reset the counts."""
         self._call("DELETE", "/sim/stats")
         each = 1 - (1 - FAULT_SHARE) ** (1 / len(FAULTS))
         self._call("POST", "/sim/faults", [{"kind": kind, "probability": each} for kind in FAULTS])

@@ -60,7 +60,7 @@ class Connection:
         for option, value in (
             (zmq.IMMEDIATE, 1),  # no queue without a gateway, and XPUB learns when subscriptions end
             (zmq.SNDHWM, _SEND_LIMIT),
-            # acks of our own events only; a full pipe with heartbeats would abort the process: decision 0017
+            # only acks of our own events; a full pipe with heartbeats would abort the process: decision 0017
             (zmq.RCVHWM, 0),
             (zmq.MAXMSGSIZE, self._settings.max_frame_bytes),
             (zmq.RECONNECT_IVL, 100),

@@ -26,7 +26,7 @@ MAX_PAUSE_SECONDS = 5.0
 
 
 def gateway_address(address: str | None) -> str:
-    """Return host:port: the given one, else ``DEXORDER_GATEWAY_ADDRESS``, else that of the suite on this machine."""
+    """Return host:port: as given, else ``DEXORDER_GATEWAY_ADDRESS``, else the suite's on this machine."""
     return address_of(GATEWAY, address)
 
 

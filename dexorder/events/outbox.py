@@ -38,7 +38,7 @@ class Outbox:
             raise OutboxFailed(f"the outbox {path} {why}") from None
 
     def write(self, added: Sequence[tuple[str, bytes]], settled: Sequence[str]) -> None:
-        """Add events (id and frame) and remove settled ones in one transaction; after OutboxFailed none of it."""
+        """Add events (id and frame) and remove settled ones atomically; OutboxFailed leaves the file unchanged."""
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("DELETE FROM events WHERE event_id = ?", [(each,) for each in settled])

@@ -24,7 +24,7 @@ class _Entry:
 
 
 class RetransmitQueue:
-    """Events that have no final answer yet.
+    """Events without a final answer yet.
 
     Args:
         base_ns: Interval between the first transmission and the second if there is no answer; doubled each time.
@@ -59,7 +59,7 @@ class RetransmitQueue:
             self._waiting.append(event_id)
 
     def next(self, *, now_ns: int) -> str | None:
-        """Return the next event to transmit, to be confirmed with `sent`; None if the window is full or none is due."""
+        """Return the next event to transmit (confirm it with `sent`); None if the window is full or no event is due."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, _, event_id = heapq.heappop(self._due)
             entry = self._entries.get(event_id)
@@ -105,7 +105,7 @@ class RetransmitQueue:
             entry.waiting = True
 
     def next_due_ns(self) -> int | None:
-        """Return when `next` may return another event if nothing else happens."""
+        """Return when `next` may return another event without other input."""
         return self._due[0][0] if self._due else None
 
     def _schedule(self, event_id: str, entry: _Entry, now_ns: int, wait_ns: int) -> None:

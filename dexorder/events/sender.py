@@ -1,4 +1,4 @@
-"""The publisher's thread. It alone uses the sockets, the outbox and the rules, so none of them needs a lock.
+"""The publisher's thread. It alone uses the sockets, the outbox and the rules, so they need no lock.
 
 One iteration: wait; read subscriptions and answers; execute commands of other threads; commit them together and
 complete their futures; send. An event is sent, and its caller answered, only after it is on disk.

@@ -35,7 +35,7 @@ class Stored(Protocol):
 
     @property
     def snapshot_id(self) -> int | None:
-        """The snapshot at which they are read; None if the table has none."""
+        """The snapshot at which they are read; None for a table without snapshots."""
 
     def batches(self) -> Iterator[Rows]:
         """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
@@ -66,7 +66,7 @@ def catalog_is_set(environment: Mapping[str, str]) -> bool:
 
 
 def is_here(properties: Mapping[str, str]) -> bool:
-    """Return whether an announced catalog is a file of this machine, as that of a local suite is."""
+    """Return whether an announced catalog is a file of this machine, like the catalog of a local suite."""
     uri = properties.get("uri", "")
     return uri.startswith(SQLITE) and Path(uri.removeprefix(SQLITE)).is_file()
 

@@ -64,7 +64,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         )
     try:
         return lake.open_catalog(name, properties)
-    except Exception as error:  # each kind of catalog has errors of its own
+    except Exception as error:  # each kind of catalog has its own errors
         raise CatalogError(
             f"catalog {name} can't be opened: {(str(error) or type(error).__name__).splitlines()[0]}; if it needs a "
             "password or keys, set DEXORDER_CATALOG_PASSWORD or DEXORDER_CATALOG_PROPERTIES"
@@ -223,7 +223,7 @@ class CatalogSource:
 
 
 def load_table(name: str, properties: Mapping[str, str], declared: IcebergTable = OHLC) -> Table:
-    """Load a table, by default that of candles; CatalogError if the catalog or the table is missing or unavailable."""
+    """Load a table, by default ``trading.ohlc``; CatalogError if the catalog or the table is missing or unavailable."""
     try:
         catalog: Any = open_catalog(name, properties)
         with closing(catalog) if hasattr(catalog, "close") else nullcontext():

@@ -17,7 +17,7 @@ SHOWN_VALUES = 5
 
 
 class Column:
-    """Immutable values of one type. The methods are those of a ``pyarrow.ChunkedArray``, where it has them.
+    """Immutable values of one type, with methods of a ``pyarrow.ChunkedArray``.
 
     >>> from dexorder import Client
     >>> with Client() as client:
@@ -56,7 +56,7 @@ class Column:
     @overload
     def __getitem__(self, key: slice) -> Self: ...
     def __getitem__(self, key: int | slice) -> Scalar | Self:
-        """Return a value, whose ``as_py()`` is that of Python, or those of a slice."""
+        """Return a value, whose ``as_py()`` is a Python object, or the values of a slice."""
         if not isinstance(key, slice):
             return self._values[key]
         start, stop, step = key.indices(len(self))
@@ -80,7 +80,7 @@ class Column:
         return values
 
     def to_numpy(self) -> numpy.ndarray[Any, Any]:
-        """Return a numpy array: times as UTC, a missing number as NaN, what numpy has no type for as objects."""
+        """Return a numpy array: times as UTC, a missing number as NaN, types unknown to numpy as objects."""
         try:
             from dexorder.rows.numpy_arrays import array
         except ModuleNotFoundError as error:
@@ -96,7 +96,7 @@ class Column:
         return series(self)
 
     def equals(self, other: object) -> bool:
-        """Return whether ``other``, a column or any Arrow array, has the same values and type, whatever its chunks.
+        """Return whether ``other``, a column or any Arrow array, has the same values and type, in any chunks.
 
         NaN equals NaN.
         """
@@ -110,7 +110,7 @@ class Column:
     def __eq__(self, other: object) -> bool:
         return self.equals(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as that of a list
+    __hash__ = None  # type: ignore[assignment]  # like a list's
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
         """Return the values for numpy, which copies them."""
@@ -131,13 +131,13 @@ class Column:
 
 
 def int64_values(column: Column) -> list[int]:
-    """Return values of which none is missing as integers, several times faster than ``to_pylist``."""
+    """Return the values, all of them present, as integers, several times faster than ``to_pylist``."""
     parts = [memoryview(chunk.buffer()).cast("q").tolist() for chunk in column.cast(DataType.int64())._values.chunks]
     return parts[0] if len(parts) == 1 else list(chain.from_iterable(parts))
 
 
 def _unnamed(values: ChunkedArray) -> RecordBatch:
-    """Return the values in one chunk under a name that equals that of others."""
+    """Return the values in one chunk under a common name."""
     return RecordBatch.from_arrays([values.combine_chunks()], schema=Schema([Field("", values.type)]))
 
 

@@ -12,7 +12,7 @@ _NO_TIME = numpy.iinfo(numpy.int64).min
 
 
 def array(column: ChunkedArray) -> Any:
-    """Return the values: times as UTC, a missing number as NaN, what numpy has no type for as objects."""
+    """Return the values: times as UTC, a missing number as NaN, types unknown to numpy as objects."""
     kind, is_whole = column.type, not column.null_count
     if DataType.is_timestamp(kind):
         return _integers(column.cast(DataType.int64())).view(f"datetime64[{kind.time_unit}]")

@@ -1,7 +1,7 @@
 """Rows of a table: what every call that reads one returns.
 
-They are Arrow data in the memory of arro3, which needs a fifth of pyarrow's space on disk. pyarrow, polars, DuckDB and
-whatever else knows the Arrow PyCapsule interface take them without a copy.
+They are Arrow data in the memory of arro3, which needs a fifth of pyarrow's space on disk. pyarrow, polars, DuckDB
+and others with the Arrow PyCapsule interface take them without a copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHOWN_ROWS = 10
 
 
 class Rows:
-    """Immutable rows with named columns. The methods are those of a ``pyarrow.Table``, where it has them.
+    """Immutable rows with named columns, and methods of a ``pyarrow.Table``.
 
     >>> from dexorder import Client
     >>> with Client() as client:
@@ -101,7 +101,7 @@ class Rows:
         return self._table.schema
 
     def column(self, name: str | int) -> Column:
-        """Return a column by its name or index; KeyError if there is none of this name."""
+        """Return a column by its name or index; KeyError for an unknown name."""
         return Column(self._table.column(name))
 
     @overload
@@ -167,7 +167,7 @@ class Rows:
         return pyarrow.table(self)
 
     def equals(self, other: object) -> bool:
-        """Return whether ``other``, rows or any Arrow table, has the same columns and values, whatever its chunks.
+        """Return whether ``other``, rows or any Arrow table, has the same columns and values, in any chunks.
 
         Metadata does not count. NaN equals NaN.
         """
@@ -181,7 +181,7 @@ class Rows:
     def __eq__(self, other: object) -> bool:
         return self.equals(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as that of a list
+    __hash__ = None  # type: ignore[assignment]  # like a list's
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Export the rows to another Arrow library."""
@@ -225,7 +225,7 @@ class Rows:
 
 
 def times_ns(rows: Rows, name: str) -> list[int]:
-    """Return a column of times, none of which is missing, as nanoseconds since 1970."""
+    """Return a column of times, all of them present, as nanoseconds since 1970."""
     return int64_values(rows.column(name).cast(DataType.timestamp("ns", tz="UTC")))
 
 

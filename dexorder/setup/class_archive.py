@@ -1,8 +1,8 @@
 """Archives of loaded Java classes, which make later starts of Spark's driver and of Kafka's broker faster.
 
 Most of such a start goes into finding, parsing and verifying the classes of the jars. The JDK's class-data sharing
-(JEP 350) saves them to a file that fits one Java and one class path. Java silently ignores a file that does not fit, so
-nothing depends on it.
+(JEP 350) saves them to a file that fits one Java and one class path. Java silently ignores a file that does not fit,
+so the archive is optional.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def options_to_write(archive: Path) -> list[str]:
 
 
 def ensure_once(archive: Path, module: str, report: Callable[[str], None]) -> None:
-    """Before a program's start, write its archive if that is possible, with a report of what is done.
+    """Before a program's start, write its archive if that is possible, with a report of the steps.
 
     A failure is kept in a file beside the archive, since the next attempt would take as long.
     """

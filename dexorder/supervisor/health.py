@@ -1,6 +1,6 @@
 """Health checks of the parts by ``grpc://``, ``http://`` or ``kafka://`` and host:port.
 
-``grpc://host:port/SERVICE`` is the health of one service instead of that of the whole server.
+``grpc://host:port/SERVICE`` is the health of one service instead of the whole server.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ async def check(address: str, *, timeout_s: float = 2.0) -> Health:
 async def kafka_problem(gateway: str, *, timeout_s: float = 2.0) -> str:
     """Return why a gateway answers calls of KafkaPixy with UNAVAILABLE; empty if it does not, or can't be asked."""
     async with open_channel(gateway) as channel:
-        stub: Any = kafkapixy_pb2_grpc.KafkaPixyStub(channel)  # its type stubs are those of the blocking client
+        stub: Any = kafkapixy_pb2_grpc.KafkaPixyStub(channel)  # it has the type stubs of the blocking client
         try:
             await stub.ListTopics(kafkapixy_pb2.ListTopicRq(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            # Our services send details with each status; an error of the connection has none.
+            # Our services send details with each status; an error of the connection lacks them.
             if code_of(error) is Code.UNAVAILABLE and STATUS_DETAILS in dict(error.trailing_metadata()):
                 return f"{KAFKA_PIXY} is unavailable: {error.details()}"
     return ""

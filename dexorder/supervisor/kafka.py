@@ -64,7 +64,7 @@ def kafka_properties(data: Path, *, port: int, controller_port: int, advertised_
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
         "transaction.state.log.num.partitions": 4,
-        # The default waits 3 s for further members before the first assignment.
+        # The default waits 3 s for more members before the first assignment.
         "group.initial.rebalance.delay.ms": 0,
         # After a kill the controller refuses the new broker until the old one's session is over: 9 s by default.
         "broker.session.timeout.ms": 3000,
@@ -115,7 +115,7 @@ def kafka_command(java: Java, jars: Path, properties: Path) -> list[str]:
 def format_storage(
     java: Java, jars: Path, root: Path, *, port: int, controller_port: int, scram: Sequence[str] = ()
 ) -> None:
-    """Create a formatted log folder ``root/data`` with a new cluster id if there is none.
+    """Create a formatted log folder ``root/data`` with a new cluster id if it is missing.
 
     Formatting writes several files, so it happens in another folder that is renamed at the end, and a kill in between
     leaves no incomplete folder. ``scram`` are initial users, ``SCRAM-SHA-256=[name=...,password=...]``.

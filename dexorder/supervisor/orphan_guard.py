@@ -4,7 +4,7 @@
                             that promise across ``exec``, for the part itself but not for its children.
 ``watch``                   kills the parts' children, such as Spark's JVM: it reads ``+SESSION`` and ``-SESSION`` lines
                             from a pipe, and when the pipe closes it kills all processes of the sessions that are still
-                            listed. Each part leads a session of its own, so no other process is hit.
+                            listed. Each part leads its own session, so no other process is hit.
 
 ``exec`` must start in milliseconds, so it loads no module that the interpreter has not loaded already.
 """
@@ -62,7 +62,7 @@ def become(parent: int, command: list[str]) -> None:
 
 
 def watch() -> None:
-    """Keep the list of sessions until the pipe closes, then kill the processes of those that are on it."""
+    """Keep the list of sessions until the pipe closes, then kill the processes of the listed ones."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # only the end of the supervisor ends this process
     sessions: set[int] = set()

@@ -105,7 +105,7 @@ class SuiteOptions:
 
     @property
     def has_kafka(self) -> bool:
-        """Return whether the suite starts a Kafka or is told of one."""
+        """Return whether the suite has a Kafka, its own or an existing one."""
         return bool(self.kafka) or "kafka" in self.parts
 
     @property
@@ -166,7 +166,7 @@ def parse_only(text: str) -> tuple[str, ...]:
 
 
 def plan(options: SuiteOptions, *, java: Mapping[str, str]) -> list[Part]:
-    """Return the parts to start, in start order. ``java`` is the environment of those that start Java."""
+    """Return the parts to start, in start order. ``java`` is the environment of parts that start Java."""
     shared = {
         **({} if options.catalog else _embedded_catalog(options)),
         "DEXORDER_EXCHANGES": str(options.directory / "exchanges.yaml"),
@@ -237,7 +237,7 @@ def _own_env(name: str, options: SuiteOptions) -> dict[str, str]:
 
 
 def _command(name: str, options: SuiteOptions) -> tuple[str, ...]:
-    # -P: a child runs in the suite's folder, whose subfolders must not be importable as packages.
+    # -P: a child runs in the suite's folder, and its subfolders must not be importable as packages.
     python = (sys.executable, "-P", "-m")
     match name:
         case "kafka":

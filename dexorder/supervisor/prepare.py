@@ -166,7 +166,7 @@ def write_exchanges(source: Path | None, options: SuiteOptions) -> None:
 
 
 def make_jwt_keys(options: SuiteOptions) -> None:
-    """Create a key pair for users' tokens if there is none.
+    """Create a key pair for users' tokens if it is missing.
 
     ``dexorder events token USER --key DIR/jwt-keys/suite.key`` signs a token.
     """

@@ -39,7 +39,7 @@ class OrphanGuard:
 
     @staticmethod
     async def start() -> OrphanGuard:
-        """Start it in a session of its own, so that a signal to the terminal's group does not reach it."""
+        """Start it in its own session, so that a signal to the terminal's group does not reach it."""
         process = await asyncio.create_subprocess_exec(
             *COMMAND, "watch", stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True
         )

@@ -48,7 +48,7 @@ def write_state(directory: Path, state: SuiteState) -> None:
 
 
 def read_state(directory: Path) -> SuiteState | None:
-    """Return the content of DIR/suite.json, or None if there is none."""
+    """Return the content of DIR/suite.json, or None without the file."""
     try:
         raw = json.loads((directory / SUITE_FILE).read_text())
         parts = {name: PartState(**part) for name, part in raw.pop("parts").items()}

@@ -100,7 +100,7 @@ async def _announce(processes: dict[str, PartProcess], report: Reporter) -> None
 
 
 async def _stop(processes: dict[str, PartProcess], kill_now: asyncio.Event) -> None:
-    """Stop the parts one after the other; when ``kill_now`` is set, kill those that are left."""
+    """Stop the parts one after the other; when ``kill_now`` is set, kill the remaining ones."""
 
     async def in_order() -> None:
         last = [name for name in processes if name not in STOP_ORDER]

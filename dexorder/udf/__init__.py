@@ -36,7 +36,7 @@ __all__ = [
 
 
 def serve(function: type[Function[Any]]) -> NoReturn:
-    """Serve a function over what the program's arguments say: ``--stdio``, ``--socket PATH`` or ``--grpc ADDRESS``."""
+    """Serve a function as the program's arguments say: ``--stdio``, ``--socket PATH`` or ``--grpc ADDRESS``."""
     from dexorder.udf.servers import serve_grpc, serve_socket, serve_stdio
 
     match sys.argv[1:]:

@@ -46,7 +46,7 @@ class Agent:
         return self._answers()
 
     def end(self) -> bytes:
-        """Return what is left to send after the end of the input."""
+        """Return the remaining output after the end of the input."""
         self.ended = True
         try:
             if self._function is not None:

@@ -56,7 +56,7 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Return whether it has no default."""
+        """Return whether its default is missing."""
         return self.default is _REQUIRED
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -129,7 +129,7 @@ class Function(Generic[S]):
         """Override to check the options; a ValueError refuses them."""
 
     def new_state(self) -> S:
-        """Override to return the state of a group that has had no data."""
+        """Override to return the state of a group before its first data."""
         return cast(S, None)
 
     def point(self, point: Point, state: S) -> Output:
@@ -141,10 +141,10 @@ class Function(Generic[S]):
         raise NotImplementedError(f"{type(self).__name__} does not override batch")
 
     def finish(self, groups: Mapping[str, S]) -> Output:
-        """Override to send what is left at the end of the input."""
+        """Override to send the remaining output at the end of the input."""
         return None
 
-    # What the agent calls
+    # Called by the agent
 
     def state_of(self, group: str) -> S:
         """Return the state of a group, a new one at first.
@@ -172,10 +172,10 @@ class Function(Generic[S]):
         return json.dumps(content, default=_plain, separators=(",", ":")).encode()
 
     def restore(self, snapshot: bytes) -> None:
-        """Replace the state by that of a snapshot.
+        """Restore a snapshot.
 
         Raises:
-            ValueError: It is of another function or version.
+            ValueError: The snapshot belongs to another function or version.
         """
         self._groups = {}
         if not snapshot:

@@ -37,7 +37,7 @@ def serve_stdio(function: type[Function[Any]]) -> int:
 def serve_socket(function: type[Function[Any]], path: str | Path, *, stop: threading.Event | None = None) -> None:
     """Serve sessions over a unix socket, each in a thread, until ``stop`` or SIGTERM.
 
-    A socket file that nobody listens on any more is replaced.
+    A socket file without a listener is replaced.
 
     Raises:
         UdfServeError: Something else is at the path, or another server listens there.
@@ -107,7 +107,7 @@ def _socket_session(function: type[Function[Any]], connection: socket.socket) ->
 
 
 def _session(function: type[Function[Any]], source: int, sink: int) -> int:
-    """Read, answer and write until the end of the input; what is read together is answered with one write."""
+    """Read, answer and write until the end of the input; one write answers messages that were read together."""
     agent = Agent(function)
     try:
         for data in _pieces(source):

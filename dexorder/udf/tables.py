@@ -29,7 +29,7 @@ _LINES = 500
 
 
 class TableError(DexorderError):
-    """The input can't be read, or has no rows that can be points."""
+    """The input can't be read, or its rows can't be points."""
 
 
 def read_rows(source: str, stdin: IO[str]) -> Iterator[list[dict[str, Any]]]:
@@ -55,7 +55,7 @@ def read_rows(source: str, stdin: IO[str]) -> Iterator[list[dict[str, Any]]]:
             raise TableError(f"--input {source}: use .parquet, .csv, .jsonl, .ndjson, or - for JSON lines on stdin")
     except TableError:
         raise
-    except Exception as error:  # arro3 has no class of its own for a file that it can't read
+    except Exception as error:  # arro3 has no error class for a file that it can't read
         raise TableError(f"--input {source}: {error}") from None
 
 
@@ -65,7 +65,7 @@ class PointMaker:
 
     Attributes:
         time: Column of the time; empty takes the first of TIME_COLUMNS.
-        by: Columns that become tags and dimensions; empty takes those of GROUP_COLUMNS. All others become fields.
+        by: Columns that become tags and dimensions; empty takes the ones in GROUP_COLUMNS. All others become fields.
         name: Name of the points.
     """
 

@@ -77,7 +77,7 @@ def _tickers(words: Sequence[str], file: Path | None) -> tuple[tuple[str, ...], 
 def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool = False, parallel: int = 16) -> int:
     """Carry out a run. Return 0 if every request is OK, 130 after Ctrl-C; raise if it can't be completed.
 
-    The run is recorded before anything is submitted, and deleted when nothing of it is left to do.
+    The run is recorded before anything is submitted, and deleted when it is done.
     """
     from dexorder.cli.history.many import ManyFollower  # deferred: it imports this module
 

@@ -1,4 +1,4 @@
-"""Runs of ``dexorder history`` with many tickers: each is a request of its own, and none stops the others."""
+"""Runs of ``dexorder history`` with many tickers: each has its own request, and a failure does not stop the others."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def _record_lines(record: RequestRecord) -> list[tuple[str, str]]:
 
 
 def provisional_text(record: RequestRecord) -> str:
-    """Return how much of the answer is provisionally empty, and where; empty if nothing is."""
+    """Return how much of the answer is provisionally empty, and where; else an empty text."""
     ranges = record.provisional
     if not ranges:
         return ""
@@ -179,7 +179,7 @@ def coverage(
 async def find_coverage(
     ticker: str, period: str | int, since_ns: int | None, until_ns: int | None, *, detail: bool, relay: str | None
 ) -> Coverage:
-    """Return the coverage of a part of a series; RequestRefused for a ticker of which nothing is known at all."""
+    """Return the coverage of a part of a series; RequestRefused for an unknown ticker."""
     async with AsyncClient(relay) as client:
         found = await client.series.coverage(ticker, period, since_ns, until_ns, detail=detail)
         if not found.known:

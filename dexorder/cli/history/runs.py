@@ -1,7 +1,7 @@
 """Runs of the ``history`` command: values, and their record on disk until the last result has been shown.
 
 A run contains everything that is needed to continue it. The id of each ticker's request is derived from the run's id,
-so submitting the requests again changes nothing at the relay.
+so the relay ignores a repeated submission.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class RunStore:
         fresh.replace(path)
 
     def load(self, run_id: str = "") -> Run:
-        """Return the run with this id, or the last recorded one; RunUnknown if there is none, or it can't be read."""
+        """Return the run with this id, or the last recorded one; RunUnknown if it is missing or can't be read."""
         path = self._path(run_id) if run_id or self.file else self._last()
         try:
             return run_from(json.loads(path.read_text()))

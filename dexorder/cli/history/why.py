@@ -1,4 +1,4 @@
-"""``dexorder coverage --why``: what is known of one candle, and from where."""
+"""``dexorder coverage --why``: the facts about one candle, and their sources."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def stop(subscription_ids: Sequence[str], relay: str | None) -> None:
 
 
 def asked(subscription: Subscription) -> str:
-    """Return what a subscription asks for."""
+    """Return the data that a subscription requests."""
     return ", ".join(series_name(each) for each in subscription.params.series)
 
 
@@ -85,7 +85,7 @@ def _subscription_cells(each: StartedSubscription) -> tuple[str, ...]:
 
 
 def _job_cells(job: RealtimeJobRecord) -> list[tuple[str, ...]]:
-    """Return a row for each series of a job; one row if it has none."""
+    """Return a row for each series of a job; one row for a job without series."""
     state = job.state.name.lower()
     if job.state is RealtimeState.WAITING and job.next_attempt_ns:
         state = f"waiting until {iso(job.next_attempt_ns)}"

@@ -92,7 +92,7 @@ def tail(
     as_json: JsonLines = False,
     relay: Relay = None,
 ) -> None:
-    """Print the events of a trigger, those that are kept and every further one, until Ctrl-C."""
+    """Print the events of a trigger, stored ones and new ones, until Ctrl-C."""
     from dexorder.cli.live import trigger as command
 
     if bool(trigger_id) == bool(callback_id):

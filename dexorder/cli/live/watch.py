@@ -49,7 +49,7 @@ async def _watch(
 
 @asynccontextmanager
 async def _subscribed(client: AsyncClient, ticker: str, periods: list[int], *, start: bool) -> AsyncIterator[None]:
-    """Keep a subscription of its own while the block runs, so that the market has live data."""
+    """Keep a subscription while the block runs, so that the market has live data."""
     if not start:
         yield
         return
@@ -95,7 +95,7 @@ async def _draw(client: AsyncClient, ticker: str, periods: list[int], updates: A
 
 
 async def stored_candles(client: AsyncClient, ticker: str, period: int) -> list[LiveCandle]:
-    """Return the newest candles of the table; none if it can't be read from here, as the view works without them."""
+    """Return the newest candles of the table; none if it can't be read from here: the view works without them."""
     since_ns = time.time_ns() - _STORED * period * SECOND_NS
     try:
         rows = await client.rows.stored(ticker, period, max(0, since_ns))

@@ -1,4 +1,4 @@
-"""View of one market's live data: what it remembers, and how it is drawn. Pure; times are passed in."""
+"""View of one market's live data: its memory and its drawing. Pure; times are passed in."""
 
 from __future__ import annotations
 

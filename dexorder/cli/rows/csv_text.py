@@ -29,7 +29,7 @@ def csv_header(names: list[str]) -> bytes:
 
 
 def csv_lines(rows: Rows) -> bytes:
-    """Return the lines of the rows; nothing for none."""
+    """Return the lines of the rows; an empty text without rows."""
     columns = [_texts(column) for column in rows.columns]
     return "".join(f"{','.join(line)}\n" for line in zip(*columns, strict=True)).encode()
 

@@ -65,7 +65,7 @@ def _json_values(column: Column) -> list[Any]:
 
 
 class _Csv:
-    """CSV, which has no lists and no structures: columns of them are left out."""
+    """CSV without columns of lists and structures, which it can't express."""
 
     def __init__(self, stream: IO[bytes], schema: Schema) -> None:
         self._stream = stream

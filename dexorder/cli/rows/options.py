@@ -28,7 +28,7 @@ class OutputOptions:
 
     @property
     def row_format(self) -> str:
-        """The format of the rows of ``out``: the given one, that of the extension, CSV on stdout, else Parquet."""
+        """The format of the rows of ``out``: the given one, the extension's, CSV on stdout, else Parquet."""
         if self.format is not None:
             return self.format
         if self.out == STDOUT:

@@ -75,7 +75,7 @@ class FileRows:
 def file_rows(options: OutputOptions, file: Path | None = None) -> Iterator[FileRows]:
     """Yield a sink to ``file``, by default the one of the options.
 
-    A file appears, complete, when the block succeeds, and not at all when it fails. What is written to stdout stays.
+    A file appears, complete, when the block succeeds, and not at all when it fails. Output on stdout stays.
     """
     file = file or options.out
     assert file is not None

@@ -19,7 +19,7 @@ from dexorder_protos.dexorder.pipeline.v1.maintenance_service_pb2_grpc import Ma
 
 @dataclass(frozen=True, slots=True)
 class TableCare:
-    """Result of maintenance for one table, or of a dry run. ``removed_files`` are those that no kept snapshot needs."""
+    """Maintenance of one table, or its dry run. ``removed_files`` counts files that no kept snapshot needs."""
 
     table: str
     data_files_before: int
@@ -40,10 +40,10 @@ async def maintain(
     Args:
         spark: Address of the driver, host:port; default ``DEXORDER_SPARK_ADDRESS``, else the suite on this machine.
         tables: Full names; all tables of the suite if empty.
-        dry_run: Return what would be done, without doing it.
+        dry_run: Return the planned changes, without making them.
 
     Raises:
-        MaintenanceFailed: The driver cannot be reached, runs no query now, or has no such table.
+        MaintenanceFailed: The driver cannot be reached, runs no query now, or does not know the table.
     """
     address = address_of(SPARK, spark)
     try:

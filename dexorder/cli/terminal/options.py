@@ -10,7 +10,7 @@ import typer
 
 
 def example(*lines: str) -> str:
-    """Return the end of a command's help: commands to copy, each on a line of its own."""
+    """Return the end of a command's help: commands to copy, each on its own line."""
     return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 

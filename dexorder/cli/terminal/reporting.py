@@ -109,7 +109,7 @@ def _print_json(kind: str, message: str, code: int) -> None:
 
 
 def missing_package(error: ModuleNotFoundError, extra: str | None = None) -> str | None:
-    """Return what to install, by default the extra of the module; None if the module comes with no extra."""
+    """Return what to install, by default the extra of the module; None if no extra contains the module."""
     module = (error.name or "").partition(".")[0]
     if module not in _OTHERS and module not in EXTRAS:
         return None

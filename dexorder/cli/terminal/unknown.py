@@ -14,9 +14,9 @@ _NEAR = 0.75
 
 
 async def refuse_unknown(client: AsyncClient, ticker: str, period: str | int) -> None:
-    """Raise RequestRefused if the exchange does not list a market, of which nothing is stored either.
+    """Raise RequestRefused if the exchange does not list a market and no data of it is stored.
 
-    Raise VenueUnknown if no ingestor has reported the exchange's markets, so that nobody can tell.
+    Raise VenueUnknown if no ingestor has reported the exchange's markets, so the check is impossible.
     """
     if (problem := await _problem(client, ticker)) and not (await client.series.coverage(ticker, period)).known:
         raise RequestRefused(f"{problem}, and nothing of it is stored")
@@ -31,7 +31,7 @@ async def refuse_unlisted(client: AsyncClient, *tickers: str) -> None:
 
 
 def refuse_misspelt(relay: str | None, *tickers: str) -> None:
-    """Check markets of which nothing was found, with a client of its own, outside an event loop.
+    """Check markets without results, with a new client, outside an event loop.
 
     Raises:
         RequestRefused: The exchange does not list one of them.

@@ -89,7 +89,7 @@ def stop(names: Sequence[str], relay: str | None) -> None:
 
 
 def logs(name: str, follow: bool, relay: str | None) -> None:
-    """Print the last lines of a UDF; with ``follow``, those that come, until Ctrl-C."""
+    """Print the last lines of a UDF; with ``follow``, also new lines, until Ctrl-C."""
     out, after = output.stdout(), 0
     with Client(relay) as client:
         while True:

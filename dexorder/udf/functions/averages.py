@@ -29,7 +29,7 @@ class MovingAverage(Function[Mean]):
 
 
 class Ema(Function[ExponentialMean]):
-    """Exponential moving average of each group, from the ``size``-th value on; it begins with their mean."""
+    """Exponential moving average of each group, from the ``size``-th value; it starts with their mean."""
 
     field = option(str, "close", help="field to average")
     size = option(int, 20, help="number of values; the newest one weighs 2 / (size + 1)")
@@ -76,7 +76,7 @@ class Macd(Function[MacdState]):
         value = number(point, self.field)
         state.count += 1
         slow = state.slow.add(value, self.slow)
-        # Both begin at the same value, as in TA-Lib, so the fast one leaves out the first ones.
+        # Both start at the same value, as in TA-Lib, so the fast one leaves out the first ones.
         fast = state.fast.add(value, self.fast) if state.count > self.slow - self.fast else None
         if slow is None or fast is None:
             return None

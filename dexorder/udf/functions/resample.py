@@ -13,7 +13,7 @@ _HOUR_NS = 3600 * 10**9
 
 
 @dataclass
-class Candle:
+class CandleInProgress:
     """The candle of a group that is being built; ``count`` 0 means none."""
 
     start_ns: int = 0
@@ -30,7 +30,7 @@ class Candle:
     by_name: bool = False
 
 
-class Resample(Function[Candle]):
+class Resample(Function[CandleInProgress]):
     """Candles of ``every`` from candles (open, high, low, close, volume) or trades (price, amount) of each group.
 
     A candle is sent when the first point of a later one arrives. A point of an earlier candle than the current one is
@@ -46,10 +46,10 @@ class Resample(Function[Candle]):
         if self.every <= 0:
             raise ValueError(f'option "every": {self.every} ns is not above 0')
 
-    def new_state(self) -> Candle:
-        return Candle()
+    def new_state(self) -> CandleInProgress:
+        return CandleInProgress()
 
-    def point(self, point: Point, state: Candle) -> Point | None:
+    def point(self, point: Point, state: CandleInProgress) -> Point | None:
         start_ns = point.time_ns - point.time_ns % self.every
         if state.count and start_ns < state.start_ns:
             state.late += 1
@@ -60,10 +60,10 @@ class Resample(Function[Candle]):
         self._add(state, point, start_ns)
         return finished
 
-    def finish(self, groups: Mapping[str, Candle]) -> Iterator[Point]:
+    def finish(self, groups: Mapping[str, CandleInProgress]) -> Iterator[Point]:
         return (_candle_point(each) for each in groups.values() if self.last and each.count)
 
-    def _add(self, state: Candle, point: Point, start_ns: int) -> None:
+    def _add(self, state: CandleInProgress, point: Point, start_ns: int) -> None:
         if "close" in point.fields:
             first, high, low, last = (number(point, each) for each in ("open", "high", "low", "close"))
             volume = number(point, "volume") if "volume" in point.fields else 0.0
@@ -82,7 +82,7 @@ class Resample(Function[Candle]):
         state.volume += volume
 
 
-def _candle_point(candle: Candle) -> Point:
+def _candle_point(candle: CandleInProgress) -> Point:
     fields: dict[str, Value] = {
         "open": candle.open,
         "high": candle.high,
