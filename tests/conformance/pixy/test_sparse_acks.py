@@ -20,22 +20,28 @@ def delete_before(kafka: str, topic: str, offset: int) -> None:
     admin.delete_records([part])[part].result(WAIT_SECONDS)
 
 
-def test_many_gaps_survive_a_stop(filled: Filled, start_gateway: StartGateway, kafka: str) -> None:
-    topic, first = filled(60)
-    assert first.offsets(topic, 50) == list(range(50))
-    first.ack(topic, *range(1, 50, 2))
+@pytest.mark.parametrize(
+    ("records", "delivered", "acks", "commit"),
+    [
+        pytest.param(60, 50, range(1, 50, 2), "BB" * 25 + ".", id="many gaps"),
+        pytest.param(6, 5, [1, 3, 4, 4], "BBBC.", id="one twice"),
+        pytest.param(5, 1, [3], "DB.", id="before its delivery"),
+    ],
+)
+def test_acked_records_are_not_delivered_again_after_a_stop(
+    filled: Filled, start_gateway: StartGateway, kafka: str, records: int, delivered: int, acks: range, commit: str
+) -> None:
+    topic, first = filled(records)
+    assert first.offsets(topic, delivered) == list(range(delivered))
+    first.ack(topic, *acks)
     first.stop()
-    assert committed(kafka, topic) == (0, "BB" * 25 + ".")
-    second = start_gateway()
-    assert second.offsets(topic, 35) == [*range(0, 50, 2), *range(50, 60)]
-
-
-def test_early_acks_survive_a_stop(filled: Filled, start_gateway: StartGateway) -> None:
-    topic, first = filled(5)
-    assert first.offsets(topic, 1) == [0]
-    first.ack(topic, 3)
-    first.stop()
-    assert start_gateway().offsets(topic, 4) == [0, 1, 2, 4]
+    assert committed(kafka, topic) == (0, commit)
+    second = start_gateway(long_polling_timeout_ms=300)
+    left = [offset for offset in range(records) if offset not in acks]
+    assert second.offsets(topic, len(left)) == left
+    second.ack(topic, *left)
+    second.stop()
+    assert committed(kafka, topic) == (records, "")
 
 
 def test_committed_acks_survive_a_kill(

@@ -76,21 +76,6 @@ def test_first_call_acks_nothing(filled: Filled, start_gateway: StartGateway) ->
     assert start_gateway().offsets(topic, 2) == [0, 1]
 
 
-def test_acked_records_are_not_delivered_again_after_a_restart(
-    filled: Filled, start_gateway: StartGateway, kafka: str
-) -> None:
-    topic, first = filled(6)
-    assert first.offsets(topic, 5) == [0, 1, 2, 3, 4]
-    first.ack(topic, 1, 3, 4, 4)
-    first.stop()
-    assert committed(kafka, topic) == (0, "BBBC.")
-    second = start_gateway(long_polling_timeout_ms=300)
-    assert second.offsets(topic, 3) == [0, 2, 5]
-    second.ack(topic, 0, 2, 5)
-    second.stop()
-    assert committed(kafka, topic) == (6, "")
-
-
 def test_no_ack_overrides_auto_ack(filled: Filled, start_gateway: StartGateway) -> None:
     topic, first = filled(3)
     first.consume(topic, auto_ack=True)

@@ -120,26 +120,29 @@ async def test_our_reader_tries_again_after_a_rebalance(failure: Exception) -> N
     assert reader.commits == [("t", WANTED)]
 
 
-async def test_partitions_read_elsewhere_are_refused_by_name() -> None:
-    reader = FakeMember("t", failures=[NotAssigned("one is elsewhere")])
-    kafka = FakeKafka([stable(member("us", "t", 0), member("them", "t", 1, 2))], reader)
-    with pytest.raises(Conflict, match=r"partitions \[1\] of topic 't' are read by client-them at 10.0.0.1"):
+NOT_OURS = NotAssigned("one is elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("members", "ours", "why"),
+    [
+        pytest.param(
+            (member("us", "t", 0), member("them", "t", 1, 2)),
+            FakeMember("t", failures=[NOT_OURS]),
+            r"partitions \[1\] of topic 't' are read by client-them at 10.0.0.1",
+            id="one is read elsewhere",
+        ),
+        pytest.param((member("them", "t", 0, 1, 2),), None, r"partitions \[0, 1\] of topic 't'", id="we read none"),
+        pytest.param((member("them", "u", 0),), None, r"client-them at 10\.0\.0\.1", id="others read another topic"),
+    ],
+)
+async def test_members_elsewhere_prevent_a_commit(
+    members: tuple[MemberView, ...], ours: FakeMember | None, why: str
+) -> None:
+    kafka = FakeKafka([stable(*members)], ours)
+    with pytest.raises(Conflict, match=why):
         await kafka.set()
-    assert (kafka.commits, reader.commits) == ([], [])
-
-
-async def test_partitions_read_elsewhere_are_refused_if_we_read_none() -> None:
-    kafka = FakeKafka([stable(member("them", "t", 0, 1, 2))])
-    with pytest.raises(Conflict, match=r"partitions \[0, 1\] of topic 't'"):
-        await kafka.set()
-    assert kafka.commits == []
-
-
-async def test_members_elsewhere_that_read_other_topics_prevent_a_commit() -> None:
-    kafka = FakeKafka([stable(member("them", "u", 0))])
-    with pytest.raises(Conflict, match=r"client-them at 10\.0\.0\.1"):
-        await kafka.set()
-    assert kafka.commits == []
+    assert kafka.commits == [] and (ours is None or ours.commits == [])
 
 
 async def test_our_reader_of_another_topic_commits_for_unread_partitions() -> None:
