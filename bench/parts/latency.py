@@ -125,11 +125,11 @@ def one_request(relay: Any, span: TimeRange) -> float:
 def issue(suite: Suite, ticker: str, span: TimeRange) -> str:
     """Add a dispatch to the relay's ledger, without a request; return its id."""
     made = dispatch_id(time.time_ns(), ticker)  # far above the relay's own numbers
-    values = (number_of(made), made, ticker, 60, span.start_ns, span.end_ns, time.time_ns())
+    values = (number_of(made), made, ticker, 60, "candles", span.start_ns, span.end_ns, False, time.time_ns())
     with closing(sqlite3.connect(suite.directory / "relay.db", timeout=30)) as ledger, ledger:
         ledger.execute(
-            "INSERT INTO dispatches (number, job_id, ticker, period_seconds, start_ns, end_ns, issued_ns)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO dispatches (number, dispatch_id, ticker, period_seconds, dataset, start_ns, end_ns,"
+            " is_realtime, issued_ns) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             values,
         )
     return made

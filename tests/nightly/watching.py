@@ -49,9 +49,9 @@ class RelayFile:
     def held(self) -> dict[int, Unacked]:
         """Return the jobs that ingestors hold."""
         rows = self.query(
-            "SELECT job, job_id, request_id, ticker, start_ns, end_ns, (SELECT total(r.end_ns - r.start_ns)"
-            " FROM ranges r WHERE r.owner = 'job:' || job AND r.kind = 'acked')"
-            " FROM jobs WHERE job_id IS NOT NULL AND NOT produced"
+            "SELECT id, dispatch_id, request_id, ticker, start_ns, end_ns, (SELECT total(r.end_ns - r.start_ns)"
+            " FROM ranges r WHERE r.owner = 'job:' || id AND r.kind = 'acked')"
+            " FROM jobs WHERE dispatch_id IS NOT NULL AND NOT produced"
         )
         return {row[0]: Unacked(*row) for row in rows}
 
@@ -59,7 +59,7 @@ class RelayFile:
         """Return whether a job has settled more than ``settled_ns``, or is over."""
         now = self.query(
             "SELECT produced, phase, (SELECT total(r.end_ns - r.start_ns) FROM ranges r"
-            " WHERE r.owner = 'job:' || job AND r.kind = 'acked') FROM jobs WHERE job = ?",
+            " WHERE r.owner = 'job:' || id AND r.kind = 'acked') FROM jobs WHERE id = ?",
             before.job,
         )
         return not now or bool(now[0][0]) or now[0][1] != 1 or now[0][2] > settled_ns

@@ -44,12 +44,12 @@ from dexorder_relay.requests.traces import ROOTS
 from dexorder_relay.service.clients import RelayService, register
 from dexorder_relay.service.udfs import UdfRegistryService
 from dexorder_relay.state import coverage, planner
+from dexorder_relay.state.changes import Changes, CoverageRead
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_registry import Registry
 from dexorder_relay.store.database import Store, open_store
-from dexorder_relay.store.schema import Batch
 from dexorder_relay.triggers.backtest import Backtests
 from dexorder_relay.verification.mending import TableMender
 from dexorder_relay.verification.second_look import SecondLook
@@ -188,18 +188,18 @@ async def _load(
     claims: list[Claim] = await attempts(asyncio.to_thread, lambda: list(reader.coverage(since_ns)))
     numbers = [await store.last_number(), await attempts(asyncio.to_thread, reader.last_dispatch)]
     numbers += [each.order.dispatch for each in made] + [claim.dispatch for claim in claims]
-    batch, new = Batch(), [each for each in made if each not in applied]
+    changes, new = Changes(), [each for each in made if each not in applied]
     for each in new:
-        coverage.retract(state, each.series, [each.span], each.order, batch)
+        coverage.retract(state, each.series, [each.span], each.order, changes)
     unknown = [state.covered(claim.series).holes(claim.span) for claim in claims]
     for claim in claims:
-        coverage.cover(state, claim.series, claim.span, claim.empty, claim.order, batch)
-    coverage.note_claims(state, zip(claims, unknown, strict=True), batch, now_ns=read_ns)
+        coverage.cover(state, claim.series, claim.span, claim.empty, claim.order, changes)
+    coverage.note_claims(state, zip(claims, unknown, strict=True), changes, now_ns=read_ns)
     for each in new:
-        planner.replan(state, each.series, [each.span], batch)
-    coverage.settle_jobs(state, batch)
-    batch.coverage_read(read_ns)
-    await store.commit(batch)
+        planner.replan(state, each.series, [each.span], changes)
+    coverage.settle_jobs(state, changes)
+    changes.append(CoverageRead(read_ns))
+    await store.commit(changes)
     log.info(
         "loaded",
         requests=len(state.requests),

@@ -24,7 +24,7 @@ class _NumberedEnum(StrEnum):
 
     @property
     def number(self) -> int:
-        """Number of the member in the protocol and in the relay's database."""
+        """Number of the member in the protocol."""
         return list(type(self)).index(self)
 
     @classmethod

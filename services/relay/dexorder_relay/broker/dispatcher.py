@@ -14,8 +14,8 @@ from dexorder_common.model.history import Dispatch
 from dexorder_common.model.realtime import RealtimeDispatch, Stop
 from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.traces import record_dispatch
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.leases import Assignment, Loss, Slot
-from dexorder_relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 ToIngestor = Dispatch | RealtimeDispatch | Stop
@@ -29,24 +29,24 @@ class IngestorSender(Protocol):
 
 
 class JobOwner(Protocol):
-    """Rules of the jobs of one kind. What must survive a restart is added to ``batch``; the dispatcher commits it."""
+    """Rules of the jobs of one kind. What must survive a restart is added to ``changes``; the dispatcher commits it."""
 
     def owns(self, job: int) -> bool:
         """Return whether it has this job."""
 
-    def assign(self, assignment: Assignment, batch: Batch) -> ToIngestor:
-        """Start a dispatch; return what to send once the batch is on disk."""
+    def assign(self, assignment: Assignment, changes: Changes) -> ToIngestor:
+        """Start a dispatch; return what to send once the changes is on disk."""
 
     def sent(self, assignment: Assignment) -> None:
         """Note that the dispatch was sent."""
 
-    def unsent(self, assignment: Assignment, batch: Batch) -> None:
+    def unsent(self, assignment: Assignment, changes: Changes) -> None:
         """Queue the job again, as its ingestor could not be reached; this is not a failure of the job."""
 
-    def complete(self, dispatch_id: str, batch: Batch) -> None:
+    def complete(self, dispatch_id: str, changes: Changes) -> None:
         """Note that the ingestor has done everything for a current dispatch."""
 
-    def lose(self, dispatch_id: str, reason: str, batch: Batch, *, rejected_by: bytes | None = None) -> Loss:
+    def lose(self, dispatch_id: str, reason: str, changes: Changes, *, rejected_by: bytes | None = None) -> Loss:
         """Take back a current dispatch that ended without a result."""
 
     def heard(self, dispatch_id: str, identity: bytes) -> None:
@@ -76,13 +76,13 @@ class JobDispatcher:
             await context.wake.wait()
             context.wake.clear()
             await self._send_stops(sender)
-            batch = Batch()
+            changes = Changes()
             made = [
-                (assignment, self._owner(assignment.job).assign(assignment, batch))
+                (assignment, self._owner(assignment.job).assign(assignment, changes))
                 for assignment in self._leases.assign(now_ns=context.clock.monotonic_ns())
             ]
             if made:
-                await context.store.commit(batch)
+                await context.store.commit(changes)
                 for assignment, dispatch in made:
                     await self._send(sender, assignment, dispatch)
 
@@ -111,9 +111,9 @@ class JobDispatcher:
             log.warning("ingestor is gone", slots=self._leases.drop(slot.identity))
             context.metrics.requeues.labels(slot.exchange, "unreachable").inc()
             if self._leases.job_of(assignment.dispatch_id) == assignment.job:
-                batch = Batch()
-                self._owner(assignment.job).unsent(assignment, batch)
-                context.store.commit(batch)
+                changes = Changes()
+                self._owner(assignment.job).unsent(assignment, changes)
+                context.store.commit(changes)
             context.wake.set()
 
     def ready(self, slot: Slot) -> bool:
@@ -134,9 +134,9 @@ class JobDispatcher:
         job = self._leases.job_of(dispatch_id)
         if job is None:
             return False
-        batch = Batch()
-        self._owner(job).complete(dispatch_id, batch)
-        self._context.store.commit(batch)
+        changes = Changes()
+        self._owner(job).complete(dispatch_id, changes)
+        self._context.store.commit(changes)
         self._context.wake.set()
         return True
 
@@ -145,8 +145,8 @@ class JobDispatcher:
         job = self._leases.job_of(dispatch_id)
         if job is None:
             return False
-        context, owner, batch = self._context, self._owner(job), Batch()
-        loss = owner.lose(dispatch_id, reason, batch, rejected_by=rejected_by)
+        context, owner, changes = self._context, self._owner(job), Changes()
+        loss = owner.lose(dispatch_id, reason, changes, rejected_by=rejected_by)
         log.warning(
             "dispatch lost",
             dispatch_id=dispatch_id,
@@ -157,7 +157,7 @@ class JobDispatcher:
         context.metrics.requeues.labels(loss.exchange, kind).inc()
         context.metrics.without_progress.labels(loss.exchange).inc(not loss.made_progress)
         context.metrics.given_up.labels(loss.exchange).inc(loss.given_up)
-        context.store.commit(batch)
+        context.store.commit(changes)
         context.wake.set()
         owner.ended()
         return True

@@ -28,11 +28,11 @@ from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state import realtime as rules
 from dexorder_relay.state import request as history_request
 from dexorder_relay.state import subscription
+from dexorder_relay.state.changes import Changes, HistoryPartSubmitted
 from dexorder_relay.state.leases import Assignment, Loss
 from dexorder_relay.state.realtime_job import RealtimeJob
 from dexorder_relay.state.realtime_registry import HistoryPart, Registry
 from dexorder_relay.store import realtime as store
-from dexorder_relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 2.0
@@ -82,12 +82,12 @@ class RealtimeJobs:
         if known is not None:
             if known.subscription != wanted:
                 raise InvalidRequest(f"subscription_id {subscription_id!r} was used for another subscription")
-            await context.store.commit(Batch())  # the first one, given before, is on disk then
+            await context.store.commit(Changes())  # the first one, given before, is on disk then
             return False
         context.quotas.subscribe(caller, self._owned(wanted.client_id))
-        batch = Batch()
-        job = self._accept(wanted, batch)
-        await context.store.commit(batch)
+        changes = Changes()
+        job = self._accept(wanted, changes)
+        await context.store.commit(changes)
         self._follow(job)
         await self._submit_history()
         return True
@@ -95,7 +95,7 @@ class RealtimeJobs:
     def _owned(self, client_id: str) -> int:
         return sum(each.subscription.client_id == client_id for each in self.registry.subscriptions.values())
 
-    def _accept(self, wanted: Subscription, batch: Batch) -> RealtimeJob:
+    def _accept(self, wanted: Subscription, changes: Changes) -> RealtimeJob:
         context, registry = self._context, self.registry
         started = StartedSubscription(wanted, context.clock.wall_ns(), registry.last_sequence + 1)
         for period in wanted.params.periods:
@@ -103,7 +103,7 @@ class RealtimeJobs:
             if span:
                 part = HistoryPart("-", "-", wanted.ticker, period, span, "-")
                 history_request.check(part.request, self._venues, context.settings.max_request_periods)
-        return rules.start(registry, started, context.state.new_job_id, new_request_id, batch)
+        return rules.start(registry, started, context.state.new_job_id, new_request_id, changes)
 
     async def stop(self, subscription_id: str, caller: Caller | None = None) -> None:
         """Stop a subscription; on disk when this returns. NotFound if it was never accepted, or is another client's."""
@@ -114,11 +114,11 @@ class RealtimeJobs:
             known = registry.subscriptions.get(subscription_id) or (found[0] if found else None)
         if known is None or not access.owns(caller, known.subscription.client_id):
             raise NotFound(f"subscription_id {subscription_id[:64]!r} is not known")
-        batch = Batch()
+        changes = Changes()
         if subscription_id in registry.subscriptions:
-            job = rules.stop(registry, subscription_id, batch, wall_ns=context.clock.wall_ns())
+            job = rules.stop(registry, subscription_id, changes, wall_ns=context.clock.wall_ns())
             self._follow(job)
-        await context.store.commit(batch)  # also if another caller has stopped it: its batch is on disk then
+        await context.store.commit(changes)  # also if another caller has stopped it: its changes is on disk then
 
     def listed(
         self, client_id: str, ticker: str, after: int, size: int
@@ -149,9 +149,9 @@ class RealtimeJobs:
         if job is None:
             return None
         if job.must_stop:  # it has not begun, so there is nothing to wait for
-            batch = Batch()
-            self.lose(dispatch_id, "it was stopped", batch)
-            self._context.store.commit(batch)
+            changes = Changes()
+            self.lose(dispatch_id, "it was stopped", changes)
+            self._context.store.commit(changes)
             self._context.wake.set()
             return None
         if exchange_ns is not None and job.begin_by(exchange_ns):
@@ -165,7 +165,7 @@ class RealtimeJobs:
 
         Positions of candles are on disk when this returns, those of trades within ``FLUSH_SECONDS``.
         """
-        context, batch, fenced = self._context, Batch(), dict[str, None]()
+        context, changes, fenced = self._context, Changes(), dict[str, None]()
         now_ns, wall_ns = context.clock.monotonic_ns(), context.clock.wall_ns()
         for each in reports:
             job = self.registry.current_job(each.dispatch_id)
@@ -179,7 +179,7 @@ class RealtimeJobs:
                 each.period_seconds,
                 each.span,
                 new_request_id,
-                batch,
+                changes,
                 current=True,
                 last_trade_id=each.last_trade_id,
             )
@@ -188,8 +188,8 @@ class RealtimeJobs:
                 position.reported_ns, position.lag_ns = wall_ns, each.lag_ns
             kind = "trades" if each.period_seconds == TRADES_PERIOD else "candles"
             context.metrics.realtime_settled.labels(job.exchange, kind).inc(each.count)
-        if batch.statements:
-            await context.store.commit(batch)
+        if changes:
+            await context.store.commit(changes)
         return list(fenced)
 
     async def landed(self, pages: Iterable[PageResult]) -> None:
@@ -197,55 +197,55 @@ class RealtimeJobs:
 
         Candles that it could not use are fetched as history. On disk when this returns.
         """
-        batch = Batch()
+        changes = Changes()
         for page in sorted(pages, key=lambda each: each.span):
             job = self.registry.job_for(page.series.ticker)
             if job is None:
                 continue
             period, current = page.series.period_seconds, job.dispatch_id == page.dispatch_id
             if page.refused is None:
-                rules.settle(self.registry, job, period, page.span, new_request_id, batch, current=current)
+                rules.settle(self.registry, job, period, page.span, new_request_id, changes, current=current)
             elif self._context.state.job_of(page.dispatch_id) is None:
                 log.error("realtime record refused", ticker=job.ticker, period_seconds=period, reason=page.refused)
                 if period != TRADES_PERIOD and period in job.positions:
-                    rules.refetch(self.registry, job, period, page.span, new_request_id, batch)
-        if batch.statements:
-            await self._context.store.commit(batch)
+                    rules.refetch(self.registry, job, period, page.span, new_request_id, changes)
+        if changes:
+            await self._context.store.commit(changes)
 
     def owns(self, job: int) -> bool:
         """Return whether this is a realtime job."""
         return job in self.registry.jobs
 
-    def assign(self, assignment: Assignment, batch: Batch) -> RealtimeDispatch:
+    def assign(self, assignment: Assignment, changes: Changes) -> RealtimeDispatch:
         """Start a dispatch."""
-        return rules.assign(self.registry, assignment, batch, wall_ns=self._context.clock.wall_ns())
+        return rules.assign(self.registry, assignment, changes, wall_ns=self._context.clock.wall_ns())
 
     def sent(self, assignment: Assignment) -> None:
         """Tell those who watch; and the ingestor to stop, if something else is wanted by now."""
         self._follow(self.registry.jobs[assignment.job])
 
-    def unsent(self, assignment: Assignment, batch: Batch) -> None:
+    def unsent(self, assignment: Assignment, changes: Changes) -> None:
         """Queue the job again."""
-        rules.unsent(self.registry, assignment, batch, wall_ns=self._context.clock.wall_ns())
+        rules.unsent(self.registry, assignment, changes, wall_ns=self._context.clock.wall_ns())
 
-    def complete(self, dispatch_id: str, batch: Batch) -> None:
+    def complete(self, dispatch_id: str, changes: Changes) -> None:
         """End a dispatch that was told to stop; otherwise it should not have ended."""
-        self._end(dispatch_id, "the ingestor ended it", batch)
+        self._end(dispatch_id, "the ingestor ended it", changes)
 
-    def lose(self, dispatch_id: str, reason: str, batch: Batch, *, rejected_by: bytes | None = None) -> Loss:
+    def lose(self, dispatch_id: str, reason: str, changes: Changes, *, rejected_by: bytes | None = None) -> Loss:
         """Take back a dispatch."""
         self.registry.fence(dispatch_id)
-        job = self._end(dispatch_id, reason, batch, rejected_by)
+        job = self._end(dispatch_id, reason, changes, rejected_by)
         return Loss(job.exchange, not job.failures_in_a_row)
 
-    def _end(self, dispatch_id: str, reason: str, batch: Batch, rejected_by: bytes | None = None) -> RealtimeJob:
+    def _end(self, dispatch_id: str, reason: str, changes: Changes, rejected_by: bytes | None = None) -> RealtimeJob:
         context = self._context
         job = rules.end(
             self.registry,
             dispatch_id,
             reason,
             context.state.retry_policy,
-            batch,
+            changes,
             wall_ns=context.clock.wall_ns(),
             now_ns=context.clock.monotonic_ns(),
             rejected_by=rejected_by,
@@ -290,9 +290,9 @@ class RealtimeJobs:
     async def tick(self) -> None:
         """Write the positions that have changed, and request history that is due; called every ``FLUSH_SECONDS``."""
         if self.registry.dirty:
-            batch = Batch()
-            rules.flush(self.registry, batch)
-            await self._context.store.commit(batch)
+            changes = Changes()
+            rules.flush(self.registry, changes)
+            await self._context.store.commit(changes)
         await self._repeat_history()
         await self._submit_history()
 
@@ -307,13 +307,13 @@ class RealtimeJobs:
             job = registry.job_for(part.ticker)
             if job is None or record.outcome is None or part.period_seconds not in job.positions:
                 continue
-            batch, known, now_ns = Batch(), set(registry.history), context.clock.wall_ns()
+            changes, known, now_ns = Changes(), set(registry.history), context.clock.wall_ns()
             for span in record.outcome.missing:
                 if span.end_ns > now_ns - RECENT_NS:
-                    rules.refetch(registry, job, part.period_seconds, span, new_request_id, batch)
+                    rules.refetch(registry, job, part.period_seconds, span, new_request_id, changes)
             self._not_before_ns.update(dict.fromkeys(registry.history.keys() - known, now_ns + REPEAT_NS))
-            if batch.statements:
-                await context.store.commit(batch)
+            if changes:
+                await context.store.commit(changes)
 
     async def _recently_submitted(self) -> dict[str, HistoryPart]:
         """Return the ranges whose requests may have ended without some candles, also those of before a restart."""
@@ -339,6 +339,6 @@ class RealtimeJobs:
             self._not_before_ns.pop(part.request_id, None)
             if self.registry.history.pop(part.request_id, None) is not None:  # else its subscription was stopped
                 (await self._recently_submitted())[part.request_id] = part
-                batch = Batch()
-                store.history_submitted(batch, part.request_id)
-                await self._context.store.commit(batch)
+                changes = Changes()
+                changes.append(HistoryPartSubmitted(part.request_id))
+                await self._context.store.commit(changes)

@@ -14,9 +14,9 @@ from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.outcome import OutcomeDecider
 from dexorder_relay.requests.traces import deciding, record_request
 from dexorder_relay.state import planner
+from dexorder_relay.state.changes import AbsencesChanged, Changes, RangesChanged, RequestEnded, RequestRevised
 from dexorder_relay.state.history import progress, timed_out
 from dexorder_relay.state.request import CANCELLED, LiveRequest, describe_missing
-from dexorder_relay.store.schema import Batch, series_owner
 
 log = structlog.get_logger(__name__)
 RETRY_NS = 5 * SECOND_NS
@@ -47,16 +47,16 @@ class Completion:
     async def _decide(self, live: LiveRequest) -> None:
         """Work out the outcome, then end the request or dispatch its next wave."""
         try:
-            batch = Batch()
+            changes = Changes()
             with deciding(live) as span:
-                outcome = await self._decider.decide(live, batch)
+                outcome = await self._decider.decide(live, changes)
                 span.set_attribute("dexorder.status", outcome.status.name if outcome else "further jobs")
             live.waiting = ""
             if outcome is None or live.ending:
-                await self._context.store.commit(batch)
+                await self._context.store.commit(changes)
                 self._context.wake.set()
             else:
-                await self._finish(live, outcome, batch)
+                await self._finish(live, outcome, changes)
         except Unavailable as error:  # tried again later, until the request times out
             log.warning("the outcome of a request waits", request_id=live.request.request_id, error=str(error))
             live.retry_ns = self._context.clock.monotonic_ns() + RETRY_NS
@@ -86,7 +86,7 @@ class Completion:
 
     async def _cut_short(self, live: LiveRequest, status: RequestStatus, error: str, *, stop_work: bool = True) -> None:
         if live.ending:
-            await self._context.store.commit(Batch())  # returns when the outcome, given before, is on disk
+            await self._context.store.commit(Changes())  # returns when the outcome, given before, is on disk
             return
         end_ns = live.request.end_ns if live.request.limit is None else live.planned_end_ns
         missing = self._context.state.missing(live, end_ns)
@@ -94,7 +94,7 @@ class Completion:
             error = f"{error}; {describe_missing(missing)}"
         outcome = Outcome(status, error, end_ns, self._context.clock.wall_ns(), missing=tuple(missing))
         works = stop_work and self._works_alone(live)
-        await self._finish(live, outcome, Batch())
+        await self._finish(live, outcome, Changes())
         if works:
             self._context.stop_work(live.request)
 
@@ -104,16 +104,16 @@ class Completion:
         own = [job for job in map(state.jobs.__getitem__, live.jobs) if job.request_id == request_id]
         return any(state.leases.is_running(job.id) for job in own) and all(len(job.requests) == 1 for job in own)
 
-    async def _finish(self, live: LiveRequest, outcome: Outcome, batch: Batch) -> None:
+    async def _finish(self, live: LiveRequest, outcome: Outcome, changes: Changes) -> None:
         live.ending = True
         context, request = self._context, live.request
-        batch.finish(request, outcome, progress(context.state, live, outcome.end_ns))
-        topics = [*request.topics, *self._revise(live, outcome, batch)]
+        changes.append(RequestEnded(request, outcome, progress(context.state, live, outcome.end_ns)))
+        topics = [*request.topics, *self._revise(live, outcome, changes)]
         job_traces = [context.state.jobs[job_id].trace for job_id in live.jobs]
-        planner.remove(context.state, live, batch)
+        planner.remove(context.state, live, changes)
         context.quotas.leave(request)
         self._ending[request.request_id] = live  # no longer in the state, and not on disk yet
-        await context.store.commit(batch)
+        await context.store.commit(changes)
         del self._ending[request.request_id]
         context.metrics.finished.labels(outcome.status.name).inc()
         record_request(live, outcome, job_traces, end_ns=context.clock.wall_ns())
@@ -122,7 +122,7 @@ class Completion:
         for topic in topics:
             context.signals.notify(f"topic:{topic}")
 
-    def _revise(self, live: LiveRequest, outcome: Outcome, batch: Batch) -> list[str]:
+    def _revise(self, live: LiveRequest, outcome: Outcome, changes: Changes) -> list[str]:
         """Count a query of provisional ranges, and announce candles that turned up; return the further topics."""
         request, state = live.request, self._context.state
         if not request.again:
@@ -135,13 +135,13 @@ class Completion:
             now_ns=self._context.clock.wall_ns(),
             answered=answered,
         )
-        batch.provisional(request.series, change)
+        changes.append(AbsencesChanged(request.series, change))
         if not outcome.revised:
             return []
         for part in outcome.revised:
             diff = state.coverage[request.series].found.remove(part)
-            batch.ranges(series_owner(request.series), "found", diff)
-        batch.revision(request, outcome.revised)
+            changes.append(RangesChanged(request.series, "found", diff))
+        changes.append(RequestRevised(request, outcome.revised))
         log.warning("candles turned up", request_id=request.request_id, **request.series.encode())
         self._context.metrics.revised.labels(request.series.exchange).inc(
             total_periods(outcome.revised, request.period_seconds)

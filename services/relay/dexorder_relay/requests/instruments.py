@@ -9,8 +9,8 @@ from dexorder_common.model.errors import InvalidRequest, NotFound
 from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_relay.state.changes import Changes, InstrumentsReported
 from dexorder_relay.store.database import Store
-from dexorder_relay.store.schema import Batch
 
 
 class Instruments:
@@ -30,9 +30,9 @@ class Instruments:
         """
         if listed.venue not in self._venues:
             raise InvalidRequest(f"exchange {listed.venue[:64]!r} is not known")
-        batch = Batch()
-        batch.instruments(check(listed, now_ns=self._clock.wall_ns()))
-        await self._store.commit(batch)
+        changes = Changes()
+        changes.append(InstrumentsReported(check(listed, now_ns=self._clock.wall_ns())))
+        await self._store.commit(changes)
 
     async def listed(self, venue: str) -> InstrumentList:
         """Return the instruments of a venue, by ticker; NotFound if it is unknown, or was not reported yet."""

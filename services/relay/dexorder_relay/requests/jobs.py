@@ -9,9 +9,9 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.requests.completion import Completion
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state import dispatches
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.job import Phase
 from dexorder_relay.state.leases import Assignment, Loss
-from dexorder_relay.store.schema import Batch
 
 
 class HistoryJobs:
@@ -28,30 +28,30 @@ class HistoryJobs:
         """Return whether this is a job of history."""
         return job in self._context.state.jobs
 
-    def assign(self, assignment: Assignment, batch: Batch) -> Dispatch:
+    def assign(self, assignment: Assignment, changes: Changes) -> Dispatch:
         """Start a dispatch."""
         clock = self._context.clock
         return dispatches.begin(
-            self._context.state, assignment, batch, wall_ns=clock.wall_ns(), now_ns=clock.monotonic_ns()
+            self._context.state, assignment, changes, wall_ns=clock.wall_ns(), now_ns=clock.monotonic_ns()
         )
 
     def sent(self, assignment: Assignment) -> None:
         """Tell those who watch."""
         self._context.changed(self._context.state.jobs[assignment.job].requests)
 
-    def unsent(self, assignment: Assignment, batch: Batch) -> None:
+    def unsent(self, assignment: Assignment, changes: Changes) -> None:
         """Queue the job again."""
-        dispatches.unsent(self._context.state, assignment, batch)
+        dispatches.unsent(self._context.state, assignment, changes)
 
-    def complete(self, dispatch_id: str, batch: Batch) -> None:
+    def complete(self, dispatch_id: str, changes: Changes) -> None:
         """Record that Kafka has the final record."""
-        dispatches.produced(self._context.state, dispatch_id, batch)
+        dispatches.produced(self._context.state, dispatch_id, changes)
 
-    def lose(self, dispatch_id: str, reason: str, batch: Batch, *, rejected_by: bytes | None = None) -> Loss:
+    def lose(self, dispatch_id: str, reason: str, changes: Changes, *, rejected_by: bytes | None = None) -> Loss:
         """Take back a dispatch."""
         context = self._context
         job = dispatches.lose(
-            context.state, dispatch_id, reason, batch, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
+            context.state, dispatch_id, reason, changes, now_ns=context.clock.monotonic_ns(), rejected_by=rejected_by
         )
         assert job is not None
         context.changed(job.requests)
@@ -74,13 +74,13 @@ class HistoryJobs:
         Returns:
             Whether the dispatch is current.
         """
-        context, batch = self._context, Batch()
-        job = dispatches.page(context.state, dispatch_id, span, empty, batch, now_ns=context.clock.monotonic_ns())
+        context, changes = self._context, Changes()
+        job = dispatches.page(context.state, dispatch_id, span, empty, changes, now_ns=context.clock.monotonic_ns())
         if job is None:
             return False
         job.calls = job.earlier_calls + calls
         context.changed(job.requests)
-        await context.store.commit(batch)
+        await context.store.commit(changes)
         return True
 
     def report_delay(self, dispatch_id: str, delay: Delay | None) -> bool:
@@ -94,13 +94,13 @@ class HistoryJobs:
         return True
 
     async def report_jobs(self, pages: Sequence[PageResult], finals: Sequence[FinalResult]) -> None:
-        """Apply a micro-batch of the pipeline; on disk when this returns. Outcomes of requests follow later."""
-        context, batch = self._context, Batch()
+        """Apply a micro-changes of the pipeline; on disk when this returns. Outcomes of requests follow later."""
+        context, changes = self._context, Changes()
         self.reported_ns = context.clock.monotonic_ns()
         wall_ns = context.clock.wall_ns()
-        dispatches.report(context.state, pages, finals, batch, wall_ns=wall_ns, now_ns=self.reported_ns)
+        dispatches.report(context.state, pages, finals, changes, wall_ns=wall_ns, now_ns=self.reported_ns)
         landed = {page.series for page in pages}
         context.changed(r for r, live in context.state.requests.items() if finals or live.request.series in landed)
-        await context.store.commit(batch)
+        await context.store.commit(changes)
         context.wake.set()  # a final may have left a further range of its job to fetch
         self._completion.check_ready()

@@ -21,10 +21,10 @@ from dexorder_relay.reading.market_reader import MarketReader
 from dexorder_relay.reading.table_reader import Reading, TableReader, compare_rows
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.state import coverage, planner
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.compare import CoverageComparison
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.request import LiveRequest, decide, describe_wrong
-from dexorder_relay.store.schema import Batch
 
 log = structlog.get_logger(__name__)
 MAX_RETRACTED_RANGES = 1_000
@@ -52,10 +52,10 @@ class OutcomeDecider:
         self._clock = clock
         self._attempts = attempts
 
-    async def decide(self, live: LiveRequest, batch: Batch) -> Outcome | None:
+    async def decide(self, live: LiveRequest, changes: Changes) -> Outcome | None:
         """Return the outcome, or None if a further wave was planned or the request was ended meanwhile.
 
-        In either case the batch holds changes that must be made durable next.
+        In either case the changes holds changes that must be made durable next.
 
         Raises:
             Unavailable: The table cannot be read, or coverage cannot be retracted now.
@@ -65,7 +65,7 @@ class OutcomeDecider:
         reading = await self._read(live)
         found, request = reading.found, live.request
         if found.lost:
-            await self._retract(live, found.lost, batch)
+            await self._retract(live, found.lost, changes)
         if live.ending:
             return None
         rows = found.rows if request.limit is None else min(found.rows, request.limit)
@@ -74,7 +74,7 @@ class OutcomeDecider:
         again = intersect(self._state.not_fetched(live), reading.span)
         missing = merge([*reading.missing, *found.lost, *again])
         if not missing and not found.wrong and lacking and live.planned_end_ns < request.end_ns:
-            planner.widen(self._state, live, lacking, batch, now_ns=self._clock.monotonic_ns())
+            planner.widen(self._state, live, lacking, changes, now_ns=self._clock.monotonic_ns())
             return None
         return decide(
             end_ns=reading.span.end_ns,
@@ -112,15 +112,15 @@ class OutcomeDecider:
             completed_ns=self._clock.wall_ns(),
         )
 
-    async def _retract(self, live: LiveRequest, lost: list[TimeRange], batch: Batch) -> None:
+    async def _retract(self, live: LiveRequest, lost: list[TimeRange], changes: Changes) -> None:
         """Plan new jobs for other requests that wait for lost ranges; this request ends and names them."""
         series, request_id = live.request.series, live.request.request_id
         log.error(LOST, request_id=request_id, ranges=len(lost))
         # following very many ranges one by one would delay everybody, so the ranges between them are retracted too
         spans = lost if len(lost) <= MAX_RETRACTED_RANGES else [TimeRange(lost[0].start_ns, lost[-1].end_ns)]
         order = await self._retraction_log.record(series, spans, LOST)
-        coverage.retract(self._state, series, spans, order, batch)
-        planner.replan(self._state, series, spans, batch, skip=request_id)
+        coverage.retract(self._state, series, spans, order, changes)
+        planner.replan(self._state, series, spans, changes, skip=request_id)
 
     async def _read(self, live: LiveRequest) -> Reading:
         """Read until the table confirms coverage, or the attempts are used up."""

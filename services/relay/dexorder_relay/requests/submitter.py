@@ -17,8 +17,8 @@ from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.requests.traces import submitted_in
 from dexorder_relay.state import coverage, planner
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.request import check, check_exchange
-from dexorder_relay.store.schema import Batch
 
 
 class Submitter:
@@ -66,7 +66,7 @@ class Submitter:
             await self.refetch(request.series, [request.span], reason, [request], caller)
         else:
             self._enter([request], caller)
-            await self._accept([request], Batch())
+            await self._accept([request], Changes())
         return True
 
     async def fetch_again(self, requests: Sequence[HistoryRequest]) -> None:
@@ -75,7 +75,7 @@ class Submitter:
         Coverage of their ranges stays in force meanwhile. Unavailable if the store cannot be written.
         """
         self._enter(requests, None)
-        await self._accept(requests, Batch())
+        await self._accept(requests, Changes())
 
     async def refetch(
         self,
@@ -135,23 +135,23 @@ class Submitter:
         requests: Sequence[HistoryRequest],
         retracted: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        context, batch = self._context, Batch()
+        context, changes = self._context, Changes()
         try:
             if spans:
                 order = await self._retraction_log.record(series, spans, reason)
-                coverage.retract(context.state, series, spans, order, batch)
+                coverage.retract(context.state, series, spans, order, changes)
                 context.changed(r for r, live in context.state.requests.items() if live.request.series == series)
             if retracted is not None:
-                planner.replan(context.state, series, spans, batch)  # other requests do not wait for these
-                await context.store.commit(batch)
+                planner.replan(context.state, series, spans, changes)  # other requests do not wait for these
+                await context.store.commit(changes)
                 context.wake.set()
-                batch, spans = Batch(), ()
+                changes, spans = Changes(), ()
                 await retracted()
         except BaseException:
             for each in requests:
                 context.quotas.leave(each)
             raise
-        await self._accept(requests, batch, spans)
+        await self._accept(requests, changes, spans)
 
     def _enter(self, requests: Sequence[HistoryRequest], caller: Caller | None) -> None:
         for index, request in enumerate(requests):
@@ -164,16 +164,16 @@ class Submitter:
             self._context.quotas.enter(request)
 
     async def _accept(
-        self, requests: Sequence[HistoryRequest], batch: Batch, retracted: Sequence[TimeRange] = ()
+        self, requests: Sequence[HistoryRequest], changes: Changes, retracted: Sequence[TimeRange] = ()
     ) -> None:
         """Plan requests, and retracted ranges for other requests; on disk when this returns."""
         context = self._context
         state, wall_ns, now_ns = context.state, context.clock.wall_ns(), context.clock.monotonic_ns()
         times_ns, trace = {"wall_ns": wall_ns, "now_ns": now_ns}, submitted_in()
-        accepted = [planner.accept(state, each, batch, trace=trace, **times_ns) for each in requests]
+        accepted = [planner.accept(state, each, changes, trace=trace, **times_ns) for each in requests]
         if retracted:
-            planner.replan(state, requests[0].series, retracted, batch)
-        saved = context.store.commit(batch)
+            planner.replan(state, requests[0].series, retracted, changes)
+        saved = context.store.commit(changes)
         for each in requests:
             self._unsaved[each.request_id] = saved
             saved.add_done_callback(partial(self._saved, each.request_id))

@@ -16,10 +16,10 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as rpc
 from dexorder_relay import access
+from dexorder_relay.state.changes import Changes, Stored
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import Store
-from dexorder_relay.store.schema import Batch
-from dexorder_relay.store.udfs import read_udfs, store_udf
+from dexorder_relay.store.loading import read_udfs
 
 log = structlog.get_logger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -38,7 +38,7 @@ class UdfRegistryService(rpc.UdfRegistryServiceServicer):
     async def load(cls, store: Store, clock: Clock) -> UdfRegistryService:
         """Return the service with the registrations that the database has."""
         registry = UdfRegistry()
-        for each in await store.read(lambda connection: list(read_udfs(connection))):
+        for each in await store.read(read_udfs):
             registry.keep(each)
         return cls(registry, store, clock)
 
@@ -56,12 +56,12 @@ class UdfRegistryService(rpc.UdfRegistryServiceServicer):
             client_id=caller.client_id if caller else "",
             wall_ns=self._clock.wall_ns(),
         )
-        batch = Batch()
+        changes = Changes()
         if made is not None:
             self._registry.keep(made)
-            store_udf(batch, made)
+            changes.append(Stored(made))
             log.info("UDF started", udf=name, generation=made.generation, client_id=made.client_id)
-        await self._store.commit(batch)  # also without a change: the start before is on disk then
+        await self._store.commit(changes)  # also without a change: the start before is on disk then
         known = self._registry.registrations.get(name)
         return pb.StartUdfResponse(generation=known.generation if known else 0)
 
@@ -70,10 +70,8 @@ class UdfRegistryService(rpc.UdfRegistryServiceServicer):
         self._check_owner(current_caller(), request.name)
         made = self._registry.stop(request.name)
         self._registry.keep(made)
-        batch = Batch()
-        store_udf(batch, made)
         log.info("UDF stopped", udf=request.name)
-        await self._store.commit(batch)
+        await self._store.commit([Stored(made)])
         return pb.StopUdfResponse()
 
     async def ListUdfs(self, request: pb.ListUdfsRequest, context: Context) -> pb.ListUdfsResponse:  # noqa: N802

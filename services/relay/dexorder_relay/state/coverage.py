@@ -9,13 +9,13 @@ from dexorder_common.lake.coverage import Claim, Order, Retraction
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.proof import proofs_of, provisional_ranges
 from dexorder_common.model.time_range import RangeSet, TimeRange, intersect, subtract
+from dexorder_relay.state.changes import AbsencesChanged, Changes, RangesChanged, Stored
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job
-from dexorder_relay.store.schema import Batch, job_owner, series_owner
 
 
 def cover(
-    state: HistoryState, series: Series, span: TimeRange, empty: Iterable[TimeRange], order: Order, batch: Batch
+    state: HistoryState, series: Series, span: TimeRange, empty: Iterable[TimeRange], order: Order, changes: Changes
 ) -> None:
     """Add a page whose rows are in the table, without the parts that were retracted since its dispatch.
 
@@ -25,19 +25,19 @@ def cover(
     """
     if not series.dataset.is_covered:
         return
-    coverage, owner, empty = state.coverage[series], series_owner(series), tuple(empty)
+    coverage, empty = state.coverage[series], tuple(empty)
     for claimed in state.retractions[series].claimed(span, order):
         rows = subtract(coverage.covered.within(claimed), coverage.empty.within(claimed))
-        batch.ranges(owner, "covered", coverage.covered.add(claimed))
+        changes.append(RangesChanged(series, "covered", coverage.covered.add(claimed)))
         for part in subtract([claimed], empty):
             # also where coverage was retracted meanwhile
             turned_up = subtract(state.provisional.within(series, part), rows)
             for found in turned_up:
-                batch.ranges(owner, "found", coverage.found.add(found))
-            batch.provisional(series, state.provisional.remove(series, turned_up))
-            batch.ranges(owner, "empty", coverage.empty.remove(part))
+                changes.append(RangesChanged(series, "found", coverage.found.add(found)))
+            changes.append(AbsencesChanged(series, state.provisional.remove(series, turned_up)))
+            changes.append(RangesChanged(series, "empty", coverage.empty.remove(part)))
         for part in subtract(intersect(empty, claimed), rows):
-            batch.ranges(owner, "empty", coverage.empty.add(part))
+            changes.append(RangesChanged(series, "empty", coverage.empty.add(part)))
 
 
 def note_absences(
@@ -45,7 +45,7 @@ def note_absences(
     series: Series,
     empty: Iterable[TimeRange],
     provisional: Iterable[TimeRange],
-    batch: Batch,
+    changes: Changes,
     *,
     now_ns: int,
     since_ns: int | None = None,
@@ -58,13 +58,13 @@ def note_absences(
     """
     absent = [part for each in empty for part in state.coverage[series].empty.within(each)]
     final = subtract(absent, provisional)
-    batch.provisional(series, state.provisional.remove(series, final))
+    changes.append(AbsencesChanged(series, state.provisional.remove(series, final)))
     young = subtract(absent, final)
-    batch.provisional(series, state.provisional.add(series, young, now_ns=now_ns, since_ns=since_ns))
+    changes.append(AbsencesChanged(series, state.provisional.add(series, young, now_ns=now_ns, since_ns=since_ns)))
 
 
 def note_claims(
-    state: HistoryState, claims: Iterable[tuple[Claim, Sequence[TimeRange]]], batch: Batch, *, now_ns: int
+    state: HistoryState, claims: Iterable[tuple[Claim, Sequence[TimeRange]]], changes: Changes, *, now_ns: int
 ) -> None:
     """Note the provisional absences of claims that were read from their table, of which the state knew nothing.
 
@@ -84,42 +84,43 @@ def note_claims(
         since_ns = min([claim.fetched_ns, *(proof.first_ns for proof in proofs)])
         if empty and state.provisional.is_open(since_ns, now_ns=now_ns):
             young = provisional_ranges(proofs, empty)
-            note_absences(state, claim.series, empty, young, batch, now_ns=now_ns, since_ns=since_ns)
+            note_absences(state, claim.series, empty, young, changes, now_ns=now_ns, since_ns=since_ns)
 
 
-def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], order: Order, batch: Batch) -> None:
+def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], order: Order, changes: Changes) -> None:
     """Take back coverage that the retraction table already lists, so that later requests fetch it again.
 
     Candles that turned up there and are not announced yet are announced once they have been fetched again.
     Jobs with a dispatch do not bring these ranges: the dispatch is earlier than the retraction.
     """
-    coverage, owner = state.coverage[series], series_owner(series)
+    coverage = state.coverage[series]
     for span in spans:
         state.retractions[series].add(span, order)
-        batch.retraction(Retraction(series, span, order))
+        changes.append(Stored(Retraction(series, span, order)))
         rows = subtract(coverage.covered.within(span), coverage.empty.within(span))
-        batch.provisional(series, state.provisional.remove(series, rows))  # between absences of a thin market
-        batch.ranges(owner, "covered", coverage.covered.remove(span))
-        batch.ranges(owner, "empty", coverage.empty.remove(span))
+        # between absences of a thin market
+        changes.append(AbsencesChanged(series, state.provisional.remove(series, rows)))
+        changes.append(RangesChanged(series, "covered", coverage.covered.remove(span)))
+        changes.append(RangesChanged(series, "empty", coverage.empty.remove(span)))
         turned_up = coverage.found.within(span)
-        batch.ranges(owner, "found", coverage.found.remove(span))
-        batch.provisional(series, state.provisional.add(series, turned_up, now_ns=order.time_ns))
+        changes.append(RangesChanged(series, "found", coverage.found.remove(span)))
+        changes.append(AbsencesChanged(series, state.provisional.add(series, turned_up, now_ns=order.time_ns)))
     for job in state.jobs_of(series):
         fetched = [*job.acked, *([job.sent] if job.sent else [])]
         stale = subtract(fetched, subtract(fetched, spans))
         for part in stale:
-            batch.ranges(job_owner(job.id), "handled", job.handled.add(part))
+            changes.append(RangesChanged(job.id, "handled", job.handled.add(part)))
             for kind in ("acked", "acked_empty", "refused"):
-                batch.ranges(job_owner(job.id), kind, getattr(job, kind).remove(part))
+                changes.append(RangesChanged(job.id, kind, getattr(job, kind).remove(part)))
         if stale and settle_job(state, job):
-            batch.job(job)
+            changes.append(Stored(job))
 
 
-def settle_jobs(state: HistoryState, batch: Batch) -> None:
+def settle_jobs(state: HistoryState, changes: Changes) -> None:
     """Settle every queued job with nothing left to fetch, after coverage that came from elsewhere than a report."""
     for job in state.jobs.values():
         if settle_job(state, job):
-            batch.job(job)
+            changes.append(Stored(job))
 
 
 def settle_job(state: HistoryState, job: Job) -> bool:

@@ -1,6 +1,6 @@
 """Events of dispatches applied to the state: assigned, lost, reported by ingestors and by the pipeline. Pure.
 
-``job.py`` has the states of a job. Every change that must survive a restart is added to ``batch``.
+``job.py`` has the states of a job. Every change that must survive a restart is added to ``changes``.
 """
 
 from __future__ import annotations
@@ -10,46 +10,53 @@ from collections.abc import Iterable
 
 from dexorder_common.lake.coverage import Order
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.history import Dispatch, FinalResult, PageResult
+from dexorder_common.model.history import Dispatch, FinalResult, IssuedDispatch, PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
+from dexorder_relay.state.changes import Changes, DispatchIssued, RangesChanged, RequestChanged, Stored
 from dexorder_relay.state.coverage import cover, note_absences, settle_job
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job, Phase
 from dexorder_relay.state.leases import Assignment
-from dexorder_relay.store.schema import Batch, job_owner
 
 
-def begin(state: HistoryState, assignment: Assignment, batch: Batch, *, wall_ns: int, now_ns: int) -> Dispatch:
-    """Start the dispatch of a job that was given to a slot; the batch must be on disk before anything is sent."""
+def begin(state: HistoryState, assignment: Assignment, changes: Changes, *, wall_ns: int, now_ns: int) -> Dispatch:
+    """Start the dispatch of a job that was given to a slot; the changes must be on disk before anything is sent."""
     job = state.jobs[assignment.job]
     dispatch = state.add_dispatch(job, assignment.dispatch_id)
-    batch.dispatch(job, dispatch, issued_ns=wall_ns)
+    issued = IssuedDispatch(dispatch.dispatch_id, dispatch.series, dispatch.span)
+    changes += [DispatchIssued(issued, job.id, wall_ns), Stored(job)]
     for live in state.requests_of(job):
         live.progress_ns = now_ns
         if live.start():
-            batch.request(live)
+            changes.append(RequestChanged(live))
     return dispatch
 
 
-def unsent(state: HistoryState, assignment: Assignment, batch: Batch) -> None:
+def unsent(state: HistoryState, assignment: Assignment, changes: Changes) -> None:
     """Queue a job again whose ingestor could not be reached; this is not a failure of the job."""
     state.leases.requeue(assignment.job)
-    _end_dispatch(state, state.jobs[assignment.job], batch)
+    _end_dispatch(state, state.jobs[assignment.job], changes)
 
 
-def produced(state: HistoryState, dispatch_id: str, batch: Batch) -> bool:
+def produced(state: HistoryState, dispatch_id: str, changes: Changes) -> bool:
     """Record that Kafka has the final record, as the ingestor says; return whether the dispatch is current."""
     job_id = state.leases.complete(dispatch_id)
     if job_id is None:
         return False
     state.jobs[job_id].produced = True
-    batch.job(state.jobs[job_id])
+    changes.append(Stored(state.jobs[job_id]))
     return True
 
 
 def lose(
-    state: HistoryState, dispatch_id: str, reason: str, batch: Batch, *, now_ns: int, rejected_by: bytes | None = None
+    state: HistoryState,
+    dispatch_id: str,
+    reason: str,
+    changes: Changes,
+    *,
+    now_ns: int,
+    rejected_by: bytes | None = None,
 ) -> Job | None:
     """Take back a dispatch that ended without a final record; return its job, or None if it is not current."""
     job = state.current_job(dispatch_id)
@@ -61,20 +68,20 @@ def lose(
     else:
         not_before_ns = now_ns + state.retry_policy.wait_ns(job.failures_in_a_row)
         state.leases.requeue(job.id, not_before_ns=not_before_ns, rejected_by=rejected_by)
-    _end_dispatch(state, job, batch)
+    _end_dispatch(state, job, changes)
     return job
 
 
-def _end_dispatch(state: HistoryState, job: Job, batch: Batch) -> None:
+def _end_dispatch(state: HistoryState, job: Job, changes: Changes) -> None:
     job.end_dispatch()
     for part in subtract(job.refused, job.acked):  # never reported by the ingestor, so it is fetched again
-        batch.ranges(job_owner(job.id), "refused", job.refused.remove(part))
+        changes.append(RangesChanged(job.id, "refused", job.refused.remove(part)))
     settle_job(state, job)
-    batch.job(job)
+    changes.append(Stored(job))
 
 
 def page(
-    state: HistoryState, dispatch_id: str, span: TimeRange, empty: Iterable[TimeRange], batch: Batch, *, now_ns: int
+    state: HistoryState, dispatch_id: str, span: TimeRange, empty: Iterable[TimeRange], changes: Changes, *, now_ns: int
 ) -> Job | None:
     """Record a page that Kafka has acknowledged; return its job, or None if the dispatch is not current.
 
@@ -89,9 +96,9 @@ def page(
     if not job.series.dataset.pages_count:
         return job
     for part in subtract([span], job.handled):  # not the ranges retracted since the dispatch
-        batch.ranges(job_owner(job.id), "acked", job.acked.add(part))
+        changes.append(RangesChanged(job.id, "acked", job.acked.add(part)))
         for hole in intersect(empty, part):
-            batch.ranges(job_owner(job.id), "acked_empty", job.acked_empty.add(hole))
+            changes.append(RangesChanged(job.id, "acked_empty", job.acked_empty.add(hole)))
     job.delay = None
     for live in state.requests_of(job):
         live.progress_ns = now_ns
@@ -102,7 +109,7 @@ def report(
     state: HistoryState,
     pages: Iterable[PageResult],
     finals: Iterable[FinalResult],
-    batch: Batch,
+    changes: Changes,
     *,
     wall_ns: int,
     now_ns: int,
@@ -114,63 +121,63 @@ def report(
         job = state.job_of(result.dispatch_id)
         if not result.series.dataset.pages_count:
             if job is not None and result.dispatch_id == job.dispatch_id:
-                _take(job, result, batch)
+                _take(job, result, changes)
         elif result.refused is None:
             order = Order(result.dispatch, result.fetched_ns)
             # what an ended job says of a covered range is old: the page is late, or is reported again
             news = [result.span] if job is not None else state.covered(result.series).holes(result.span)
-            cover(state, result.series, result.span, result.empty, order, batch)
+            cover(state, result.series, result.span, result.empty, order, changes)
             empty = [each for part in news for each in intersect(result.empty, part)]
-            note_absences(state, result.series, empty, result.provisional, batch, now_ns=wall_ns)
+            note_absences(state, result.series, empty, result.provisional, changes, now_ns=wall_ns)
             if job is not None and job.again:
                 for part in intersect([result.span], job.span):
-                    batch.ranges(job_owner(job.id), "landed", job.landed.add(part))
+                    changes.append(RangesChanged(job.id, "landed", job.landed.add(part)))
         elif job is not None:
-            _refuse(job, result, batch)
+            _refuse(job, result, changes)
     for live in state.requests.values():
         if any(map(live.planned.intersect, landed.get(live.request.series, ()))):
             live.progress_ns = now_ns
     for final in finals:
-        _finish(state, final, batch, now_ns)
+        _finish(state, final, changes, now_ns)
     for series, spans in landed.items():
         for job in state.jobs_of(series):
             if any(map(job.span.overlaps, spans)) and settle_job(state, job):
-                batch.job(job)
+                changes.append(Stored(job))
 
 
-def _take(job: Job, result: PageResult, batch: Batch) -> None:
+def _take(job: Job, result: PageResult, changes: Changes) -> None:
     """Note a page of the current dispatch whose final record alone counts."""
     if result.refused is None:
         job.taken_ns = max(job.taken_ns, result.span.end_ns)
     else:
         job.error = job.error or f"a page was refused: {result.refused}"
-    batch.job(job)
+    changes.append(Stored(job))
 
 
-def _refuse(job: Job, result: PageResult, batch: Batch) -> None:
+def _refuse(job: Job, result: PageResult, changes: Changes) -> None:
     # ranges that an earlier dispatch did not report, or that the current one fetches again, are still to come
     again = [job.sent] if job.sent else []
     current = result.dispatch_id == job.dispatch_id
     own = intersect([result.span], job.span) if result.series == job.series else []  # it may be refused for its range
     parts = own if current else subtract([part for each in own for part in job.acked.within(each)], again)
     for part in parts:
-        batch.ranges(job_owner(job.id), "refused", job.refused.add(part))
+        changes.append(RangesChanged(job.id, "refused", job.refused.add(part)))
     if parts:
         job.error = job.error or f"a page was refused: {result.refused}"
-        batch.job(job)
+        changes.append(Stored(job))
 
 
-def _finish(state: HistoryState, final: FinalResult, batch: Batch, now_ns: int) -> None:
+def _finish(state: HistoryState, final: FinalResult, changes: Changes, now_ns: int) -> None:
     job = state.current_job(final.dispatch_id)
     if job is None:  # fenced: the dispatch that took its place fetches the rest
         return
     assert job.sent is not None
-    batch.ranges(job_owner(job.id), "handled", job.handled.add(job.sent))
+    changes.append(RangesChanged(job.id, "handled", job.handled.add(job.sent)))
     job.finish(final, state.settled(job))
     if job.phase is Phase.ENDED:
         state.leases.remove(job.id)
     else:
         state.leases.requeue(job.id)
-    batch.job(job)
+    changes.append(Stored(job))
     for live in state.requests_of(job):
         live.progress_ns = now_ns

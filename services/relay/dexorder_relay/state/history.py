@@ -1,7 +1,7 @@
 """Everything the relay knows in memory: unfinished requests, their jobs and dispatches, coverage. Pure.
 
-The modules beside this one change it. A change that must survive a restart is also added to the batch that the caller
-passes; the caller commits the batch before anyone outside sees the change.
+The modules beside this one change it. A change that must survive a restart is also added to the list of changes that
+the caller passes; the caller commits it before anyone outside sees the change.
 """
 
 from __future__ import annotations

@@ -9,10 +9,17 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import count_periods, next_open, split_by_periods
 from dexorder_common.model.time_range import RangeSet, TimeRange, intersect, subtract
 from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_relay.state.changes import (
+    Changes,
+    JobForgotten,
+    RequestAccepted,
+    RequestAttached,
+    RequestChanged,
+    Stored,
+)
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job
 from dexorder_relay.state.request import LiveRequest
-from dexorder_relay.store.schema import Batch
 
 
 def make_plan(
@@ -51,24 +58,24 @@ def wave_end(start_ns: int, end_ns: int, period_seconds: int, periods: int) -> i
 
 
 def accept(
-    state: HistoryState, request: HistoryRequest, batch: Batch, *, wall_ns: int, now_ns: int, trace: str = ""
+    state: HistoryState, request: HistoryRequest, changes: Changes, *, wall_ns: int, now_ns: int, trace: str = ""
 ) -> LiveRequest:
     """Add a checked request and plan it; ``trace`` is the context in which it was submitted."""
     start_ns, end_ns, period = request.start_ns, request.end_ns, request.period_seconds
     planned_end_ns = end_ns if request.limit is None else wave_end(start_ns, end_ns, period, request.limit)
     live = LiveRequest(request, wall_ns, planned_end_ns, now_ns, trace=trace)
     state.requests[request.request_id] = live
-    batch.accept(live)
+    changes.append(RequestAccepted(live))
     if request.dataset.whole_exchange:
-        _create(state, live, TimeRange(0, MAX_TIME_NS), batch)
+        _create(state, live, TimeRange(0, MAX_TIME_NS), changes)
     elif request.again:
-        plan_again(state, live, batch)
+        plan_again(state, live, changes)
     else:
-        plan(state, live, live.planned, batch)
+        plan(state, live, live.planned, changes)
     return live
 
 
-def widen(state: HistoryState, live: LiveRequest, lacking_candles: int, batch: Batch, *, now_ns: int) -> None:
+def widen(state: HistoryState, live: LiveRequest, lacking_candles: int, changes: Changes, *, now_ns: int) -> None:
     """Plan the next wave of a request with a limit: as many periods as so far, or as it lacks candles if more."""
     period = live.request.period_seconds
     periods = max(lacking_candles, count_periods(live.planned, period))
@@ -76,11 +83,11 @@ def widen(state: HistoryState, live: LiveRequest, lacking_candles: int, batch: B
     wave = TimeRange(live.planned_end_ns, end_ns)
     live.planned_end_ns = end_ns
     live.progress_ns = now_ns
-    batch.request(live)
-    plan(state, live, wave, batch)
+    changes.append(RequestChanged(live))
+    plan(state, live, wave, changes)
 
 
-def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) -> None:
+def plan(state: HistoryState, live: LiveRequest, span: TimeRange, changes: Changes) -> None:
     """Attach a request to jobs in flight, and create jobs for the rest of ``span``."""
     series = live.request.series
     covered = state.covered(series)
@@ -93,35 +100,35 @@ def plan(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch) 
         span, series.period_seconds, covered=covered.within(span), in_flight=in_flight, max_periods=state.job_periods
     )
     for job_id in attach:
-        _attach(live, state.jobs[job_id], batch)
+        _attach(live, state.jobs[job_id], changes)
     for part in new:
-        _create(state, live, part, batch)
+        _create(state, live, part, changes)
 
 
-def plan_again(state: HistoryState, live: LiveRequest, batch: Batch) -> None:
+def plan_again(state: HistoryState, live: LiveRequest, changes: Changes) -> None:
     """Create jobs for the whole range of a request, covered or not; what is not covered may be fetched twice."""
     for part in split_by_periods(live.planned, live.request.period_seconds, state.job_periods):
-        _create(state, live, part, batch, again=True)
+        _create(state, live, part, changes, again=True)
 
 
-def _create(state: HistoryState, live: LiveRequest, span: TimeRange, batch: Batch, *, again: bool = False) -> None:
+def _create(state: HistoryState, live: LiveRequest, span: TimeRange, changes: Changes, *, again: bool = False) -> None:
     request, trace = live.request, live.span.text if live.span else ""
     job = Job(state.new_job_id(), request.request_id, request.client_id, request.series, span, again=again, trace=trace)
-    batch.job(job)
+    changes.append(Stored(job))
     state.add_job(job)
     state.leases.queue(job.id, request.series.exchange, trace=trace)
-    _attach(live, job, batch)
+    _attach(live, job, changes)
 
 
-def _attach(live: LiveRequest, job: Job, batch: Batch) -> None:
+def _attach(live: LiveRequest, job: Job, changes: Changes) -> None:
     job.requests.add(live.request.request_id)
     live.jobs.add(job.id)
-    batch.attach(live.request.request_id, job.id)
+    changes.append(RequestAttached(live.request.request_id, job.id))
     if job.dispatch_ids and live.start():
-        batch.request(live)
+        changes.append(RequestChanged(live))
 
 
-def replan(state: HistoryState, series: Series, spans: Sequence[TimeRange], batch: Batch, skip: str = "") -> None:
+def replan(state: HistoryState, series: Series, spans: Sequence[TimeRange], changes: Changes, skip: str = "") -> None:
     """Plan retracted ranges for every request that waits for them, except ``skip`` and those that are ending."""
     if not spans:
         return
@@ -129,10 +136,10 @@ def replan(state: HistoryState, series: Series, spans: Sequence[TimeRange], batc
     for request_id, live in state.requests.items():
         if live.request.series == series and request_id != skip and not live.ending:
             for part in retracted.within(live.planned):
-                plan(state, live, part, batch)
+                plan(state, live, part, changes)
 
 
-def remove(state: HistoryState, live: LiveRequest, batch: Batch) -> None:
+def remove(state: HistoryState, live: LiveRequest, changes: Changes) -> None:
     """Remove an ended request; jobs that no other request waits for are fenced and forgotten."""
     request_id = live.request.request_id
     del state.requests[request_id]
@@ -142,4 +149,4 @@ def remove(state: HistoryState, live: LiveRequest, batch: Batch) -> None:
         if not job.requests:
             state.leases.remove(job_id)
             state.drop_job(job)
-            batch.forget(job_id)
+            changes.append(JobForgotten(job_id))

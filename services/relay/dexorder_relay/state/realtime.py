@@ -1,6 +1,6 @@
 """Events of subscriptions and realtime dispatches applied to the registry. Pure.
 
-``realtime_job.py`` has the states of a job. Every change that must survive a restart is added to ``batch``, except
+``realtime_job.py`` has the states of a job. Every change that must survive a restart is added to ``changes``, except
 positions of trades: the caller writes those of ``registry.dirty`` every few seconds, as the trades between are only
 produced again. Candles between would look like a hole that history must fill.
 """
@@ -10,15 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from dexorder_common.model.datasets import TRADES
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
 from dexorder_common.model.realtime import RealtimeDispatch, StartedSubscription
 from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_relay.state.changes import (
+    Changes,
+    DispatchEnded,
+    DispatchIssued,
+    PositionChanged,
+    PositionsReplaced,
+    RealtimeJobForgotten,
+    Stored,
+    SubscriptionStopped,
+)
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Assignment, SlotKind
 from dexorder_relay.state.realtime_job import RealtimeJob
 from dexorder_relay.state.realtime_registry import HistoryPart, Registry
-from dexorder_relay.store import realtime as store
-from dexorder_relay.store.schema import Batch
 
 NewId = Callable[[], str]
 
@@ -38,13 +50,13 @@ def history_span(started: StartedSubscription, period: int) -> TimeRange | None:
 
 
 def start(
-    registry: Registry, started: StartedSubscription, new_job_id: Callable[[], int], new_id: NewId, batch: Batch
+    registry: Registry, started: StartedSubscription, new_job_id: Callable[[], int], new_id: NewId, changes: Changes
 ) -> RealtimeJob:
     """Add a checked subscription, and the job of its instrument if there is none."""
     subscription = started.subscription
     registry.subscriptions[subscription.subscription_id] = started
     registry.last_sequence = max(registry.last_sequence, started.sequence)
-    store.add_subscription(batch, started)
+    changes.append(Stored(started))
     job = registry.job_for(subscription.ticker)
     if job is None:
         job = RealtimeJob(new_job_id(), subscription.ticker)
@@ -52,9 +64,9 @@ def start(
         registry.leases.queue(job.id, job.exchange, SlotKind.REALTIME)
     for period, missing in job.add(started):
         for part in closed_parts(missing, period, wall_ns=started.started_ns):
-            _fetch(registry, job, started, period, part, new_id, batch)
-    store.store_job(batch, job)
-    store.store_positions(batch, job)
+            _fetch(registry, job, started, period, part, new_id, changes)
+    changes.append(Stored(job))
+    changes.append(PositionsReplaced(job))
     return job
 
 
@@ -65,29 +77,29 @@ def _fetch(
     period: int,
     span: TimeRange,
     new_id: NewId,
-    batch: Batch,
+    changes: Changes,
 ) -> None:
     subscription = started.subscription
     part = HistoryPart(new_id(), subscription.subscription_id, job.ticker, period, span, subscription.client_id)
     registry.history[part.request_id] = part
-    store.add_history(batch, part)
+    changes.append(Stored(part))
 
 
-def stop(registry: Registry, subscription_id: str, batch: Batch, *, wall_ns: int) -> RealtimeJob:
+def stop(registry: Registry, subscription_id: str, changes: Changes, *, wall_ns: int) -> RealtimeJob:
     """Remove a subscription. A job without any is removed too, or when its dispatch has stopped."""
     ticker = registry.subscriptions.pop(subscription_id).subscription.ticker
     job = registry.job_for(ticker)
     assert job is not None
     job.remove(subscription_id)
     for part in [each for each in registry.history.values() if each.subscription_id == subscription_id]:
-        _hand_over(registry, job, part, batch)
-    store.stop_subscription(batch, subscription_id, stopped_ns=wall_ns)
-    store.store_positions(batch, job)
-    _remove_if_idle(registry, job, batch)
+        _hand_over(registry, job, part, changes)
+    changes.append(SubscriptionStopped(subscription_id, wall_ns))
+    changes.append(PositionsReplaced(job))
+    _remove_if_idle(registry, job, changes)
     return job
 
 
-def _hand_over(registry: Registry, job: RealtimeJob, part: HistoryPart, batch: Batch) -> None:
+def _hand_over(registry: Registry, job: RealtimeJob, part: HistoryPart, changes: Changes) -> None:
     """Have candles that were to be fetched for a stopped subscription fetched for another that has their period."""
     del registry.history[part.request_id]
     heirs = (each.subscription for each in job.subscriptions.values())
@@ -95,31 +107,33 @@ def _hand_over(registry: Registry, job: RealtimeJob, part: HistoryPart, batch: B
     if heir is not None:
         part = replace(part, subscription_id=heir.subscription_id, client_id=heir.client_id)
         registry.history[part.request_id] = part
-        store.add_history(batch, part)
+        changes.append(Stored(part))
 
 
-def _remove_if_idle(registry: Registry, job: RealtimeJob, batch: Batch) -> bool:
+def _remove_if_idle(registry: Registry, job: RealtimeJob, changes: Changes) -> bool:
     if job.subscriptions or job.dispatch_id is not None:
         return False
     registry.leases.remove(job.id)
     registry.drop_job(job)
-    store.delete_job(batch, job)
+    changes.append(RealtimeJobForgotten(job.id))
     return True
 
 
-def assign(registry: Registry, assignment: Assignment, batch: Batch, *, wall_ns: int) -> RealtimeDispatch:
-    """Start the dispatch of a job that was given to a slot; the batch must be on disk before anything is sent."""
+def assign(registry: Registry, assignment: Assignment, changes: Changes, *, wall_ns: int) -> RealtimeDispatch:
+    """Start the dispatch of a job that was given to a slot; the changes must be on disk before anything is sent."""
     job = registry.jobs[assignment.job]
     dispatch = job.assign(assignment.dispatch_id, assignment.slot.identity, wall_ns=wall_ns)
-    store.store_dispatch(batch, job, dispatch.dispatch_id, issued_ns=wall_ns)
+    anything = Series(job.ticker, 0, TRADES), TimeRange(0, MAX_TIME_NS)  # it may settle every series at any time
+    issued = IssuedDispatch(dispatch.dispatch_id, *anything, is_realtime=True)
+    changes += [DispatchIssued(issued, job.id, wall_ns), Stored(job)]
     return dispatch
 
 
-def unsent(registry: Registry, assignment: Assignment, batch: Batch, *, wall_ns: int) -> None:
+def unsent(registry: Registry, assignment: Assignment, changes: Changes, *, wall_ns: int) -> None:
     """Queue a job again whose ingestor could not be reached; this is not a failure of the job."""
     job = registry.jobs[assignment.job]
     job.dispatches -= 1
-    _end_dispatch(registry, job, batch, wall_ns=wall_ns)
+    _end_dispatch(registry, job, changes, wall_ns=wall_ns)
 
 
 def end(
@@ -127,7 +141,7 @@ def end(
     dispatch_id: str,
     reason: str,
     policy: RetryPolicy,
-    batch: Batch,
+    changes: Changes,
     *,
     wall_ns: int,
     now_ns: int,
@@ -139,24 +153,24 @@ def end(
     """
     job = registry.jobs[registry.leases.job_of(dispatch_id) or 0]
     if job.must_stop:
-        _end_dispatch(registry, job, batch, wall_ns=wall_ns)
+        _end_dispatch(registry, job, changes, wall_ns=wall_ns)
         return job
     job.lose(reason)
     wait_ns = policy.wait_ns(job.failures_in_a_row)
     job.next_attempt_ns = wall_ns + wait_ns if wait_ns else 0
     registry.leases.requeue(job.id, not_before_ns=now_ns + wait_ns, rejected_by=rejected_by)
-    store.end_dispatch(batch, dispatch_id, ended_ns=wall_ns)
-    store.store_job(batch, job)
+    changes.append(DispatchEnded(dispatch_id, wall_ns))
+    changes.append(Stored(job))
     return job
 
 
-def _end_dispatch(registry: Registry, job: RealtimeJob, batch: Batch, *, wall_ns: int) -> None:
+def _end_dispatch(registry: Registry, job: RealtimeJob, changes: Changes, *, wall_ns: int) -> None:
     assert job.dispatch_id is not None
-    store.end_dispatch(batch, job.dispatch_id, ended_ns=wall_ns)
+    changes.append(DispatchEnded(job.dispatch_id, wall_ns))
     job.end_dispatch()
-    if not _remove_if_idle(registry, job, batch):
+    if not _remove_if_idle(registry, job, changes):
         registry.leases.requeue(job.id)
-        store.store_job(batch, job)
+        changes.append(Stored(job))
 
 
 def settle(
@@ -165,7 +179,7 @@ def settle(
     period: int,
     span: TimeRange,
     new_id: NewId,
-    batch: Batch,
+    changes: Changes,
     *,
     current: bool,
     last_trade_id: str = "",
@@ -177,20 +191,22 @@ def settle(
     if period == TRADES_PERIOD:
         registry.dirty.add(job.id)
     else:
-        store.store_position(batch, job, period)
+        changes.append(PositionChanged(job.id, period, job.positions[period]))
     if hole is not None:
         oldest = next(iter(job.subscriptions.values()))
-        _fetch(registry, job, oldest, period, hole, new_id, batch)
+        _fetch(registry, job, oldest, period, hole, new_id, changes)
 
 
-def refetch(registry: Registry, job: RealtimeJob, period: int, span: TimeRange, new_id: NewId, batch: Batch) -> None:
+def refetch(
+    registry: Registry, job: RealtimeJob, period: int, span: TimeRange, new_id: NewId, changes: Changes
+) -> None:
     """Have candles fetched as history that the pipeline could not use."""
     if job.subscriptions:
-        _fetch(registry, job, next(iter(job.subscriptions.values())), period, span, new_id, batch)
+        _fetch(registry, job, next(iter(job.subscriptions.values())), period, span, new_id, changes)
 
 
-def flush(registry: Registry, batch: Batch) -> None:
+def flush(registry: Registry, changes: Changes) -> None:
     """Store the positions that are not on disk."""
     for job_id in registry.dirty:
-        store.store_positions(batch, registry.jobs[job_id])
+        changes.append(PositionsReplaced(registry.jobs[job_id]))
     registry.dirty.clear()

@@ -1,7 +1,7 @@
 """Everything the relay knows in memory about realtime: subscriptions, their jobs, candles still to fetch. Pure.
 
-``realtime.py`` changes it. A change that must survive a restart is also added to the batch that the caller passes; the
-caller commits the batch before anyone outside sees the change.
+``realtime.py`` changes it. A change that must survive a restart is also added to the list of changes that the
+caller passes; the caller commits it before anyone outside sees the change.
 """
 
 from __future__ import annotations

@@ -6,20 +6,14 @@ the last one that it has on disk. An event is stored once, by its id, whichever 
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from dexorder_common.model.triggers import Alert, EventKind, RegisteredTrigger, Trigger, TriggerState
-from dexorder_common.model.user_events import Channel, Preference, Priority
+from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger, TriggerState
+from dexorder_relay.store.rows import Columns, Row, Statement, insert, select, update, upsert
 
 _CHANGE, _FORGOTTEN, _APPLIED = "trigger_change", "trigger_forgotten_change", "trigger_applied_change"
-_COLUMNS = (
-    "registration, trigger_id, sql, tickers, callback_id, parameters, client_id, alert, period_seconds, registered_ns, "
-    "state, reason, firings, last_fired_ns, change"
-)
 _STATE_AFTER = {EventKind.SUSPENDED: TriggerState.SUSPENDED, EventKind.ENDED: TriggerState.ENDED}
 REASON = "reason"
 """Name in the context of an event of the whole trigger that has the reason."""
@@ -87,11 +81,14 @@ class StoredReport:
     alerts: int
 
 
+TRIGGER, REGISTERED = Columns(Trigger), Columns(RegisteredTrigger)
+REPORTED = Columns(ReportedEvent, "event_id", "registration", "kind", "ticker", "time_ns", "message")
+
+
 def find(connection: Connection, trigger_id: str) -> RegisteredTrigger | None:
     """Return the trigger that has an id now."""
-    sql = f"SELECT {_COLUMNS} FROM triggers WHERE trigger_id = ? AND deleted_ns IS NULL"  # noqa: S608
-    row = connection.execute(sql, (trigger_id,)).fetchone()
-    return _read(connection, row) if row else None
+    rows = select(connection, "SELECT * FROM triggers WHERE trigger_id = ? AND deleted_ns IS NULL", trigger_id)
+    return next((_read(connection, row) for row in rows), None)
 
 
 def register(
@@ -107,40 +104,27 @@ def register(
     count = "SELECT count(*) FROM triggers WHERE client_id = ? AND deleted_ns IS NULL"
     if limit is not None and connection.execute(count, (trigger.client_id,)).fetchone()[0] >= limit:
         return None, False
-    values = {
-        "trigger_id": trigger.trigger_id,
-        "sql": trigger.sql,
-        "tickers": json.dumps(trigger.tickers),
-        "callback_id": trigger.callback_id,
-        "parameters": json.dumps(dict(trigger.parameters)),
-        "client_id": trigger.client_id,
-        "alert": _dump_alert(trigger.alert),
-        "period_seconds": period_seconds,
-        "registered_ns": now_ns,
-        "change": _next_change(connection),
-    }
-    columns, marks = ", ".join(values), ", ".join("?" * len(values))
-    connection.execute(f"INSERT INTO triggers ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+    new = RegisteredTrigger(trigger, 0, now_ns, TriggerState.RUNNING, period_seconds)
+    row = {name: each for name, each in REGISTERED.values(new).items() if name != "registration"}  # SQLite numbers it
+    _run(connection, insert("triggers", row | {"change": _next_change(connection)}))
     return find(connection, trigger.trigger_id), True
 
 
 def delete(connection: Connection, trigger_id: str, *, now_ns: int) -> None:
     """Store the deletion of the trigger that has an id now."""
-    connection.execute(
-        "UPDATE triggers SET deleted_ns = ?, change = ? WHERE trigger_id = ? AND deleted_ns IS NULL",
-        (now_ns, _next_change(connection), trigger_id),
-    )
+    sql = "UPDATE triggers SET deleted_ns = ?, change = ? WHERE trigger_id = ? AND deleted_ns IS NULL"
+    connection.execute(sql, (now_ns, _next_change(connection), trigger_id))
 
 
 def page(connection: Connection, client_id: str, ticker: str, after: int, size: int) -> list[RegisteredTrigger]:
     """Return triggers by registration, after one; those of a client and of a ticker, unless these are empty."""
     sql = (
-        f"SELECT {_COLUMNS} FROM triggers WHERE deleted_ns IS NULL AND registration > ?"  # noqa: S608
+        "SELECT * FROM triggers WHERE deleted_ns IS NULL AND registration > ?"
         " AND (? = '' OR client_id = ?) AND (? = '' OR ? IN (SELECT value FROM json_each(tickers)))"
         " ORDER BY registration LIMIT ?"
     )
-    values = (after, client_id, client_id, ticker, ticker, size)
-    return [_read(connection, row) for row in connection.execute(sql, values)]
+    rows = select(connection, sql, after, client_id, client_id, ticker, ticker, size)
+    return [_read(connection, row) for row in rows]
 
 
 def live(connection: Connection) -> list[RegisteredTrigger]:
@@ -154,15 +138,19 @@ def changes_after(connection: Connection, after: int, limit: int) -> TriggerChan
     if after > last or after < forgotten:
         found = [TriggerChange(each.registration, each.registered_ns, each.trigger) for each in live(connection)]
         return TriggerChanges(found, last, reset=True)
-    sql = f"SELECT {_COLUMNS}, deleted_ns FROM triggers WHERE change > ? ORDER BY change LIMIT ?"  # noqa: S608
-    rows = connection.execute(sql, (after, limit)).fetchall()
-    found = [TriggerChange(row[0], row[9], _read_trigger(row) if row[-1] is None else None) for row in rows]
-    return TriggerChanges(found, rows[-1][-2] if len(rows) == limit else last)
+    sql = "SELECT * FROM triggers WHERE change > ? ORDER BY change LIMIT ?"
+    rows = list(select(connection, sql, after, limit))
+    return TriggerChanges([_read_change(row) for row in rows], rows[-1]["change"] if len(rows) == limit else last)
+
+
+def _read_change(row: Row) -> TriggerChange:
+    trigger = TRIGGER.read(row) if row["deleted_ns"] is None else None
+    return TriggerChange(row["registration"], row["registered_ns"], trigger)
 
 
 def applied(connection: Connection, change: int) -> None:
     """Store the last change that the pipeline has on disk."""
-    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_APPLIED, change))
+    _set_meta(connection, _APPLIED, change)
 
 
 def report(connection: Connection, events: Iterable[ReportedEvent], *, now_ns: int) -> StoredReport:
@@ -170,33 +158,18 @@ def report(connection: Connection, events: Iterable[ReportedEvent], *, now_ns: i
     new, callbacks, unknown, alerts = [], set(), 0, 0
     for each in events:
         sql = "SELECT trigger_id, callback_id, client_id, alert FROM triggers WHERE registration = ?"
-        owner = connection.execute(sql, (each.registration,)).fetchone()
+        owner = next(select(connection, sql, each.registration), None)
         if owner is None:
             unknown += 1
             continue
-        trigger_id, callback_id, client_id, alert = owner
-        has_alert = alert is not None and each.kind in (EventKind.FIRED, EventKind.SUSPENDED)
-        inserted = connection.execute(
-            "INSERT OR IGNORE INTO trigger_events (event_id, registration, trigger_id, callback_id, client_id, kind,"
-            " ticker, time_ns, reported_ns, message, alert) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                each.event_id,
-                each.registration,
-                trigger_id,
-                callback_id,
-                client_id,
-                each.kind.value,
-                each.ticker,
-                each.time_ns,
-                now_ns,
-                each.message,
-                ALERT_PENDING if has_alert else NO_ALERT,
-            ),
-        )
+        has_alert = owner["alert"] is not None and each.kind in (EventKind.FIRED, EventKind.SUSPENDED)
+        made = {"reported_ns": now_ns, "alert": ALERT_PENDING if has_alert else NO_ALERT}
+        row = REPORTED.values(each) | {**owner, **made}
+        inserted = _run(connection, insert("trigger_events", row, conflict="OR IGNORE"))
         if not inserted.rowcount:
             continue
-        new.append(StoredEvent(inserted.lastrowid or 0, trigger_id, client_id, each))
-        callbacks |= {callback_id} - {""}
+        new.append(StoredEvent(inserted.lastrowid or 0, owner["trigger_id"], owner["client_id"], each))
+        callbacks |= {owner["callback_id"]} - {""}
         alerts += has_alert
         _follow(connection, each)
     return StoredReport(new, callbacks, unknown, alerts)
@@ -209,10 +182,8 @@ def _follow(connection: Connection, event: ReportedEvent) -> None:
             (event.time_ns, event.registration),
         )
     else:
-        connection.execute(
-            "UPDATE triggers SET state = ?, reason = ? WHERE registration = ?",
-            (_STATE_AFTER[event.kind].value, event.reason, event.registration),
-        )
+        end = {"state": _STATE_AFTER[event.kind], "reason": event.reason}
+        _run(connection, update("triggers", end, registration=event.registration))
 
 
 def events_after(
@@ -226,23 +197,18 @@ def events_after(
     """
     column, value = where
     chosen = f"WHERE {column} = ? AND cursor > ? AND (? IS NULL OR client_id = ?) ORDER BY cursor LIMIT ?"
-    columns = "cursor, trigger_id, client_id, event_id, registration, kind, ticker, time_ns, message"
-    sql = f"SELECT {columns} FROM trigger_events {chosen}"  # noqa: S608 - names from above
-    rows = connection.execute(sql, (value, after, client_id, client_id, limit))
-    return [StoredEvent(row[0], row[1], row[2], _read_event(row[3:])) for row in rows]
+    rows = select(connection, f"SELECT * FROM trigger_events {chosen}", value, after, client_id, client_id, limit)  # noqa: S608
+    return [StoredEvent(row["cursor"], row["trigger_id"], row["client_id"], REPORTED.read(row)) for row in rows]
 
 
 def pending_alerts(connection: Connection, after: int, limit: int) -> list[PendingAlert]:
     """Return events of which the gateway does not know yet, by cursor, after one."""
-    sql = (
-        "SELECT cursor, registration, event_id, registration, kind, ticker, time_ns, message"
-        " FROM trigger_events WHERE alert = ? AND cursor > ? ORDER BY cursor LIMIT ?"
-    )
+    sql = "SELECT * FROM trigger_events WHERE alert = ? AND cursor > ? ORDER BY cursor LIMIT ?"
+    owner = "SELECT * FROM triggers WHERE registration = ?"
     found = []
-    for row in connection.execute(sql, (ALERT_PENDING, after, limit)).fetchall():
-        owner = f"SELECT {_COLUMNS} FROM triggers WHERE registration = ?"  # noqa: S608
-        trigger = _read_trigger(connection.execute(owner, (row[1],)).fetchone())
-        found.append(PendingAlert(row[0], trigger, _read_event(row[2:])))
+    for row in list(select(connection, sql, ALERT_PENDING, after, limit)):
+        trigger = TRIGGER.read(next(select(connection, owner, row["registration"])))
+        found.append(PendingAlert(row["cursor"], trigger, REPORTED.read(row)))
     return found
 
 
@@ -269,13 +235,13 @@ def forget(connection: Connection, before_ns: int, limit: int) -> int:
     if gone := connection.execute(sql, (before_ns, limit)).fetchall():
         connection.executemany("DELETE FROM triggers WHERE registration = ?", [row[:1] for row in gone])
         last = max(_meta(connection, _FORGOTTEN), *(change for _, change in gone))
-        connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_FORGOTTEN, last))
+        _set_meta(connection, _FORGOTTEN, last)
     return count
 
 
 def _next_change(connection: Connection) -> int:
     change = _meta(connection, _CHANGE) + 1
-    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_CHANGE, change))
+    _set_meta(connection, _CHANGE, change)
     return change
 
 
@@ -284,35 +250,16 @@ def _meta(connection: Connection, name: str) -> int:
     return int(row[0]) if row else 0
 
 
-def _read(connection: Connection, row: tuple[Any, ...]) -> RegisteredTrigger:
-    registration, period_seconds, registered_ns, state, reason, firings, last_fired_ns, change = (row[0], *row[8:15])
-    current = TriggerState(state)
-    if current is TriggerState.RUNNING and change > _meta(connection, _APPLIED):
-        current = TriggerState.WAITING
-    return RegisteredTrigger(
-        _read_trigger(row), registration, registered_ns, current, period_seconds, reason, firings, last_fired_ns
-    )
+def _set_meta(connection: Connection, name: str, value: int) -> None:
+    _run(connection, upsert("meta", {"name": name, "value": value}))
 
 
-def _read_trigger(row: tuple[Any, ...]) -> Trigger:
-    _, trigger_id, sql, tickers, callback_id, parameters, client_id, alert = row[:8]
-    tickers, parameters = json.loads(tickers), json.loads(parameters)
-    return Trigger(trigger_id, sql, tuple(tickers), callback_id, parameters, client_id, _load_alert(alert))
+def _run(connection: Connection, statement: Statement) -> sqlite3.Cursor:
+    return connection.execute(*statement)
 
 
-def _read_event(row: tuple[Any, ...]) -> ReportedEvent:
-    event_id, registration, kind, ticker, time_ns, message = row
-    return ReportedEvent(event_id, registration, EventKind(kind), ticker, time_ns, message)
-
-
-def _dump_alert(alert: Alert | None) -> str | None:
-    if alert is None:
-        return None
-    return json.dumps([alert.user_id, alert.priority, [[each.channel, each.only_if_active] for each in alert.channels]])
-
-
-def _load_alert(text: str | None) -> Alert | None:
-    if text is None:
-        return None
-    user_id, priority, channels = json.loads(text)
-    return Alert(user_id, Priority(priority), tuple(Preference(Channel(each), active) for each, active in channels))
+def _read(connection: Connection, row: Row) -> RegisteredTrigger:
+    found = REGISTERED.read(row)
+    if found.state is TriggerState.RUNNING and row["change"] > _meta(connection, _APPLIED):
+        return replace(found, state=TriggerState.WAITING)
+    return found

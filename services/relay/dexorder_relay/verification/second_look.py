@@ -20,8 +20,8 @@ from dexorder_common.model.proof import SETTLED_AFTER_NS
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_relay.requests.context import Context
+from dexorder_relay.state.changes import AbsencesChanged, Changes
 from dexorder_relay.state.provisional import MANY_RANGES
-from dexorder_relay.store.schema import Batch
 from dexorder_relay.verification.compare_values import whole_cells
 from dexorder_relay.verification.value_verification import ValueCheck, ValueVerifier
 
@@ -102,10 +102,10 @@ class SecondLook:
             doubtful=len(found.doubtful),
             errors=check.errors,
         )
-        batch = Batch()
-        batch.provisional(series, state.provisional.remove(series, found.final))
+        changes = Changes()
+        changes.append(AbsencesChanged(series, state.provisional.remove(series, found.final)))
         for part in found.repeated:
             change = state.provisional.queried(series, part, asked_ns=asked_ns, now_ns=now_ns, answered=True)
-            batch.provisional(series, change)
-        await self._context.store.commit(batch)
+            changes.append(AbsencesChanged(series, change))
+        await self._context.store.commit(changes)
         return found.doubtful

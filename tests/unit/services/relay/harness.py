@@ -41,9 +41,9 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.server import RunningRelay, relay
 from dexorder_relay.state import dispatches
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.leases import Assignment, Leases
-from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES
 
@@ -99,10 +99,12 @@ def environment(folder: Path, port: int = 0) -> dict[str, str]:
     }
 
 
-def dispatch_all(state: HistoryState, batch: Batch, *, wall_ns: int, now_ns: int) -> list[tuple[Assignment, Dispatch]]:
+def dispatch_all(
+    state: HistoryState, changes: Changes, *, wall_ns: int, now_ns: int
+) -> list[tuple[Assignment, Dispatch]]:
     """Give queued jobs to free slots and start their dispatches, as the dispatcher does."""
     made = state.leases.assign(now_ns=now_ns)
-    return [(each, dispatches.begin(state, each, batch, wall_ns=wall_ns, now_ns=now_ns)) for each in made]
+    return [(each, dispatches.begin(state, each, changes, wall_ns=wall_ns, now_ns=now_ns)) for each in made]
 
 
 def counts(leases: Leases) -> tuple[int, int, int]:

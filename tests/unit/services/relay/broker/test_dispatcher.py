@@ -19,7 +19,7 @@ from tests.unit.services.relay.harness import suite
 def stored(folder: Path) -> list[str]:
     """Return the dispatches that another process finds in the relay's file."""
     with closing(sqlite3.connect(folder / "relay.db")) as connection:
-        return [dispatch_id for (dispatch_id,) in connection.execute("SELECT job_id FROM dispatches")]
+        return [dispatch_id for (dispatch_id,) in connection.execute("SELECT dispatch_id FROM dispatches")]
 
 
 async def test_a_dispatch_is_on_disk_before_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from dexorder_common.model.instrument import CandleOffer, InstrumentList, Listed
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.requests.instruments import check
-from dexorder_relay.store.schema import read_instruments
 from tests.unit.services.relay.harness import Suite, suite
 
 
@@ -57,12 +56,6 @@ async def test_offer_of_candles_is_listed_and_survives_a_restart(tmp_path: Path)
         assert (await listed(s)).candles == offer
         await report(s, [market("A/Q")], 2)
         assert not (await listed(s)).HasField("candles")
-
-
-def test_list_that_an_earlier_version_stored_is_read() -> None:
-    stored = '[["A/Q.SIM",true,"spot","A","Q"]]'
-    found = InstrumentList("SIM", (ListedInstrument("A/Q.SIM", True, "spot", "A", "Q"),), 3)
-    assert read_instruments("SIM", 3, stored) == found
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,13 @@ from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_relay.state import coverage, dispatches, planner
+from dexorder_relay.state.changes import Changes, RequestEnded
 from dexorder_relay.state.history import HistoryState, progress, timed_out
 from dexorder_relay.state.job import Job, Phase, RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.state.request import LiveRequest, decide
-from dexorder_relay.store import database, schema
-from dexorder_relay.store.schema import Batch
+from dexorder_relay.store import loading, schema
+from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import MINUTE_NS, at, counts, dispatch_all
 from tests.unit.services.relay.state.state_model import (
@@ -79,8 +80,8 @@ class StateMachine(RuleBasedStateMachine):
         leases = Leases(lease_ns=LEASE_NS, new_id=lambda: dispatch_id(next(self.numbers)), max_slots=MAX_SLOTS)
         return HistoryState(leases, RetryPolicy(MAX_ATTEMPTS, BACKOFF_NS), job_periods=8, page_periods=3)
 
-    def save(self, batch: Batch) -> None:
-        for sql, values in batch.statements:
+    def save(self, changes: Changes) -> None:
+        for sql, values in statements(changes):
             self.connection.execute(sql, values)
 
     # ---- clients ---------------------------------------------------------------------------------------------------
@@ -90,12 +91,12 @@ class StateMachine(RuleBasedStateMachine):
         request_id = f"r{next(self.requests)}"
         asked = HistoryRequest(request_id, series.ticker, at(start), at(start + length), 60, limit, "me")
         self.submitted[request_id] = asked
-        self.plan(lambda batch: planner.accept(self.state, asked, batch, wall_ns=self.wall_ns, now_ns=self.now_ns))
+        self.plan(lambda changes: planner.accept(self.state, asked, changes, wall_ns=self.wall_ns, now_ns=self.now_ns))
 
     def plan(self, change: Any) -> None:
-        known, batch = set(self.state.jobs), Batch()
-        change(batch)
-        self.save(batch)
+        known, changes = set(self.state.jobs), Changes()
+        change(changes)
+        self.save(changes)
         for number in sorted(set(self.state.jobs) - known):
             self.model.queues[self.state.jobs[number].series.exchange].append(number)
 
@@ -124,7 +125,7 @@ class StateMachine(RuleBasedStateMachine):
         missing = self.state.missing(request, end_ns)
         lacking = 0 if asked.limit is None else asked.limit - len(opens)
         if not missing and lacking and end_ns < asked.end_ns:
-            self.plan(lambda batch: planner.widen(self.state, request, lacking, batch, now_ns=self.now_ns))
+            self.plan(lambda changes: planner.widen(self.state, request, lacking, changes, now_ns=self.now_ns))
             return
         excused = [span for series, span in self.excused if series == asked.series]
         assert not subtract(missing, excused), "missing, and nobody refused it or gave it up"
@@ -145,12 +146,12 @@ class StateMachine(RuleBasedStateMachine):
         return [open_ns for part in there for open_ns in range(part.start_ns, part.end_ns, MINUTE_NS)]
 
     def finish(self, request: LiveRequest, outcome: Any) -> None:
-        request_id, batch = request.request.request_id, Batch()
+        request_id, changes = request.request.request_id, Changes()
         assert request_id not in self.ended
         self.ended[request_id] = outcome.status
-        batch.finish(request.request, outcome, progress(self.state, request, outcome.end_ns))
-        planner.remove(self.state, request, batch)
-        self.save(batch)
+        changes.append(RequestEnded(request.request, outcome, progress(self.state, request, outcome.end_ns)))
+        planner.remove(self.state, request, changes)
+        self.save(changes)
         self.notice_what_left()
 
     @rule(series=markets, start=st.integers(0, 30), length=st.integers(1, 20))
@@ -158,15 +159,15 @@ class StateMachine(RuleBasedStateMachine):
         """Retract coverage of a range; requests that wait for it continue to wait."""
         span, before = TimeRange(at(start), at(start + length)), dump(self.state)
         order = Order(next(self.numbers), 0)
-        self.plan(lambda batch: self.take_back_now(series, span, order, batch))
+        self.plan(lambda changes: self.take_back_now(series, span, order, changes))
         assert not self.state.coverage[series].covered.within(span)
         assert before[1].keys() == self.state.requests.keys()
         self.model.note(self.model.taken_back, series, [span])
         self.notice_what_left()
 
-    def take_back_now(self, series: Series, span: TimeRange, order: Order, batch: Batch) -> None:
-        coverage.retract(self.state, series, [span], order, batch)
-        planner.replan(self.state, series, [span], batch)
+    def take_back_now(self, series: Series, span: TimeRange, order: Order, changes: Changes) -> None:
+        coverage.retract(self.state, series, [span], order, changes)
+        planner.replan(self.state, series, [span], changes)
 
     # ---- ingestors -------------------------------------------------------------------------------------------------
 
@@ -189,9 +190,9 @@ class StateMachine(RuleBasedStateMachine):
     @rule(cancelled=st.none() | st.integers(0, 5))
     def dispatch(self, cancelled: int | None) -> None:
         """Dispatch as the engine does: on disk, then sent; meanwhile a request may be cancelled."""
-        expected, batch = self.model.assign(self.now_ns), Batch()
-        made = dispatch_all(self.state, batch, wall_ns=self.wall_ns, now_ns=self.now_ns)
-        self.save(batch)
+        expected, changes = self.model.assign(self.now_ns), Changes()
+        made = dispatch_all(self.state, changes, wall_ns=self.wall_ns, now_ns=self.now_ns)
+        self.save(changes)
         assert sorted((a.job, a.slot) for a, _ in made) == sorted(expected)
         for exchange in EXCHANGES:
             of = [a.job for a, _ in made if a.slot.exchange == exchange]
@@ -210,7 +211,7 @@ class StateMachine(RuleBasedStateMachine):
                 self.workers.append(Worker(sent, assign.slot.identity, split_by_periods(sent.span, 60, 3)))
             else:
                 self.unreachable(assign.slot.identity)
-                back = Batch()
+                back = Changes()
                 dispatches.unsent(self.state, assign, back)
                 self.save(back)
                 self.give_up(assign.dispatch_id, front=True)
@@ -252,33 +253,33 @@ class StateMachine(RuleBasedStateMachine):
         if not reported:
             worker.idle = True
             return
-        before, batch = dump(self.state), Batch()
-        job = dispatches.page(self.state, job_id, span, holes, batch, now_ns=self.now_ns)
-        self.save(batch)
+        before, changes = dump(self.state), Changes()
+        job = dispatches.page(self.state, job_id, span, holes, changes, now_ns=self.now_ns)
+        self.save(changes)
         assert (job is not None) == current
         if current:
             self.model.settled[job_id].append(span)
             self.model.renew(self.now_ns, job_id)
         else:
             worker.idle = True
-            assert dump(self.state) == before and not batch.statements
+            assert dump(self.state) == before and not statements(changes)
 
     @precondition(lambda self: self.fenced)
     @rule(data=st.data(), status=st.sampled_from(FinalStatus))
     def final_of_a_fenced_dispatch(self, data: Any, status: FinalStatus) -> None:
         """The final record of a dispatch that is no longer current changes nothing, whatever its status."""
         final = FinalResult(data.draw(st.sampled_from(sorted(self.fenced))), status, "too late")
-        before, batch = dump(self.state), Batch()
-        dispatches.report(self.state, [], [final], batch, wall_ns=0, now_ns=self.now_ns)
-        assert dump(self.state) == before and not batch.statements
+        before, changes = dump(self.state), Changes()
+        dispatches.report(self.state, [], [final], changes, wall_ns=0, now_ns=self.now_ns)
+        assert dump(self.state) == before and not statements(changes)
 
     def completes(self, worker: Worker) -> None:
-        before, batch = dump(self.state), Batch()
+        before, changes = dump(self.state), Changes()
         current = worker.job_id in self.model.current
-        assert dispatches.produced(self.state, worker.job_id, batch) == current
-        self.save(batch)
+        assert dispatches.produced(self.state, worker.job_id, changes) == current
+        self.save(changes)
         self.model.deadline_ns.pop(worker.job_id, None)
-        assert current or (dump(self.state) == before and not batch.statements)
+        assert current or (dump(self.state) == before and not statements(changes))
 
     @precondition(lambda self: self.workers)
     @rule(data=st.data(), what=st.sampled_from(["heartbeat", "complete", "fail", "reject", "error"]))
@@ -306,12 +307,12 @@ class StateMachine(RuleBasedStateMachine):
         worker.idle, job = True, self.model.current.get(worker.job_id)
         before = dump(self.state)
         if job is None:
-            batch = Batch()
+            changes = Changes()
             assert (
-                dispatches.lose(self.state, worker.job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+                dispatches.lose(self.state, worker.job_id, "x", changes, now_ns=self.now_ns, rejected_by=rejected_by)
                 is None
             )
-            assert dump(self.state) == before and not batch.statements
+            assert dump(self.state) == before and not statements(changes)
             return
         if rejected_by is not None:
             self.model.rejected_by.setdefault(job, set()).add(rejected_by)
@@ -336,10 +337,10 @@ class StateMachine(RuleBasedStateMachine):
         pages = [each for each in read if isinstance(each, PageResult)]
         finals = [each for each in read if isinstance(each, FinalResult)]
         job = self.model.current.get(worker.job_id)
-        before, batch, series = dump(self.state), Batch(), worker.dispatch.series
+        before, changes, series = dump(self.state), Changes(), worker.dispatch.series
         lacked = self.state.coverage[series].covered.holes(EVER)
-        dispatches.report(self.state, pages, finals, batch, wall_ns=0, now_ns=self.now_ns)
-        self.save(batch)
+        dispatches.report(self.state, pages, finals, changes, wall_ns=0, now_ns=self.now_ns)
+        self.save(changes)
         self.model.note(self.model.settled, series, subtract(lacked, self.state.coverage[series].covered.holes(EVER)))
         if finals and job is None and not pages:
             assert dump(self.state) == before
@@ -388,16 +389,16 @@ class StateMachine(RuleBasedStateMachine):
 
     def loaded(self) -> HistoryState:
         state = self.new_state()
-        database.fill_state(self.connection, state, self.now_ns)
+        loading.fill_state(self.connection, state, self.now_ns)
         return state
 
     # ---- the model follows -----------------------------------------------------------------------------------------
 
     def lose(self, job_ids: Iterable[str], rejected_by: bytes | None = None) -> None:
-        batch = Batch()
+        changes = Changes()
         for job_id in job_ids:
             number, made_progress = self.model.current[job_id], self.model.made_progress(job_id)
-            job = dispatches.lose(self.state, job_id, "x", batch, now_ns=self.now_ns, rejected_by=rejected_by)
+            job = dispatches.lose(self.state, job_id, "x", changes, now_ns=self.now_ns, rejected_by=rejected_by)
             assert job is not None and (job.id, not job.failures_in_a_row) == (number, made_progress)
             self.model.failures_in_a_row[number] = 0 if made_progress else self.model.failures_in_a_row[number] + 1
             if not made_progress:
@@ -408,7 +409,7 @@ class StateMachine(RuleBasedStateMachine):
             if given_up:
                 self.excused.append((job.series, job.span))
             self.give_up(job_id, front=not given_up)
-        self.save(batch)
+        self.save(changes)
 
     def give_up(self, job_id: str, *, front: bool) -> None:
         job = self.model.current.pop(job_id)
@@ -502,6 +503,6 @@ class StateMachine(RuleBasedStateMachine):
         assert self.ended.keys() == self.submitted.keys()
         reported = self.connection.execute("SELECT request_id, topic FROM notifications").fetchall()
         assert sorted(reported) == sorted((i, topic) for i, asked in self.submitted.items() for topic in asked.topics)
-        for table in ("jobs", "dispatches WHERE job NOT NULL", "attachments", "ranges WHERE owner LIKE 'job:%'"):
+        for table in ("jobs", "dispatches WHERE job_id NOT NULL", "attachments", "ranges WHERE owner LIKE 'job:%'"):
             assert self.connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         self.connection.close()

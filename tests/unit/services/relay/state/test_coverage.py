@@ -17,10 +17,11 @@ from dexorder_common.model.proof import NO_PROOF, Proof, ProofKind, encode_proof
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import coverage, dispatches
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
-from dexorder_relay.store.schema import Batch
+from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import at, minute
 
@@ -44,19 +45,19 @@ def test_the_board_says_what_the_two_tables_say(
     live, ledger, retracted = new_state(), list[PageResult](), list[tuple[TimeRange, Order]]()
     for number, (what, part, ago, empty) in enumerate(events, start=1):
         if what == "taken":
-            coverage.retract(live, SERIES, [part], Order(number, 0), Batch())
+            coverage.retract(live, SERIES, [part], Order(number, 0), Changes())
             retracted.append((part, Order(number, 0)))
         else:
             ledger.append(PageResult(dispatch_id(max(number - ago, 1)), SERIES, part, (empty,)))
             for _ in range(1 + ago % 2):
-                dispatches.report(live, ledger[-1:], [], Batch(), wall_ns=0, now_ns=0)
+                dispatches.report(live, ledger[-1:], [], Changes(), wall_ns=0, now_ns=0)
     order.shuffle(ledger)  # type: ignore[attr-defined]
     order.shuffle(retracted)  # type: ignore[attr-defined]
     again = new_state()
     for part, order_of in retracted:
-        coverage.retract(again, SERIES, [part], order_of, Batch())
+        coverage.retract(again, SERIES, [part], order_of, Changes())
     for page in ledger:
-        coverage.cover(again, SERIES, page.span, page.empty, Order(page.dispatch, 0), Batch())
+        coverage.cover(again, SERIES, page.span, page.empty, Order(page.dispatch, 0), Changes())
     assert list(again.coverage[SERIES].covered) == list(live.coverage[SERIES].covered)
     assert list(again.coverage[SERIES].empty) == list(live.coverage[SERIES].empty)
     for part, order_of in retracted:
@@ -71,7 +72,7 @@ def test_only_what_every_page_calls_empty_is_empty(reported: list[tuple[TimeRang
     state = new_state()
     for number, (part, empty) in enumerate(reported, start=1):
         page = PageResult(dispatch_id(number), SERIES, part, (empty,))
-        dispatches.report(state, [page], [], Batch(), wall_ns=0, now_ns=0)
+        dispatches.report(state, [page], [], Changes(), wall_ns=0, now_ns=0)
     rows = [row for part, empty in reported for row in subtract([part], [empty])]
     assert list(state.coverage[SERIES].empty) == subtract([part for part, _ in reported], rows)
 
@@ -86,10 +87,10 @@ def test_candles_that_turned_up_are_in_coverage_until_they_are_announced(
     state = new_state(recheck_after_ns=(600 * SECOND_NS,))
     for number, (what, part, empty) in enumerate(steps, start=1):
         if what == "taken":
-            coverage.retract(state, SERIES, [part], Order(number, NOW_NS), Batch())
+            coverage.retract(state, SERIES, [part], Order(number, NOW_NS), Changes())
         else:
             page = PageResult(dispatch_id(number), SERIES, part, (empty,), provisional=(empty,))
-            dispatches.report(state, [page], [], Batch(), wall_ns=NOW_NS, now_ns=0)
+            dispatches.report(state, [page], [], Changes(), wall_ns=NOW_NS, now_ns=0)
         known, found = state.coverage[SERIES], list(state.coverage[SERIES].found)
         rows = subtract(known.covered, known.empty)
         assert not subtract(found, rows)
@@ -129,18 +130,18 @@ def test_of_claims_that_were_not_known_the_last_one_says_which_absences_are_prov
     """A relay that has lost its database reads all of them; one that has it knows what they cover."""
     state = new_state(recheck_after_ns=(600 * SECOND_NS, 2 * DAY_NS))
     for part in covered:
-        coverage.cover(state, SERIES, part, [part], Order(0, 0), Batch())
+        coverage.cover(state, SERIES, part, [part], Order(0, 0), Changes())
     claims = [each.claim(number) for number, each in enumerate(told, start=1)]
     order.shuffle(claims)
     unknown = [state.covered(SERIES).holes(claim.span) for claim in claims]
     for claim in claims:
-        coverage.cover(state, SERIES, claim.span, claim.empty, claim.order, Batch())
-    batch = Batch()
-    coverage.note_claims(state, zip(claims, unknown, strict=True), batch, now_ns=NOW_NS)
+        coverage.cover(state, SERIES, claim.span, claim.empty, claim.order, Changes())
+    changes = Changes()
+    coverage.note_claims(state, zip(claims, unknown, strict=True), changes, now_ns=NOW_NS)
     found = state.provisional.within(SERIES, span(0, 100))
     expected = [m for m in range(45) if is_provisional(span(m, m + 1), told, covered)]
     assert [m for part in found for m in range(minute(part.start_ns), minute(part.end_ns))] == expected
-    assert bool(batch.statements) == bool(expected)
+    assert bool(statements(changes)) == bool(expected)
 
 
 def is_provisional(period: TimeRange, told: list[Told], covered: list[TimeRange]) -> bool:

@@ -11,12 +11,12 @@ from dexorder_common.model.periods import MONTH_SECONDS, count_periods, is_on_gr
 from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import dispatches
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.state.planner import accept, make_plan, wave_end
 from dexorder_relay.state.request import LiveRequest
-from dexorder_relay.store.schema import Batch
 from tests.unit.services.relay.harness import dispatch_all
 
 MINUTE_NS = 60 * SECOND_NS
@@ -75,13 +75,13 @@ def new_state() -> HistoryState:
 def accepted(state: HistoryState, request_id: str, start: int, end: int, *, again: bool = False) -> LiveRequest:
     part = minutes(start, end - start)
     request = HistoryRequest(request_id, "BTC/USDT.SIM", part.start_ns, part.end_ns, 60, again=again)
-    return accept(state, request, Batch(), wall_ns=0, now_ns=0)
+    return accept(state, request, Changes(), wall_ns=0, now_ns=0)
 
 
 def dispatched(state: HistoryState) -> str:
     """Give the first queued job to a slot; return its dispatch."""
     state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-    return dispatch_all(state, Batch(), wall_ns=0, now_ns=0)[0][0].dispatch_id
+    return dispatch_all(state, Changes(), wall_ns=0, now_ns=0)[0][0].dispatch_id
 
 
 def test_a_client_does_not_wait_for_a_job_of_the_relay_that_no_ingestor_has() -> None:
@@ -109,7 +109,7 @@ def test_a_client_that_waits_for_a_job_of_the_relay_lacks_no_more_than_what_is_n
     dispatch_id = dispatched(state)
     client = accepted(state, "client", 0, 10)
     failed = FinalResult(dispatch_id, FinalStatus.ERROR, "the exchange is down")
-    dispatches.report(state, [], [failed], Batch(), wall_ns=0, now_ns=0)
+    dispatches.report(state, [], [failed], Changes(), wall_ns=0, now_ns=0)
     assert state.is_ready(client)
     assert state.missing(client, client.planned_end_ns) == [minutes(5, 5)]
     assert state.missing(state.requests["recheck"], client.planned_end_ns) == [minutes(0, 10)]

@@ -20,14 +20,14 @@ from dexorder_common.model.realtime import RealtimeParams, RealtimeState, Starte
 from dexorder_common.model.time_range import RangeSet, TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import realtime as rules
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.state.realtime_registry import Registry
-from dexorder_relay.store import realtime as tables
-from dexorder_relay.store import schema
-from dexorder_relay.store.database import fill_registry
-from dexorder_relay.store.schema import Batch
+from dexorder_relay.store import loading, schema
+from dexorder_relay.store.changes import statements
+from dexorder_relay.store.loading import fill_registry
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 
@@ -64,8 +64,8 @@ class Life(RuleBasedStateMachine):
         self.registry = Registry(leases)
         fill_registry(self.connection, self.registry, self.state, 0)
 
-    def save(self, batch: Batch) -> None:
-        for sql, values in batch.statements:
+    def save(self, changes: Changes) -> None:
+        for sql, values in statements(changes):
             self.connection.execute(sql, values)
 
     def new_id(self) -> str:
@@ -86,18 +86,18 @@ class Life(RuleBasedStateMachine):
         params = RealtimeParams(ticks or not periods, tuple(sorted(periods)))
         since_ns = None if since_seconds is None else self.now_ns - since_seconds * SECOND_NS
         wanted = Subscription(self.new_id(), TICKER, params, since_ns)
-        batch = Batch()
+        changes = Changes()
         started = StartedSubscription(wanted, self.now_ns, self.registry.last_sequence + 1)
-        rules.start(self.registry, started, self.state.new_job_id, self.new_id, batch)
-        self.save(batch)
+        rules.start(self.registry, started, self.state.new_job_id, self.new_id, changes)
+        self.save(changes)
 
     @precondition(lambda self: self.registry.subscriptions)
     @rule(data=st.data())
     def stop(self, data: Any) -> None:
         subscription_id = data.draw(st.sampled_from(sorted(self.registry.subscriptions)))
-        batch = Batch()
-        rules.stop(self.registry, subscription_id, batch, wall_ns=self.now_ns)
-        self.save(batch)
+        changes = Changes()
+        rules.stop(self.registry, subscription_id, changes, wall_ns=self.now_ns)
+        self.save(changes)
 
     @initialize()
     def begin(self) -> None:
@@ -107,14 +107,14 @@ class Life(RuleBasedStateMachine):
     @rule()
     def take(self) -> None:
         self.registry.leases.offer(Slot(b"i", "SIM", SlotKind.REALTIME))
-        batch = Batch()
+        changes = Changes()
         for assignment in self.registry.leases.assign(now_ns=self.now_ns):
-            dispatch = rules.assign(self.registry, assignment, batch, wall_ns=self.now_ns)
+            dispatch = rules.assign(self.registry, assignment, changes, wall_ns=self.now_ns)
             begin = self.registry.jobs[assignment.job].resumption()
             trades = {TRADES_PERIOD: begin.start_ns} if dispatch.params.include_ticks else {}
             self.workers.append(Worker(dispatch.dispatch_id, dispatch.params, trades | begin.candles))
             assert set(self.workers[-1].next_ns) == set(dispatch.params.series)
-        self.save(batch)
+        self.save(changes)
 
     @precondition(lambda self: self.registry.subscriptions)
     @rule(
@@ -144,14 +144,14 @@ class Life(RuleBasedStateMachine):
             self.report(worker)
 
     def report(self, worker: Worker) -> None:
-        job, batch = self.registry.current_job(worker.dispatch_id), Batch()
+        job, changes = self.registry.current_job(worker.dispatch_id), Changes()
         if job is None:
             self.workers.remove(worker)
             return
         while worker.unreported:
             period, span = worker.unreported.pop(0)
-            rules.settle(self.registry, job, period, span, self.new_id, batch, current=True)
-        self.save(batch)
+            rules.settle(self.registry, job, period, span, self.new_id, changes, current=True)
+        self.save(changes)
 
     @precondition(lambda self: any(each.positions for each in self.registry.jobs.values()))
     @rule(data=st.data())
@@ -160,10 +160,10 @@ class Life(RuleBasedStateMachine):
         (job,) = self.registry.jobs.values()
         period = data.draw(st.sampled_from(sorted(job.positions)))
         if spans := list(self.kafka[period]):
-            batch = Batch()
+            changes = Changes()
             span = data.draw(st.sampled_from(spans))
-            rules.settle(self.registry, job, period, span, self.new_id, batch, current=False)
-            self.save(batch)
+            rules.settle(self.registry, job, period, span, self.new_id, changes, current=False)
+            self.save(changes)
 
     @precondition(lambda self: any(each.dispatch_id for each in self.registry.jobs.values()))
     @rule()
@@ -171,15 +171,15 @@ class Life(RuleBasedStateMachine):
         """The dispatch is over: told to stop, or its ingestor is lost. What it has not reported is in Kafka."""
         (job,) = self.registry.jobs.values()
         assert job.dispatch_id is not None
-        batch = Batch()
-        rules.end(self.registry, job.dispatch_id, "lost", POLICY, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
-        self.save(batch)
+        changes = Changes()
+        rules.end(self.registry, job.dispatch_id, "lost", POLICY, changes, wall_ns=self.now_ns, now_ns=self.now_ns)
+        self.save(changes)
 
     @rule()
     def flush(self) -> None:
-        batch = Batch()
-        rules.flush(self.registry, batch)
-        self.save(batch)
+        changes = Changes()
+        rules.flush(self.registry, changes)
+        self.save(changes)
         assert not self.registry.dirty
 
     @rule()
@@ -229,7 +229,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def the_disk_is_never_ahead(self) -> None:
-        stored = {job.id: job for job in tables.read_jobs(self.connection)}
+        stored = {job.id: job for job in loading.read_realtime_jobs(self.connection)}
         assert stored.keys() == self.registry.jobs.keys()
         for job_id, job in self.registry.jobs.items():
             assert stored[job_id].dispatch_id == job.dispatch_id and stored[job_id].sent == job.sent

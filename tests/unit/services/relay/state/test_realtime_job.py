@@ -11,11 +11,11 @@ from dexorder_common.model.realtime import RealtimeParams, RealtimeState, Starte
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_relay.state import realtime as rules
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.state.realtime_job import RealtimeJob
 from dexorder_relay.state.realtime_registry import Registry
-from dexorder_relay.store.schema import Batch
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 
@@ -35,25 +35,25 @@ class Relay:
     def start(self, name: str, params: RealtimeParams, since_ns: int | None = None, *, at_ns: int = START_NS) -> None:
         wanted = Subscription(name, TICKER, params, since_ns, client_id=f"owner of {name}")
         started = StartedSubscription(wanted, at_ns, self.registry.last_sequence + 1)
-        rules.start(self.registry, started, lambda: next(self.jobs), lambda: next(self.ids), Batch())
+        rules.start(self.registry, started, lambda: next(self.jobs), lambda: next(self.ids), Changes())
 
     def stop(self, name: str) -> None:
-        rules.stop(self.registry, name, Batch(), wall_ns=START_NS)
+        rules.stop(self.registry, name, Changes(), wall_ns=START_NS)
 
     def take(self) -> RealtimeJob:
         self.registry.leases.offer(Slot(b"i", "SIM", SlotKind.REALTIME))
         (assignment,) = self.registry.leases.assign(now_ns=10**18)
-        rules.assign(self.registry, assignment, Batch(), wall_ns=START_NS)
+        rules.assign(self.registry, assignment, Changes(), wall_ns=START_NS)
         return self.job
 
     def settle(self, period: int, start_ns: int, end_ns: int, *, current: bool = True) -> None:
         span = TimeRange(start_ns, end_ns)
-        rules.settle(self.registry, self.job, period, span, lambda: next(self.ids), Batch(), current=current)
+        rules.settle(self.registry, self.job, period, span, lambda: next(self.ids), Changes(), current=current)
 
     def end(self, reason: str = "lost") -> None:
         assert self.job.dispatch_id is not None
         policy = RetryPolicy(2, SECOND_NS)
-        rules.end(self.registry, self.job.dispatch_id, reason, policy, Batch(), wall_ns=START_NS, now_ns=0)
+        rules.end(self.registry, self.job.dispatch_id, reason, policy, Changes(), wall_ns=START_NS, now_ns=0)
 
     @property
     def job(self) -> RealtimeJob:

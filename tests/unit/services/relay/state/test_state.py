@@ -19,12 +19,13 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.state import dispatches, planner
+from dexorder_relay.state.changes import Changes, RequestEnded
 from dexorder_relay.state.history import HistoryState, progress
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.state.request import decide
-from dexorder_relay.store import database, schema
-from dexorder_relay.store.schema import Batch
+from dexorder_relay.store import loading, schema
+from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import TICKER, at, dispatch_all
 
@@ -61,8 +62,8 @@ class Life(RuleBasedStateMachine):
         self.submitted: set[str] = set()
         self.ended: dict[str, list[TimeRange]] = {}
 
-    def save(self, batch: Batch) -> None:
-        for sql, values in batch.statements:
+    def save(self, changes: Changes) -> None:
+        for sql, values in statements(changes):
             self.connection.execute(sql, values)
 
     # ---- steps -----------------------------------------------------------------------------------------------------
@@ -73,20 +74,20 @@ class Life(RuleBasedStateMachine):
         request_id = f"r{self.next_request}"
         self.submitted.add(request_id)
         request = HistoryRequest(request_id, TICKER, at(start), at(start + length), 60, limit)
-        batch = Batch()
-        planner.accept(self.state, request, batch, wall_ns=self.now_ns, now_ns=self.now_ns)
-        self.save(batch)
+        changes = Changes()
+        planner.accept(self.state, request, changes, wall_ns=self.now_ns, now_ns=self.now_ns)
+        self.save(changes)
         self.end_what_is_ready()
 
     @rule(slots=st.integers(1, 3))
     def take(self, slots: int) -> None:
         for _ in range(slots):
             self.state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        batch = Batch()
-        for _, dispatch in dispatch_all(self.state, batch, wall_ns=0, now_ns=self.now_ns):
+        changes = Changes()
+        for _, dispatch in dispatch_all(self.state, changes, wall_ns=0, now_ns=self.now_ns):
             assert not self.state.coverage[SERIES].covered.within(dispatch.span)
             self.workers.append(Worker(dispatch, split_by_periods(dispatch.span, 60, 3)))
-        self.save(batch)
+        self.save(changes)
 
     @rule(data=st.data(), pages=st.integers(1, 3), reported=st.booleans())
     def produce(self, data: Any, pages: int, reported: bool) -> None:
@@ -99,18 +100,18 @@ class Life(RuleBasedStateMachine):
         for _ in range(pages):
             if worker.finished:
                 return
-            batch = Batch()
+            changes = Changes()
             if not worker.todo:
                 worker.finished = True
                 if reported:
-                    dispatches.produced(self.state, worker.dispatch.dispatch_id, batch)
-                self.save(batch)
+                    dispatches.produced(self.state, worker.dispatch.dispatch_id, changes)
+                self.save(changes)
                 return
             worker.log.append(worker.todo.pop(0))
             current = reported and dispatches.page(
-                self.state, worker.dispatch.dispatch_id, worker.log[-1], [worker.log[-1]], batch, now_ns=self.now_ns
+                self.state, worker.dispatch.dispatch_id, worker.log[-1], [worker.log[-1]], changes, now_ns=self.now_ns
             )
-            self.save(batch)
+            self.save(changes)
             if not current:  # fenced, or dead
                 # no final record
                 worker.todo = []
@@ -132,18 +133,18 @@ class Life(RuleBasedStateMachine):
         if worker.finished and not worker.final_read and worker.read == len(worker.log):
             finals = [FinalResult(job_id, FinalStatus.OK)]
             worker.final_read = True
-        batch = Batch()
-        dispatches.report(self.state, pages, finals, batch, wall_ns=0, now_ns=self.now_ns)
-        self.save(batch)
+        changes = Changes()
+        dispatches.report(self.state, pages, finals, changes, wall_ns=0, now_ns=self.now_ns)
+        self.save(changes)
         self.end_what_is_ready()
 
     @rule(ns=st.integers(1, 20))
     def wait(self, ns: int) -> None:
         self.now_ns += ns
-        batch = Batch()
+        changes = Changes()
         for job_id in self.state.leases.expired(now_ns=self.now_ns):
-            dispatches.lose(self.state, job_id, "its lease expired", batch, now_ns=self.now_ns)
-        self.save(batch)
+            dispatches.lose(self.state, job_id, "its lease expired", changes, now_ns=self.now_ns)
+        self.save(changes)
         self.end_what_is_ready()
 
     @rule(data=st.data())
@@ -160,7 +161,7 @@ class Life(RuleBasedStateMachine):
 
     def loaded(self) -> HistoryState:
         state = new_state()
-        database.fill_state(self.connection, state, self.now_ns)
+        loading.fill_state(self.connection, state, self.now_ns)
         return state
 
     @invariant()
@@ -177,9 +178,9 @@ class Life(RuleBasedStateMachine):
             if self.state.is_ready(request):
                 missing = self.state.missing(request, request.planned_end_ns)
                 if not missing and request.planned_end_ns < request.request.end_ns:
-                    batch = Batch()  # every page here is empty, so a limit is never reached
-                    planner.widen(self.state, request, request.request.limit or 0, batch, now_ns=self.now_ns)
-                    self.save(batch)
+                    changes = Changes()  # every page here is empty, so a limit is never reached
+                    planner.widen(self.state, request, request.request.limit or 0, changes, now_ns=self.now_ns)
+                    self.save(changes)
                     self.end_what_is_ready()
                     return
                 self.end(request.request.request_id, missing)
@@ -187,7 +188,7 @@ class Life(RuleBasedStateMachine):
     def end(self, request_id: str, missing: list[TimeRange]) -> None:
         assert request_id not in self.ended
         self.ended[request_id] = missing
-        request, batch = self.state.requests[request_id], Batch()
+        request, changes = self.state.requests[request_id], Changes()
         outcome = decide(
             end_ns=request.planned_end_ns,
             missing=missing,
@@ -197,9 +198,9 @@ class Life(RuleBasedStateMachine):
             snapshot_id=None,
             completed_ns=self.now_ns,
         )
-        batch.finish(request.request, outcome, progress(self.state, request))
-        planner.remove(self.state, request, batch)
-        self.save(batch)
+        changes.append(RequestEnded(request.request, outcome, progress(self.state, request)))
+        planner.remove(self.state, request, changes)
+        self.save(changes)
 
     def teardown(self) -> None:
         """Let ingestors finish their work and the pipeline read everything: every request ends."""
@@ -215,7 +216,7 @@ class Life(RuleBasedStateMachine):
         assert self.ended.keys() == self.submitted and not any(self.ended.values())
         rows = self.connection.execute("SELECT count(*), count(DISTINCT request_id) FROM notifications").fetchone()
         assert rows == (len(self.submitted), len(self.submitted))
-        for table in ("jobs", "dispatches WHERE job NOT NULL", "attachments"):
+        for table in ("jobs", "dispatches WHERE job_id NOT NULL", "attachments"):
             assert self.connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         self.connection.close()
 

@@ -27,12 +27,12 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay import engine
 from dexorder_relay.state import coverage, dispatches, planner
+from dexorder_relay.state.changes import Changes, RequestEnded
 from dexorder_relay.state.history import HistoryState, progress
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.store import database
 from dexorder_relay.store.database import Store
-from dexorder_relay.store.schema import Batch
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, dispatch_all, page, suite, until
 
 DAY_NS = 86_400 * SECOND_NS
@@ -108,21 +108,24 @@ async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_on
     assert pages[-1] <= pages[1] + 2, pages
 
 
-def _through(state: HistoryState, request_id: str, completed_ns: int) -> Batch:
-    """Return a request's whole life as one batch: a dispatch lost after half of its page, then one that ends it."""
-    batch, span = Batch(), TimeRange(at(0), at(10))
+def _through(state: HistoryState, request_id: str, completed_ns: int) -> Changes:
+    """Return a request's whole life as changes: a dispatch lost after half of its page, then one that ends it."""
+    changes, span = Changes(), TimeRange(at(0), at(10))
     request = HistoryRequest(request_id, TICKER, at(0), at(10), 60, None, "me")
-    live = planner.accept(state, request, batch, wall_ns=0, now_ns=0)
+    live = planner.accept(state, request, changes, wall_ns=0, now_ns=0)
     for start in (0, 5):
         state.leases.offer(Slot(b"i", "SIM", SlotKind.ANY))
-        ((assign, _),) = dispatch_all(state, batch, wall_ns=completed_ns, now_ns=start)
-        dispatches.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], batch, now_ns=0)
+        ((assign, _),) = dispatch_all(state, changes, wall_ns=completed_ns, now_ns=start)
+        dispatches.page(state, assign.dispatch_id, TimeRange(at(start), at(start + 5)), [], changes, now_ns=0)
         if start == 0:
             (job_id,) = state.leases.expired(now_ns=1)
-            dispatches.lose(state, job_id, "its lease expired", batch, now_ns=1)
-    dispatches.report(state, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], batch, wall_ns=0, now_ns=0)
-    dispatches.report(state, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], batch, wall_ns=0, now_ns=0)
-    batch.finish(request, Outcome(RequestStatus.OK, "", at(10), completed_ns, 10), progress(state, live))
-    planner.remove(state, live, batch)
-    coverage.retract(state, Series(TICKER, 60), [span], Order(1, 0), batch)
-    return batch
+            dispatches.lose(state, job_id, "its lease expired", changes, now_ns=1)
+    dispatches.report(
+        state, [PageResult(assign.dispatch_id, Series(TICKER, 60), span)], [], changes, wall_ns=0, now_ns=0
+    )
+    dispatches.report(state, [], [FinalResult(assign.dispatch_id, FinalStatus.OK)], changes, wall_ns=0, now_ns=0)
+    outcome = Outcome(RequestStatus.OK, "", at(10), completed_ns, 10)
+    changes.append(RequestEnded(request, outcome, progress(state, live)))
+    planner.remove(state, live, changes)
+    coverage.retract(state, Series(TICKER, 60), [span], Order(1, 0), changes)
+    return changes

@@ -18,10 +18,10 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.requests.context import Context
 from dexorder_relay.state import planner
+from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
-from dexorder_relay.store.schema import Batch
 from dexorder_relay.verification import rechecker
 from dexorder_relay.verification.rechecker import MAX_WAIT_NS, Rechecker, recheck_request
 from tests.unit.services.relay.harness import TICKER, at, final_of, minute, page, ranges, request, settings, suite
@@ -56,7 +56,7 @@ class Idle:
         self.accept(recheck_request(series, span))
 
     def accept(self, request: HistoryRequest) -> None:
-        planner.accept(self.state, request, Batch(), wall_ns=self.clock.wall_ns(), now_ns=0)
+        planner.accept(self.state, request, Changes(), wall_ns=self.clock.wall_ns(), now_ns=0)
 
     def pass_time(self, nanoseconds: int) -> None:
         self.clock.advance(nanoseconds)
