@@ -7,10 +7,10 @@ a trace of its own, and there is nobody who waits for it.
 from __future__ import annotations
 
 import uuid
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from urllib.parse import urlsplit
 
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from dexorder_common import tracing
 from dexorder_common.model.dispatch_id import number_of, trace_of
@@ -29,6 +29,9 @@ def trace_id_of(dispatch_id: str) -> str:
 
 def job_span(dispatch_id: str, venue: str) -> AbstractContextManager[Span]:
     """Return the span of a dispatch of history or of a snapshot of tickers."""
+    request = trace_of(dispatch_id)
+    if request is None:  # the id may be another relay's, without a number
+        return nullcontext(INVALID_SPAN)
     attributes: Attributes = {
         "messaging.system": "zeromq",
         "messaging.operation.name": "process",
@@ -36,7 +39,7 @@ def job_span(dispatch_id: str, venue: str) -> AbstractContextManager[Span]:
         "messaging.destination.name": venue,
         "dexorder.dispatch": number_of(dispatch_id),
     }
-    return tracing.span(JOB, SpanKind.CONSUMER, attributes, parent=trace_of(dispatch_id), limit=MAX_SPANS)
+    return tracing.span(JOB, SpanKind.CONSUMER, attributes, parent=request, limit=MAX_SPANS)
 
 
 def call_span(venue: str, address: str) -> AbstractContextManager[Span]:
