@@ -1,4 +1,4 @@
-"""Hosts of an exchange: its own, and others that serve the same data. Pure but for the client that it changes."""
+"""A ccxt client that notes bans at once, and its hosts: the exchange's own, and others with the same data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,116 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
+
+from dexorder_common.clock import Clock
+from dexorder_ingestor.exchange.dialect import ErrorFacts
+from dexorder_ingestor.exchange.failures import announced_pause
+from dexorder_ingestor.exchange.rate_limiter import RateLimiter
+
+OtherHosts = Mapping[str, Sequence[str]]
+
+
+class GuardedClient:
+    """A ccxt client of one session. A ban that an answer announces is known before anything else is awaited.
+
+    Attributes:
+        client: The client, unmodified ccxt.
+        is_paused: An answer since `start_call` has announced a pause.
+        worst_status: Largest HTTP status since then; 0 without an answer.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        rate_limiter: RateLimiter,
+        errors: ErrorFacts,
+        clock: Clock,
+        *,
+        other_hosts: OtherHosts,
+        ban_seconds: float,
+    ) -> None:
+        """Open a client; no call is made.
+
+        Args:
+            ban_seconds: Pause after "too many requests" without a time.
+        """
+        self.client = client
+        self.is_paused = False
+        self.worst_status = 0
+        self._rate_limiter = rate_limiter
+        self._errors = errors
+        self._clock = clock
+        self._ban_seconds = ban_seconds
+        self._hosts = Hosts(client, other_hosts)
+        client.throttler = rate_limiter
+        self._handle_response = client.on_rest_response
+        client.on_rest_response = self._on_response
+        client.open()  # or the first call would do it after its wait for the rate limit, up to 0.4 s of work
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._on_headers)
+        trace.freeze()
+        client.session.trace_configs.append(trace)
+        self._connect = client.tcp_connector.connect
+        client.tcp_connector.connect = self._connect_unless_banned
+
+    def start_call(self) -> None:
+        """Forget the last answer."""
+        self.is_paused = False
+        self.worst_status = 0
+        self.client.last_json_response = None
+
+    def fail(self) -> None:
+        """Leave the host of the failed call out, unless it is the exchange's own."""
+        self._hosts.fail()
+
+    def pause(self) -> None:
+        """Pause the exchange, unless its answer has done so."""
+        if not self.is_paused:
+            self._rate_limiter.ban(self._ban_seconds)
+
+    def keep_connection(self) -> None:
+        """Let calls share a connection to the exchange's own host."""
+        self._hosts.reset()
+        self.client.headers = {name: value for name, value in self.client.headers.items() if name != "Connection"}
+
+    def renew_connection(self) -> None:
+        """Let each call have its own connection from now on, to the next host, as replicas may differ."""
+        self._hosts.use_next()
+        self.client.headers = {**self.client.headers, "Connection": "close"}
+
+    async def _connect_unless_banned(self, request: Any, **options: Any) -> Any:
+        """Open the connection for a request; it takes a while, in which a ban may be announced."""
+        connection = await self._connect(request, **options)
+        if self._rate_limiter.is_banned():
+            connection.release()
+            raise aiohttp.ClientConnectionError("a ban was announced while the connection was opened")
+        return connection
+
+    async def _on_headers(self, session: object, context: object, ended: aiohttp.TraceRequestEndParams) -> None:
+        """Check status and headers before the body is read, which may take long or never end."""
+        self._note_pause(ended.response.status, ended.response.headers, "")
+
+    def _on_response(
+        self, status: int, reason: str, url: str, method: str, headers: Any, body: str, *request: Any
+    ) -> Any:
+        """Check an answer before ccxt does: a ban must be known before anything else is awaited."""
+        self.worst_status = max(self.worst_status, status)
+        self._note_pause(status, headers, body)
+        return self._handle_response(status, reason, url, method, headers, body, *request)
+
+    def _note_pause(self, status: int, headers: Mapping[str, str], body: str) -> None:
+        wall_ns = self._clock.wall_ns()
+        pause = announced_pause(status, headers, body, self._errors, default=self._ban_seconds, wall_ns=wall_ns)
+        if pause is not None:
+            self.is_paused = True
+            self._rate_limiter.ban(pause)
+
 
 class Hosts:
     """Hosts that one ccxt client uses in turn. One that fails is left out until `reset`."""
 
-    def __init__(self, client: Any, others: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, client: Any, others: OtherHosts) -> None:
         """Take a client with its own URLs, and by host of these the others."""
         self._client = client
         turns = range(max(map(len, others.values()), default=0))

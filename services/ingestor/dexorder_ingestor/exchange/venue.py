@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-import aiohttp
 import ccxt.async_support as ccxt
 import structlog
 import tenacity
@@ -36,13 +35,12 @@ from dexorder_ingestor.exchange.failures import (
     PARSER_ERRORS,
     ExchangeFailure,
     Failures,
-    announced_pause,
     as_bad_answer,
     brief,
     is_slow_down,
     kind_of,
 )
-from dexorder_ingestor.exchange.hosts import Hosts
+from dexorder_ingestor.exchange.guarded_client import GuardedClient
 from dexorder_ingestor.exchange.instruments import keep_main_markets, refusal
 from dexorder_ingestor.exchange.learnt import Learnt
 from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
@@ -118,7 +116,7 @@ class CcxtVenue:
     async def session(self) -> AsyncIterator[CcxtSession]:
         """Lend a session to one dispatch."""
         session = self._idle.pop() if self._idle else CcxtSession(self)
-        session.keep_connection()
+        session.guard.keep_connection()
         session.calls = 0
         try:
             yield session
@@ -226,52 +224,19 @@ class CcxtSession:
 
     def __init__(self, venue: CcxtVenue) -> None:
         self.venue = venue
-        self._paused = False
-        self._worst_status = 0
         self._attempts = Attempts()
         self.calls = 0
         """Calls of the exchange since the session was lent."""
         self.client = venue.new_client()
-        self._hosts = Hosts(self.client, venue.other_hosts)
-        self.client.throttler = venue.rate_limiter
         self._parse_ohlcvs = self.client.parse_ohlcvs
-        self._handle_response = self.client.on_rest_response
-        self.client.on_rest_response = self._on_response
-        self.client.open()  # or the first call would do it after its wait for the rate limit, up to 0.4 s of work
-        trace = aiohttp.TraceConfig()
-        trace.on_request_end.append(self._on_headers)
-        trace.freeze()
-        self.client.session.trace_configs.append(trace)
-        self._connect = self.client.tcp_connector.connect
-        self.client.tcp_connector.connect = self._connect_unless_banned
-
-    async def _connect_unless_banned(self, request: Any, **options: Any) -> Any:
-        """Open the connection for a request; it takes a while, in which a ban may be announced."""
-        connection = await self._connect(request, **options)
-        if self.venue.rate_limiter.is_banned():
-            connection.release()
-            raise aiohttp.ClientConnectionError("a ban was announced while the connection was opened")
-        return connection
-
-    async def _on_headers(self, session: object, context: object, ended: aiohttp.TraceRequestEndParams) -> None:
-        """Check status and headers before the body is read, which may take long or never end."""
-        self._note_pause(ended.response.status, ended.response.headers, "")
-
-    def _on_response(
-        self, status: int, reason: str, url: str, method: str, headers: Any, body: str, *request: Any
-    ) -> Any:
-        """Check an answer before ccxt does: a ban must be known before anything else is awaited."""
-        self._worst_status = max(self._worst_status, status)
-        self._note_pause(status, headers, body)
-        return self._handle_response(status, reason, url, method, headers, body, *request)
-
-    def _note_pause(self, status: int, headers: Mapping[str, str], body: str) -> None:
-        venue, wall_ns = self.venue, self.venue.clock.wall_ns()
-        default = venue.settings.ban_seconds
-        pause = announced_pause(status, headers, body, venue.dialect.errors, default=default, wall_ns=wall_ns)
-        if pause is not None:
-            self._paused = True
-            self.venue.rate_limiter.ban(pause)
+        self.guard = GuardedClient(
+            self.client,
+            venue.rate_limiter,
+            venue.dialect.errors,
+            venue.clock,
+            other_hosts=venue.other_hosts,
+            ban_seconds=venue.settings.ban_seconds,
+        )
 
     def delay(self) -> Delay | None:
         """Return what the query under way waits for; None if it goes well."""
@@ -297,15 +262,9 @@ class CcxtSession:
 
         await self.query("its markets", load)
 
-    def keep_connection(self) -> None:
-        """Let calls share a connection to the exchange's own host."""
-        self._hosts.reset()
-        self.client.headers = {name: value for name, value in self.client.headers.items() if name != "Connection"}
-
     def renew_connection(self) -> None:
-        """Let each call have a connection of its own from now on, to the next host, as replicas may differ."""
-        self._hosts.use_next()
-        self.client.headers = {**self.client.headers, "Connection": "close"}
+        """See `GuardedClient.renew_connection`."""
+        self.guard.renew_connection()
 
     async def now_ns(self, about_ns: int = MAX_TIME_NS) -> int:
         """Return the exchange's time or ours, whichever is earlier, as both may be wrong; ours if it has none.
@@ -433,21 +392,19 @@ class CcxtSession:
         """Make one call and count it; note a ban that the exchange announces by its own code instead of HTTP's."""
         metrics, name, facts = self.venue.metrics, self.venue.name, self.venue.dialect.errors
         self._attempts.attempt(now_ns=self.venue.clock.monotonic_ns())
-        self._paused = False
-        self._worst_status = 0
-        self.client.last_json_response = None
+        self.guard.start_call()
         self.calls += 1
         metrics.calls.labels(name).inc()
         try:
             with call_span(name, _host(self.client)), metrics.call_seconds.labels(name).time():
                 return await call()
         except (ccxt.BaseError, BadAnswer, *PARSER_ERRORS) as error:
-            self._hosts.fail()
+            self.guard.fail()
             answer = self.client.last_json_response
-            bad = as_bad_answer(error, facts, status=self._worst_status, answer=answer)
+            bad = as_bad_answer(error, facts, status=self.guard.worst_status, answer=answer)
             metrics.bad_answers.labels(name, kind_of(bad or error)).inc()
-            if is_slow_down(error, facts) and not self._paused:
-                self.venue.rate_limiter.ban(self.venue.settings.ban_seconds)
+            if is_slow_down(error, facts):
+                self.guard.pause()
             if bad is not None:
                 raise bad from error
             raise

@@ -19,7 +19,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.agreement import Agreement
-from dexorder_ingestor.exchange.hosts import Hosts
+from dexorder_ingestor.exchange.guarded_client import Hosts
 from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.metrics import IngestorMetrics
 from tests.fixtures_ccxt import cheap_clients as cheap_clients
