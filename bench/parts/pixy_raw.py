@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from typing import Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -69,20 +68,3 @@ def produce_bulk(bootstrap: str, topic: str, records: int) -> float:
     if acked != records:
         raise AssertionError(f"{acked} of {records} records were written")
     return records / (time.perf_counter() - started)
-
-
-def consume_batches(bootstrap: str, topic: str, records: int) -> float:
-    """Return records per second in batches, from the first batch, as joining takes a while, to the last."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    started, first, read = 0.0, 0, 0
-    while read < records:
-        taken = sum(message.error() is None for message in consumer.consume(BATCH, _TIMEOUT_SECONDS))
-        if not taken:
-            raise AssertionError(f"only {read} of {records} records were read")
-        read += taken
-        if not started:
-            started, first = time.perf_counter(), taken
-    seconds = time.perf_counter() - started
-    consumer.close()
-    return (read - first) / seconds

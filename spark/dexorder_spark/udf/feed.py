@@ -9,7 +9,7 @@ A UDF that wants batches gets the points of each window as one batch, as soon as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,8 +161,3 @@ def trade_point(row: Mapping[str, Any]) -> tuple[Point, str]:
     tags = {"ticker": row["ticker"]}
     point = Point(row["time"] * 1_000, tags, fields, "ticks", _TRADE_DIMENSIONS, database=DATABASE)
     return point, row["trade_id"]
-
-
-def points_in(fed: Sequence[Point | Batch]) -> int:
-    """Return the number of points."""
-    return sum(len(each.points) if isinstance(each, Batch) else 1 for each in fed)

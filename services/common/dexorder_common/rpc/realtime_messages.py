@@ -154,27 +154,6 @@ def encode_resumption(resumption: Resumption | None) -> ingestor_service_pb2.Res
     )
 
 
-def decode_resumption(message: ingestor_service_pb2.ResumeRealtimeResponse) -> Resumption | None:
-    """Return where a dispatch begins; None if it is not current."""
-    if not message.current:
-        return None
-    candles = {each.period_seconds: each.start_time for each in message.candles}
-    return Resumption(message.start_time, message.last_trade_id, candles)
-
-
-def encode_report(report: RealtimeReport) -> ingestor_service_pb2.RealtimeReport:
-    """Return the message of a report."""
-    return ingestor_service_pb2.RealtimeReport(
-        job_id=report.dispatch_id,
-        period_seconds=report.period_seconds,
-        start_time=report.span.start_ns,
-        end_time=report.span.end_ns,
-        count=report.count,
-        last_trade_id=report.last_trade_id or None,
-        lag=report.lag_ns,
-    )
-
-
 def decode_report(message: ingestor_service_pb2.RealtimeReport) -> RealtimeReport:
     """Return a report; InvalidRequest if its id, period or range is invalid. Spans of trades may be empty."""
     if not message.job_id:
