@@ -60,7 +60,7 @@ MAY_IMPORT = {
 }
 """Other packages that the modules below a name import."""
 
-NOT_YET: frozenset[str] = frozenset()
+NOT_YET: frozenset[str] = frozenset({})
 """Breaks of today. Remove a line when the test says so; never add one."""
 
 
