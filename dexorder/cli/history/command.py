@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from dexorder.cli.history.many import ManyFollower, result_json
 from dexorder.cli.history.queries import provisional_text
 from dexorder.cli.history.runs import Run, RunStore, parse_tickers
 from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options
@@ -21,7 +21,7 @@ from dexorder.client.requests import Ended, history_error, history_span, new_req
 from dexorder.client.table_rows import read_span
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
 from dexorder_common import tracing
-from dexorder_common.model.history import RequestStatus, id_json, range_json
+from dexorder_common.model.history import RequestStatus
 
 
 def new_run(
@@ -79,8 +79,6 @@ def run(new: Run, store: RunStore, *, timeout: float | None = None, quiet: bool 
 
     The run is recorded before anything is submitted, and deleted when it is done.
     """
-    from dexorder.cli.history.many import ManyFollower  # deferred: it imports this module
-
     follower: OneFollower | ManyFollower
     if new.many:
         follower = ManyFollower(new, timeout, quiet=quiet, parallel=parallel)
@@ -175,24 +173,3 @@ def _summary(ended: Ended) -> str:
         f"{notification.topic} {notification.outcome.status}: {notification.outcome.row_count:,} rows in "
         f"{notification.table}, {record.empty_periods:,} periods verified empty, snapshot {record.snapshot_id}"
     )
-
-
-_RESULT: dict[str, Callable[[Ended], Any]] = {
-    "request_id": lambda ended: ended.record.request_id,
-    "ticker": lambda ended: ended.record.ticker,
-    "period_seconds": lambda ended: ended.record.period_seconds,
-    "status": lambda ended: str(ended.notification.outcome.status),
-    "error_message": lambda ended: ended.record.error_message or None,
-    "row_count": lambda ended: ended.record.row_count,
-    "empty_periods": lambda ended: ended.record.empty_periods,
-    "missing": lambda ended: [range_json(span) for span in ended.record.missing],
-    "provisional": lambda ended: [range_json(span) for span in ended.record.provisional],
-    "snapshot_id": lambda ended: id_json(ended.record.snapshot_id),
-    "table": lambda ended: ended.notification.table,
-    "topic": lambda ended: ended.notification.topic,
-}
-
-
-def result_json(ended: Ended | None) -> dict[str, Any]:
-    """Return the JSON fields of a request that has ended, without its rows; all of them null for None."""
-    return {name: value(ended) if ended else None for name, value in _RESULT.items()}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from dexorder import errors
-from dexorder.cli.history.command import result_json
 from dexorder.cli.history.runs import Run
 from dexorder.cli.rows.options import STDOUT
 from dexorder.cli.rows.sinks import FileRows, file_rows
@@ -20,7 +19,27 @@ from dexorder.client.async_client import AsyncClient
 from dexorder.client.many import SharedQuota
 from dexorder.client.requests import Ended, history_span, without_repeats
 from dexorder.client.table_rows import read_span
-from dexorder_common.model.history import HistoryRequest, RequestStatus
+from dexorder_common.model.history import HistoryRequest, RequestStatus, id_json, range_json
+
+_RESULT: dict[str, Callable[[Ended], Any]] = {
+    "request_id": lambda ended: ended.record.request_id,
+    "ticker": lambda ended: ended.record.ticker,
+    "period_seconds": lambda ended: ended.record.period_seconds,
+    "status": lambda ended: str(ended.notification.outcome.status),
+    "error_message": lambda ended: ended.record.error_message or None,
+    "row_count": lambda ended: ended.record.row_count,
+    "empty_periods": lambda ended: ended.record.empty_periods,
+    "missing": lambda ended: [range_json(span) for span in ended.record.missing],
+    "provisional": lambda ended: [range_json(span) for span in ended.record.provisional],
+    "snapshot_id": lambda ended: id_json(ended.record.snapshot_id),
+    "table": lambda ended: ended.notification.table,
+    "topic": lambda ended: ended.notification.topic,
+}
+
+
+def result_json(ended: Ended | None) -> dict[str, Any]:
+    """Return the JSON fields of a request that has ended, without its rows; all of them null for None."""
+    return {name: value(ended) if ended else None for name, value in _RESULT.items()}
 
 
 class FileIncomplete(errors.DexorderError):
