@@ -28,7 +28,7 @@ _SHARE = 4_000
 _FIRST = 20_000 + _SHARE * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 3)
 _next_port = [os.getpid() * 31 % (_SHARE - 100)]
 _FORK = multiprocessing.get_context("forkserver")
-_CHANNELS = [f"dexorder_gateway.events.channels.{name}" for name in ("email", "mobile_push", "web_push")]
+_CHANNELS = [f"dexorder_gateway.events.channels.{name}" for name in ("smtp", "mobile_push", "web_push")]
 _FORK.set_forkserver_preload(["dexorder_gateway.server", "dexorder_gateway.events.server", *_CHANNELS, __name__])
 
 

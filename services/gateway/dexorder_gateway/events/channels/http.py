@@ -1,4 +1,7 @@
-"""HTTP client of the channels: allowed hosts, no redirects, no cookies, no URL in an error."""
+"""HTTP client of the channels: allowed hosts, no redirects, no cookies, no URL in an error.
+
+Settings are read without it, so aiohttp is only imported where a URL is parsed or a session opened.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Self
-
-from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, StreamReader, TCPConnector
-from yarl import URL
+from typing import TYPE_CHECKING, Any, Self
 
 from dexorder_gateway.events.model import NO_CONNECTION, TIMEOUT, Later, Sent
+
+if TYPE_CHECKING:
+    from aiohttp import StreamReader
+    from yarl import URL
 
 _MAX_ANSWER_BYTES = 64 * 1024
 _MAX_WAIT_SECONDS = 24 * 3600.0
@@ -34,6 +38,8 @@ class AllowedHosts:
 
     def parse(self, text: str) -> URL | None:
         """Return the URL as the client will call it; None if it is not allowed."""
+        from yarl import URL
+
         try:
             url = URL(text)
             host, port = url.raw_host, url.port
@@ -85,12 +91,13 @@ class Http:
 
     def __init__(self, timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
-        self._timeout = ClientTimeout(total=timeout_seconds)
 
     async def post(
         self, url: URL | str, *, json: Any = None, data: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Sent | Later | ProviderAnswer:
         """Post once. A failure below HTTP is `Later`: the provider may never have seen the request."""
+        from aiohttp import ClientError
+
         try:
             async with self._session.post(
                 url, json=json, data=data, headers=headers, allow_redirects=False
@@ -103,9 +110,11 @@ class Http:
             return Later(NO_CONNECTION)
 
     async def __aenter__(self) -> Self:
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
         # No connection limit: calls that hang at one provider would take the connections of the others.
-        connector = TCPConnector(limit=0)
-        self._session = ClientSession(connector=connector, timeout=self._timeout, cookie_jar=DummyCookieJar())
+        connector, timeout = TCPConnector(limit=0), ClientTimeout(total=self.timeout_seconds)
+        self._session = ClientSession(connector=connector, timeout=timeout, cookie_jar=DummyCookieJar())
         return self
 
     async def __aexit__(self, *_: object) -> None:

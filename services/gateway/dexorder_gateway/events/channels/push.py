@@ -7,6 +7,7 @@ import base64
 import binascii
 from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 from dexorder_common.model.errors import InvalidRequest
@@ -26,11 +27,11 @@ from dexorder_gateway.events.model import (
     Sent,
     WebPushSubscription,
 )
-from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 
 if TYPE_CHECKING:
     from dexorder_gateway.events.channels.mobile_push import MobilePush
     from dexorder_gateway.events.channels.web_push import WebPush
+    from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 
 MAX_DEVICES = 20
 MAX_TOKEN_CHARACTERS = 4_096
@@ -111,12 +112,9 @@ class WebPushField:
 
     name = "web_push"
 
-    def show(self, destinations: Sequence[Destination]) -> list[pb.WebPushSubscription]:
+    def show(self, destinations: Sequence[Destination]) -> list[dict[str, str]]:
         """See `ContactField`."""
-        return [
-            pb.WebPushSubscription(endpoint=each.endpoint, p256dh=each.p256dh, auth=HIDDEN)
-            for each in _browsers(destinations)
-        ]
+        return [asdict(replace(each, auth=HIDDEN)) for each in _browsers(destinations)]
 
     def read(
         self, given: Sequence[pb.WebPushSubscription], before: Sequence[Destination], settings: PushSettings

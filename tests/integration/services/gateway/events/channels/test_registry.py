@@ -35,6 +35,13 @@ def test_without_their_settings_channels_are_off_and_their_libraries_not_loaded(
     assert done.stdout.splitlines() == ["['DISCORD', 'SLACK']", "[]"]
 
 
+def test_settings_of_all_channels_are_read_without_an_http_client() -> None:
+    """A gateway of Kafka alone and the command import them."""
+    code = "import sys, dexorder_gateway.events.config; print([n for n in ('aiohttp', 'yarl') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 async def test_all_channels(all_channels: ChannelRegistry) -> None:
     assert set(all_channels) == set(Channel) - {Channel.ACTIVE_SESSION, Channel.WEB}
     assert ChannelRegistry().reachable(Channel.TELEGRAM, contacts_with(telegram_chat_id="1")) == "not configured"
