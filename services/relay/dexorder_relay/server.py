@@ -41,7 +41,7 @@ from dexorder_relay.requests.outcome import OutcomeDecider
 from dexorder_relay.requests.queries import CoverageQueries
 from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
 from dexorder_relay.requests.traces import ROOTS
-from dexorder_relay.service.clients import RelayService, register
+from dexorder_relay.service.services import RelayParts, register
 from dexorder_relay.service.udfs import UdfRegistryService
 from dexorder_relay.state import coverage, planner
 from dexorder_relay.state.changes import Changes, CoverageRead
@@ -113,7 +113,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         instruments = Instruments(store, engine.venues, clock)
         values = ValueVerifier(engine.submitter, engine.completion, engine.queries, state, reader, instruments, clock)
         engine.rechecker.second_look = SecondLook(engine.context, values)
-        service = RelayService(
+        service = RelayParts(
             engine,
             OhlcAnswers(engine.submitter.submit, engine.queries.outcome, reader, max_bytes=settings.max_message_bytes),
             instruments,
@@ -121,7 +121,6 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
             CoverageQueries(state, reader),
             Verifier(engine.submitter, state, reader, TableMender(tables), values, settings),
             await UdfRegistryService.load(store, clock),
-            metrics,
             catalog,
             Backtests(
                 catalog,

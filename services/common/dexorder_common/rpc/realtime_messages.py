@@ -1,6 +1,6 @@
 """Conversion between the values of ``dexorder_common/model/realtime.py`` and protobuf messages, for both ends.
 
-Decoding does not validate a client's subscription: ``dexorder_relay/state/subscription.py`` does.
+Decoding does not validate a client's subscription: ``dexorder_relay/state/realtime.py`` does.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state import realtime as rules
 from dexorder_relay.state import request as history_request
-from dexorder_relay.state import subscription
 from dexorder_relay.state.changes import Changes, HistoryPartSubmitted
 from dexorder_relay.state.leases import Assignment, Loss
 from dexorder_relay.state.realtime_job import RealtimeJob
@@ -71,7 +70,7 @@ class RealtimeJobs:
             Exhausted: The caller has too many subscriptions.
         """
         context, registry = self._context, self.registry
-        subscription.check(wanted, self._venues, wall_ns=context.clock.wall_ns())
+        rules.check_subscription(wanted, self._venues, wall_ns=context.clock.wall_ns())
         subscription_id = wanted.subscription_id
         if (known := registry.subscriptions.get(subscription_id)) is None:
             found = await context.store.read(lambda connection: store.find_subscription(connection, subscription_id))

@@ -1,8 +1,9 @@
-"""RPCs of realtime, for clients and for ingestors; ``clients.py`` has the services that they belong to."""
+"""RPCs of realtime, for clients and for ingestors; ``services.py`` has the services that they belong to."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
@@ -34,7 +35,8 @@ MAX_REPORTS = 10_000
 MAX_NAME = 256
 
 
-class RealtimeCalls:
+@dataclass(frozen=True)
+class RealtimeRpcs:
     """RPCs for clients."""
 
     engine: RelayEngine
@@ -145,6 +147,7 @@ def _answer(stream: LiveStream) -> pb.StreamMarketDataResponse:
     )
 
 
+@dataclass(frozen=True)
 class RealtimeReports:
     """RPCs for ingestors."""
 

@@ -1,9 +1,10 @@
-"""RPCs of triggers, for clients and for the pipeline; ``clients.py`` has the services that they belong to."""
+"""RPCs of triggers, for clients and for the pipeline; ``services.py`` has the services that they belong to."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
@@ -33,7 +34,8 @@ MAX_EVENTS = 10_000
 MAX_REASON = 1_000
 
 
-class TriggerCalls:
+@dataclass(frozen=True)
+class TriggerRpcs:
     """RPCs for clients."""
 
     engine: RelayEngine
@@ -110,16 +112,17 @@ class TriggerCalls:
                     yield answer
 
 
+@dataclass(frozen=True)
 class TriggerReports:
     """RPCs for the pipeline."""
 
-    _engine: RelayEngine
+    engine: RelayEngine
 
     async def FollowTriggers(  # noqa: N802
         self, request: ppb.FollowTriggersRequest, context: Context
     ) -> AsyncIterator[ppb.FollowTriggersResponse]:
         """Stream the changes of triggers."""
-        async with aclosing(self._engine.triggers.follow(min(request.after_change, MAX_TIME_NS))) as found:
+        async with aclosing(self.engine.triggers.follow(min(request.after_change, MAX_TIME_NS))) as found:
             async for each in found:
                 yield ppb.FollowTriggersResponse(
                     changes=map(_encode_change, each.changes), change=each.change, reset=each.reset
@@ -136,9 +139,9 @@ class TriggerReports:
             try:
                 events.append(decode_reported(each))
             except InvalidRequest as error:
-                self._engine.context.metrics.ignored.labels("trigger_event").inc()
+                self.engine.context.metrics.ignored.labels("trigger_event").inc()
                 log.error("event of a trigger ignored", event_id=each.event_id[:64], error=str(error))
-        await self._engine.triggers.report(events, min(request.applied_change, MAX_TIME_NS))
+        await self.engine.triggers.report(events, min(request.applied_change, MAX_TIME_NS))
         return ppb.ReportTriggerEventsResponse()
 
 

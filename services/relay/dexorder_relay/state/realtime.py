@@ -1,4 +1,4 @@
-"""Events of subscriptions and realtime dispatches applied to the registry. Pure.
+"""Checks of subscriptions; events of subscriptions and realtime dispatches applied to the registry. Pure.
 
 ``realtime_job.py`` has the states of a job. Every change that must survive a restart is added to ``changes``, except
 positions of trades: the caller writes those of ``registry.dirty`` every few seconds, as the trades between are only
@@ -7,14 +7,15 @@ produced again. Candles between would look like a hole that history must fill.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from dexorder_common.model.datasets import TRADES
+from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, floor_to_grid
-from dexorder_common.model.realtime import RealtimeDispatch, StartedSubscription
+from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, check_period, floor_to_grid
+from dexorder_common.model.realtime import RealtimeDispatch, StartedSubscription, Subscription
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_relay.state.changes import (
@@ -31,8 +32,24 @@ from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Assignment, SlotKind
 from dexorder_relay.state.realtime_job import RealtimeJob
 from dexorder_relay.state.realtime_registry import HistoryPart, Registry
+from dexorder_relay.state.request import check_id, check_ticker
 
 NewId = Callable[[], str]
+
+
+def check_subscription(subscription: Subscription, venues: Container[str], *, wall_ns: int) -> None:
+    """Raise InvalidRequest, with the field and its value, for a subscription that cannot be served."""
+    check_id("subscription_id", subscription.subscription_id)
+    if subscription.client_id:
+        check_id("client_id", subscription.client_id)
+    check_ticker(subscription.ticker, venues)
+    if not subscription.params:
+        raise InvalidRequest("params ask for nothing; set include_ticks, or include_ohlc with ohlc_period_seconds")
+    for period in subscription.params.periods:
+        check_period(period)
+    since_ns = subscription.since_ns
+    if since_ns is not None and not 0 < since_ns <= min(wall_ns, MAX_TIME_NS):
+        raise InvalidRequest(f"since {since_ns} is not between 1 and now, {wall_ns} nanoseconds")
 
 
 def closed_parts(span: TimeRange, period: int, *, wall_ns: int) -> list[TimeRange]:

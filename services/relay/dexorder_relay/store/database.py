@@ -33,7 +33,8 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.realtime_registry import Registry
 from dexorder_relay.store import triggers
 from dexorder_relay.store.changes import statements
-from dexorder_relay.store.loading import fill_registry, fill_state, read_retractions
+from dexorder_relay.store.loading import fill_state, read_retractions
+from dexorder_relay.store.realtime import fill_registry
 from dexorder_relay.store.rows import Row, select
 from dexorder_relay.store.schema import (
     COVERAGE_READ,

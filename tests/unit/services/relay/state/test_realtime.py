@@ -25,9 +25,9 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.state.realtime_registry import Registry
-from dexorder_relay.store import loading, schema
+from dexorder_relay.store import schema
 from dexorder_relay.store.changes import statements
-from dexorder_relay.store.loading import fill_registry
+from dexorder_relay.store.realtime import fill_registry, read_realtime_jobs
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 
@@ -229,7 +229,7 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def the_disk_is_never_ahead(self) -> None:
-        stored = {job.id: job for job in loading.read_realtime_jobs(self.connection)}
+        stored = {job.id: job for job in read_realtime_jobs(self.connection)}
         assert stored.keys() == self.registry.jobs.keys()
         for job_id, job in self.registry.jobs.items():
             assert stored[job_id].dispatch_id == job.dispatch_id and stored[job_id].sent == job.sent
