@@ -15,7 +15,7 @@ from dexorder.client.connection import RelayConnection
 from dexorder.client.inputs import check_ticker, read_exact_range, read_part
 from dexorder.client.moments import Moment
 from dexorder.client.requests import Ended, history_error
-from dexorder.rows.answers import RowSource, Stored, catalog_is_set, is_here
+from dexorder.rows.answers import CountedRows, RowSource, catalog_is_set, is_here
 from dexorder_common import tracing
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
@@ -76,7 +76,7 @@ class AsyncTableRows:
 
     async def find(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
-    ) -> Stored:
+    ) -> CountedRows:
         """Count these rows at the current snapshot. The value's ``batches`` reads them, and blocks."""
         check_ticker(ticker)
         seconds, start_ns, end_ns = read_part(period, since, until)

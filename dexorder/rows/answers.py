@@ -22,7 +22,7 @@ _BOOKKEEPING = ("dispatch", "page")
 """Columns of trades and snapshots that decide which row the table keeps."""
 
 
-class Stored(Protocol):
+class CountedRows(Protocol):
     """The rows of a series in a range that the table has now, whether or not a request covers them."""
 
     @property
@@ -50,7 +50,7 @@ class RowSource(Protocol):
     def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[Rows]:
         """Yield the same rows in bounded memory; their number is verified before the first batch."""
 
-    def stored(self, series: Series, span: TimeRange) -> Stored:
+    def stored(self, series: Series, span: TimeRange) -> CountedRows:
         """Count the rows of a series that open in a range, at the current snapshot."""
 
     def trades(self, ticker: str, span: TimeRange) -> Rows:

@@ -13,7 +13,7 @@ from dexorder.client.async_client import AsyncClient
 from dexorder.client.inputs import read_part
 from dexorder.client.requests import without_repeats
 from dexorder.client.table_rows import in_thread
-from dexorder.rows.answers import TABLE, Stored
+from dexorder.rows.answers import TABLE, CountedRows
 from dexorder_common.model.coverage import CoverageKind, CoverageRange
 from dexorder_common.model.history import id_json, range_json
 from dexorder_common.model.periods import PERIODS
@@ -43,7 +43,7 @@ async def read(
         await print_rows(options, in_thread(found.batches()), stored_json(found, whole), summary)
 
 
-def stored_json(found: Stored, whole: list[CoverageRange]) -> dict[str, Any]:
+def stored_json(found: CountedRows, whole: list[CoverageRange]) -> dict[str, Any]:
     """Return the JSON fields of rows that are stored, without the rows."""
     return {
         "ticker": found.series.ticker,
