@@ -25,7 +25,7 @@ from dexorder_ingestor.publisher import CallRefused, IngestorPublisher
 log = structlog.get_logger(__name__)
 _FIRST_PAUSE_SECONDS = 5.0
 _LEARNT_SECONDS = 5.0
-"""Time between two looks at what was learnt."""
+"""Time between two looks at the learnt shapes."""
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class IngestorPublisher:
         return answer.current
 
     async def report_delay(self, dispatch_id: str, delay: Delay | None) -> None:
-        """Tell the relay what holds up a dispatch, in one attempt; a failure is ignored, as the next report follows."""
+        """Report a dispatch's delay to the relay, in one attempt; a failure is ignored: the next report follows."""
         request = relay_pb.ReportDelayRequest(job_id=dispatch_id, delay=encode_delay(delay))
         with suppress(grpc.aio.AioRpcError):
             await self.relay.ReportDelay(request, timeout=self._settings.rpc_timeout_seconds)

@@ -1,7 +1,7 @@
 """Spans of dispatches at the ingestor; docs/tracing.md has the whole tree.
 
-The id of a dispatch carries its trace. Realtime jobs have no end, and are not traced: each of their records would have
-a trace of its own, and there is nobody who waits for it.
+The id of a dispatch carries its trace. Realtime jobs do not end, and are not traced: each of their records would need a
+separate trace, and no caller waits for it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dexorder_common.tracing import Attributes
 
 JOB, CALL = "process job", "exchange call"
 MAX_SPANS = 200
-"""Spans inside that of a dispatch; further ones are counted in its attribute ``dexorder.spans_left_out``."""
+"""Spans inside a dispatch's span; the others are counted in its attribute ``dexorder.spans_left_out``."""
 
 
 def trace_id_of(dispatch_id: str) -> str:
-    """Return the id for log lines and the header ``dx-trace``: that of the trace, or a new one without a trace."""
+    """Return the id for log lines and the header ``dx-trace``: the trace's, or a new one without a trace."""
     context = trace_of(dispatch_id)
     return context.trace_id if context else uuid.uuid4().hex
 
@@ -45,7 +45,7 @@ def job_span(dispatch_id: str, venue: str) -> AbstractContextManager[Span]:
 def call_span(venue: str, address: str) -> AbstractContextManager[Span]:
     """Return the span of one call of an exchange at ``host:port``.
 
-    The URL is not recorded, as it may have secrets.
+    The URL is not recorded because it may hold secrets.
     """
     place = urlsplit(f"//{address}")
     attributes: dict[str, str | int] = {"dexorder.exchange": venue, "server.address": place.hostname or ""}

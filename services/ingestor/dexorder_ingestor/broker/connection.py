@@ -111,7 +111,7 @@ class BrokerConnection:
         return len(found)
 
     def offer(self) -> None:
-        """Offer what may be offered now."""
+        """Offer the slots that may be offered now."""
         if self._connected.is_set():
             self._queue_offers()
 
@@ -164,7 +164,7 @@ class BrokerConnection:
         socket, monitor = context.socket(zmq.DEALER), None
         try:
             socket.set(zmq.IDENTITY, uuid.uuid4().bytes)
-            socket.set(zmq.IMMEDIATE, 1)  # queue nothing for a connection that does not exist
+            socket.set(zmq.IMMEDIATE, 1)  # do not queue for a connection that does not exist
             socket.set(zmq.LINGER, _LINGER_MS)
             socket.set(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
             socket.set(zmq.RCVHWM, 0)  # our offers bound it; a limit would endanger heartbeats: decision 0018
@@ -191,7 +191,7 @@ class BrokerConnection:
 
     def _send_state(self) -> None:
         """Queue everything that the broker has to know on a new connection."""
-        while not self._outgoing.empty():  # meant for the previous connection; whatever still holds is queued below
+        while not self._outgoing.empty():  # meant for the previous connection; the current state is queued below
             self._outgoing.get_nowait()
             self._outgoing.task_done()
         for completion in self._slots.unsettled(now_ns=self._clock.monotonic_ns()):

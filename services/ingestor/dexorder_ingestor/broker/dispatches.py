@@ -24,7 +24,7 @@ def slot_of(dispatch: AnyDispatch) -> SlotType:
 
 
 def used_slot(request: pb.DataRequest) -> SlotType:
-    """Return the type of the offer that a request has used, also of one that can't be read."""
+    """Return the type of the offer that a request has used, even if the request can't be read."""
     is_realtime = request.type == pb.DataRequest.REALTIME_TICKS
     return SlotType(request.ticker.rpartition(".")[2], JobKind.REALTIME if is_realtime else JobKind.HISTORICAL)
 
@@ -99,11 +99,11 @@ class StopSignal:
 
     @property
     def is_set(self) -> bool:
-        """Whether the dispatch has to end."""
+        """The dispatch has to end."""
         return self._event.is_set()
 
     def set(self, *, success: bool, message: str = "") -> None:
-        """Let the dispatch publish what is settled and end; ``success`` says that the relay asked for it."""
+        """Let the dispatch publish its settled data and end; ``success`` says that the relay asked for it."""
         if not self.is_set:
             self._success = success
             self._message = message

@@ -1,4 +1,4 @@
-"""Slots, the dispatches that hold them, and everything the broker was told about them. Pure.
+"""Slots, the dispatches that hold them, and the messages about them that the broker knows. Pure.
 
     slot        event                     next
     free        WorkerReady sent          offered
@@ -12,7 +12,7 @@
     sent        ``repeat_ns`` elapsed     settled (forgotten)
     unsent, sent  new connection          sent again
 
-WorkComplete has no answer, so one that was sent shortly before a connection was lost may not have arrived.
+WorkComplete is not answered, so one that was sent shortly before a connection was lost may not have arrived.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class JobSlots:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nothing is offered and taken any more."""
+        """No slot is offered and no dispatch taken any more."""
         return self._stopped
 
     def free(self, slot: SlotType) -> int:
@@ -103,11 +103,11 @@ class JobSlots:
         self._offered[slot] = max(0, self._offered[slot] - 1)
 
     def forget_offers(self) -> None:
-        """Forget all offers, as the broker does not know them on a new connection."""
+        """Forget all offers, because the broker does not know them on a new connection."""
         self._offered.clear()
 
     def take(self, dispatch_id: str, slot: SlotType) -> str | None:
-        """Give a slot to a dispatch; return the reason for a WorkReject if there is none to give."""
+        """Give a slot to a dispatch; return the reason for a WorkReject if it gets none."""
         venues = dict.fromkeys(held.venue for held in self._capacity)
         if slot.venue not in venues:
             return f"exchange {slot.venue!r} is not served by this ingestor; it serves {', '.join(venues)}"
@@ -125,7 +125,7 @@ class JobSlots:
         del self._running[dispatch_id]
 
     def stop(self) -> None:
-        """Offer nothing and take nothing from now on."""
+        """Stop offering slots and taking dispatches."""
         self._stopped = True
 
     def complete(self, completion: DispatchEnd) -> None:

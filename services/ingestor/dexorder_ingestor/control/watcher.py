@@ -97,7 +97,7 @@ class ControlWatcher:
         """Carry out an instruction; return the number of dispatches that it stopped.
 
         Raises:
-            InvalidRequest: It is refused; nothing has changed.
+            InvalidRequest: It is refused, without any change.
         """
         if control.action == pb.IngestorControl.CANCEL:
             if not control.request_id:
@@ -145,7 +145,7 @@ def read_change(config: pb.IngestorConfig, *, slots: int, topics: Sequence[str])
         slots: Slots that the exchanges file gives this ingestor.
         topics: Topics that it writes, the first of which has candles.
     Raises:
-        InvalidRequest: No field is set, or one is out of range; nothing may be changed then.
+        InvalidRequest: No field is set, or one is out of range; the caller must not change anything then.
     """
     fields = ("max_concurrent", "timeout_seconds", "kafka_topic")
     if not any(config.HasField(field) for field in fields):  # type: ignore[arg-type]

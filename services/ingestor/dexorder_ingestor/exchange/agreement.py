@@ -39,11 +39,11 @@ class Counted(NamedTuple):
     untrue: float = 0.0
 
     def aged(self, elapsed_ns: int) -> Counted:
-        """Return what is left after a time."""
+        """Return the count after a time."""
         return self._scaled(0.5 ** (max(0, elapsed_ns) / HALF_LIFE_NS))
 
     def plus(self, *, true: int, untrue: int, kept: float) -> Counted:
-        """Return the count with further answers; of older ones only ``kept`` count if one of these is untrue."""
+        """Return the count with more answers; of older ones only ``kept`` count if one of these is untrue."""
         most = kept if untrue else _MAX_COUNTED
         older = self._scaled(min(1.0, most / self.answers)) if self.answers else self
         return Counted(older.answers + true + untrue, older.untrue + untrue)
@@ -115,7 +115,7 @@ class Agreement:
         return lead(max(_seen(true, untrue), self.foreign.value(true=true, untrue=untrue)))
 
     def is_lead(self, votes: int, against: int) -> bool:
-        """Return whether so many answers show whose candles they hold."""
+        """Return whether this number of answers shows that the candles are the queried market's."""
         if not self.foreign.is_minority(true=votes, untrue=against):
             return False
         if against and votes - against < _DEVIATIONS_DISPUTED * sqrt(votes + against):

@@ -52,7 +52,7 @@ class Attempts:
         self.query = ""
 
     def delay(self, venue: str, *, ban_ns: int, now_ns: int, wall_ns: int) -> Delay | None:
-        """Return what the query waits for, with times of the wall clock; None if it goes well.
+        """Return the reason for which the query waits, with times of the wall clock; None if it goes well.
 
         Args:
             ban_ns: End of the exchange's last ban.

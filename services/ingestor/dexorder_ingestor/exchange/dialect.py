@@ -59,7 +59,7 @@ class CandleFacts:
         limit: Largest number of candles of one call, or of one query for trades.
         wide: A window may span more periods than that; its oldest candles are returned then. Only for exchanges known
             to do so: one that returns the newest, or cuts the window, would make holes look empty.
-        narrow: Returns whether windows of a market of ccxt are not wide although those of other markets are.
+        narrow: Returns whether a market of ccxt is an exception to ``wide``.
         reaches_back: ccxt starts some queries a call's reach before the end of the window and drops the rows before the
             window, which is not a fault then. ``columns`` and ``linear_columns`` must be None.
         read_trades: Reads the raw trades from which candles are built; None if history is the exchange's own candles.
@@ -116,7 +116,7 @@ class ErrorFacts:
     throttled_until: re.Pattern[str] | None = None
 
     def remedy(self, error_text: str) -> Remedy | None:
-        """Return the remedy for an error whose text holds the exchange's answer; None leaves it to ccxt's class."""
+        """Return the remedy for the exchange's answer in the text of an error; None leaves it to ccxt's class."""
         _, brace, rest = error_text.partition("{")
         try:
             code = self.code(json.loads(brace + rest))

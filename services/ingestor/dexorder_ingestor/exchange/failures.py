@@ -6,7 +6,7 @@ ccxt.OperationFailed, 5xx, a bad answer   repeat up to ``attempts`` times, with 
 403, 404, 451                             up to ``refused_attempts`` attempts
 a code that heals (`ErrorFacts.healing`)  its remedy
 any other ccxt error                      no second attempt
-the same impossible candle 7 times        no further attempt
+the same impossible candle 7 times        no more attempts
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def is_transient(error: BaseException, facts: ErrorFacts) -> bool:
 
 
 def is_slow_down(error: BaseException, facts: ErrorFacts) -> bool:
-    """Return whether the exchange says by a code of its own that it is called too often."""
+    """Return whether the exchange says by its own code that it is called too often."""
     if isinstance(error, (ccxt.DDoSProtection, ccxt.RateLimitExceeded)):
         return True
     return isinstance(error, ccxt.BaseError) and facts.remedy(str(error)) is Remedy.SLOW_DOWN
@@ -165,7 +165,7 @@ def _retry_after(headers: Mapping[str, str], wall_ns: int) -> float | None:
         return float(value)
     with suppress(ValueError):
         moment = parsedate_to_datetime(value)
-        moment = moment.replace(tzinfo=moment.tzinfo or UTC)  # one of HTTP's date formats has no zone
+        moment = moment.replace(tzinfo=moment.tzinfo or UTC)  # one of HTTP's date formats lacks a zone
         seconds = moment.timestamp() - wall_ns / SECOND_NS
         if seconds > 0:
             return seconds

@@ -80,7 +80,7 @@ class GuardedClient:
         self.client.headers = {name: value for name, value in self.client.headers.items() if name != "Connection"}
 
     def renew_connection(self) -> None:
-        """Let each call have its own connection from now on, to the next host, as replicas may differ."""
+        """Let each later call have its own connection, to the next host, because replicas may differ."""
         self._hosts.use_next()
         self.client.headers = {**self.client.headers, "Connection": "close"}
 

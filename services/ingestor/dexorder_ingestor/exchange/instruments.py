@@ -34,10 +34,10 @@ def list_instruments(venue: str, markets: Iterable[CcxtMarket]) -> list[ListedIn
 
 
 def keep_main_markets(client: Any) -> None:
-    """Make a ccxt client that has just loaded its markets forget those that hide others of the same symbol.
+    """Make a ccxt client that has just loaded its markets forget markets that hide others of the same symbol.
 
-    Dark-pool markets are dropped. Of several markets that remain under one symbol, those that are traded stay. If more
-    than one remains after that, all stay, and `refusal` gives the reason why none of them is queried.
+    Dark-pool markets are dropped. Of several markets that remain under one symbol, the traded ones stay. If more
+    than one remains after that, all stay, and `refusal` gives the reason why the symbol is not queried.
     """
     markets = [market for same_id in client.markets_by_id.values() for market in same_id]
     kept = main_markets(client.id, markets)

@@ -1,8 +1,8 @@
 """Knowledge of an exchange that a host's ingestors share: shares of untrue answers, and the shape of its answers.
 
-It is kept in a small file beside the exchange's rate limit, so a restart forgets nothing and ingestors share it. Each
-process adds the answers that it counted since it last read the file. Nothing depends on the file: one that is damaged,
-locked for long, or cannot be written only costs the few calls in which an exchange gets known again.
+It is kept in a small file beside the exchange's rate limit, so it survives restarts and ingestors share it. Each
+process adds the answers that it counted since it last read the file. No result depends on the file: one that is
+damaged, locked for long, or cannot be written only costs the few calls in which an exchange gets known again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LearntRecord(NamedTuple):
 
     Attributes:
         at_ns: Wall clock time of the counts.
-        shape_ns: Time at which the shape was learnt; 0 if none was.
+        shape_ns: Time at which the shape was learnt, or 0.
     """
 
     at_ns: int = 0
@@ -73,14 +73,14 @@ class Learnt:
     """Knowledge of this process about an exchange, and its file."""
 
     def __init__(self, path: Path) -> None:
-        """Take nothing from the file yet; see `share`."""
+        """Leave the file unread until `share`."""
         self.agreement = Agreement()
         self.shapes = AnswerShapes()
         self._path = path
         self._shared_shape = Shape()
 
     def share(self, *, now_ns: int) -> None:
-        """Add what was learnt here to the file, and take what other processes added."""
+        """Add this process's knowledge to the file, and take the additions of other processes."""
         try:
             with _locked(self._path) as file:
                 record = self._join(decode(os.pread(file, _MAX_BYTES, 0), now_ns=now_ns))
@@ -91,7 +91,7 @@ class Learnt:
             log.warning("evidence is not shared", file=str(self._path), problem=str(error))
 
     def _join(self, record: LearntRecord) -> LearntRecord:
-        """Take the record of other processes; return it with what was learnt here since the last call."""
+        """Take the record of other processes; return it with this process's knowledge since the last call."""
         agreement = self.agreement
         agreement.advance(record.at_ns)
         for share, shared in ((agreement.incomplete, record.incomplete), (agreement.foreign, record.foreign)):

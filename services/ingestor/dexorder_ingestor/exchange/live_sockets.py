@@ -1,9 +1,9 @@
-"""WebSockets of a venue, by unmodified ccxt.pro. What they send proves nothing; `realtime` checks it.
+"""WebSockets of a venue, by unmodified ccxt.pro. Their messages prove nothing; `realtime` checks them.
 
-All markets of a venue share one ccxt.pro client, which spreads them over sockets. It runs in a thread of its own: see
+All markets of a venue share one ccxt.pro client, which spreads them over sockets. It runs in a separate thread: see
 `socket_thread`. ccxt.pro does not notice a silent socket, and one malformed frame ends its loop without an error, so
-`reopen` closes a socket by force. Nor does it end a subscription that nobody waits for: it would parse and keep trades
-of a stopped market, so a market that nobody watches is unsubscribed.
+`reopen` closes a socket by force. Nor does it end a subscription without a waiting call: it would parse and keep trades
+of a stopped market, so a market without a watcher is unsubscribed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dexorder_ingestor.exchange.venue import CcxtVenue
 
 log = structlog.get_logger(__name__)
 _KEPT_TRADES = 20_000
-"""Trades of a market that ccxt.pro keeps until a call takes them, and messages that wait for a job; further ones are
+"""Trades of a market that ccxt.pro keeps until a call takes them, and messages that wait for a job; the others are
 dropped."""
 _CLOSE_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0
@@ -57,9 +57,9 @@ class SocketSubscription:
 
 
 class LiveSockets:
-    """Sockets of one venue; no thread is started and none is open before the first `watching`.
+    """Sockets of one venue; no thread is started and no socket is open before the first `watching`.
 
-    Methods that begin with an underscore run in the thread.
+    Methods with a leading underscore run in the thread.
     """
 
     def __init__(self, venue: CcxtVenue) -> None:
@@ -117,7 +117,7 @@ class LiveSockets:
 
     def _start(self, symbol: str) -> None:
         if symbol not in self._pumps and self._watchers[symbol]:
-            self._client.trades.pop(symbol, None)  # those that came while nobody watched
+            self._client.trades.pop(symbol, None)  # received without a watcher
             self._pumps[symbol] = asyncio.get_running_loop().create_task(self._pump(symbol))
 
     async def _pump(self, symbol: str) -> None:
@@ -196,7 +196,7 @@ class _ThrottlerOfAnotherLoop:
 
 
 def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    """Start a task that nobody awaits before `LiveSockets.close`."""
+    """Start a task that is not awaited before `LiveSockets.close`."""
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

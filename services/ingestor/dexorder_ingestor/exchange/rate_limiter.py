@@ -171,7 +171,7 @@ class RateLimiter:
     loop: Any = None  # ccxt sets it
 
     def __post_init__(self) -> None:
-        """Begin the counter of an alert at 0: Prometheus sees no increase in one that begins with a ban."""
+        """Begin the counter of an alert at 0: Prometheus sees no increase in one that starts with a ban."""
         self.metrics.ban_seconds.labels(self.venue)
 
     async def __call__(self, cost: Any = None) -> None:
@@ -182,7 +182,7 @@ class RateLimiter:
         """
         started_ns = self.clock.monotonic_ns()
         while not await self._wait_for(self._reserve(1.0 if cost is None else float(cost))):
-            pass  # a ban was announced meanwhile, which voids all earlier reservations
+            pass  # a ban was announced during the wait and voids all earlier reservations
         waited_ns = self.clock.monotonic_ns() - started_ns
         self.metrics.rate_limit_wait_seconds.labels(self.venue).inc(waited_ns / SECOND_NS)
 

@@ -1,8 +1,8 @@
-"""Thread with an event loop of its own for sockets, and the handover of their messages to the main loop.
+"""Thread with an event loop for sockets, and the handover of their messages to the main loop.
 
-ccxt.pro parses everything that a socket has buffered in one turn of its loop. While more comes than the process can
-handle, these turns take seconds. In the main loop, no record would be produced and no heartbeat sent meanwhile. Between
-threads, Python switches every 5 ms.
+ccxt.pro parses everything that a socket has buffered in one turn of its loop. While more messages arrive than the
+process can handle, these turns take seconds. In the main loop, no record would be produced and no heartbeat sent in
+this time. Between threads, Python switches every 5 ms.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SocketThread:
 class Handover:
     """Messages from the thread to one task of the loop that creates the object.
 
-    At most ``max_messages`` wait; further ones are dropped, and the feed finds the gap.
+    At most ``max_messages`` wait; the others are dropped, and the feed finds the gap.
     """
 
     def __init__(self, *, max_messages: int) -> None:
@@ -92,7 +92,7 @@ class Handover:
             await asyncio.sleep(0)
         while True:
             self._news.clear()
-            self._is_woken = False  # before the messages are looked at: what comes later wakes again
+            self._is_woken = False  # before the messages are looked at: a later one wakes again
             if count := min(len(self._messages), _MAX_TAKEN):
                 return [self._messages.popleft() for _ in range(count)]
             failure, self._failure = self._failure, None

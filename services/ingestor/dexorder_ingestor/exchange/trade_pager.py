@@ -24,7 +24,7 @@ _OVERLAP_NS = 1_000
 """Time before the last known trade at which the next query starts, as times are exact to less than a microsecond."""
 _FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH = 60 * SECOND_NS, 16
 _MAX_IDLE = 6
-"""Consecutive answers that bring nothing new, as a multiple of the answers that have to agree."""
+"""Consecutive answers without a new trade, in multiples of the answers that have to agree."""
 _NEVER = (2**64, 0)
 
 
@@ -37,10 +37,10 @@ class PagerQuery:
 
 
 class OrderedCandleBuilder:
-    """Builds candles from trades in time order and keeps none of the trades.
+    """Builds candles from trades in time order and does not keep the trades.
 
-    A period without a trade has no candle. Volumes are added as decimals, so that the same trades give the same candle
-    to the last bit, whatever pages they came in.
+    A period without a trade gets no candle. Volumes are added as decimals, so that the same trades give the same candle
+    to the last bit, independently of their pages.
     """
 
     def __init__(self, period_seconds: int) -> None:
@@ -115,8 +115,8 @@ class TradePager:
         Args:
             window: Both ends on the period's grid.
             candles: Stop after this many whole candles.
-            answers: Number of answers that have to agree where nothing else is proof.
-            skip: Open times of candles that are not built, as a trade of them is faulty.
+            answers: Number of answers that have to agree where other proof is missing.
+            skip: Open times of candles that are not built, because a trade of them is faulty.
         """
         self._window = window
         self._period = period_seconds
@@ -130,7 +130,7 @@ class TradePager:
         self._lookback_ns = _FIRST_LOOKBACK_NS
         self._head = _NEVER
         self._heads = 0
-        self._ends = 0  # answers that hold nothing after the tail
+        self._ends = 0  # answers without a trade after the tail
         self._later: bool | None = None  # whether there are trades at or after the window's end
         self._skipped: Counter[tuple[int, int]] = Counter()
         self._unconfirmed: list[TradeRow] | None = None
@@ -245,7 +245,7 @@ class TradePager:
         self._later = self._later or None  # an answer that found none is no longer certain
 
     def _doubt(self, first_ns: int, last_ns: int) -> None:
-        """Note as unproven the periods from that of one time to that of another."""
+        """Note as unproven the periods between two times, including the periods of both."""
         end_ns = next_open(floor_to_grid(last_ns, self._period), self._period)
         part = TimeRange(floor_to_grid(first_ns, self._period), end_ns).intersect(self._window)
         self.unproven += [part] if part else []

@@ -1,4 +1,4 @@
-"""Trades of an exchange: as jobs query them, as its answers and sockets hold them, and facts about them. Pure.
+"""Trades of an exchange: queries, answers, the trades themselves, and facts about them. Pure.
 
 An exchange may have several series of trades with different ids, such as aggregates and single fills; the facts name
 one of them for both the socket and REST.
@@ -28,7 +28,7 @@ class Trade(NamedTuple):
     """One trade of a market; sorts by time and number.
 
     Attributes:
-        number: The exchange's consecutive number of the trade in its market; 0 where there is none.
+        number: The exchange's consecutive number of the trade in its market, or 0.
         trade_id: The exchange's id, or one that `ordinal_ids` made.
         side: The taker's: ``buy``, ``sell`` or empty.
         fills: Number of fills in it; more than one in an aggregate.
@@ -49,7 +49,7 @@ class Trade(NamedTuple):
 
 
 class TradeQuery(NamedTuple):
-    """Query for the oldest trades from a number on, or from a time on; without both, for the newest."""
+    """Query for the oldest trades with at least a number or a time; without both, for the newest trades."""
 
     number: int | None = None
     since_ns: int | None = None
@@ -85,7 +85,7 @@ class TradeRow:
         """Return price and amount.
 
         Raises:
-            BadAnswer: They are not those of a trade. The error names the candle that can't be built.
+            BadAnswer: They are not numbers. The error names the candle that can't be built.
         """
         price, amount = self.row[:2]
         if not all(isinstance(v, str) and _DECIMAL.fullmatch(v) for v in (price, amount)) or not Decimal(price):
@@ -103,11 +103,11 @@ class TradeSeries:
 
     Attributes:
         numbered: Ids are consecutive numbers within a market, so a missing trade shows.
-        from_number: Parameter of ccxt's ``fetch_trades`` for the number of the first trade; empty if there is none.
-        since_text: ``since`` is sent in nanoseconds, as a text among the parameters of ``fetch_trades``; ccxt would cut
-            its own argument to whole seconds.
-        by_time: ``fetch_trades`` with ``since`` returns the oldest trades from then on. Otherwise only the newest can
-            be had: ccxt drops those before ``since`` from them, or refuses ``since``.
+        from_number: Parameter of ccxt's ``fetch_trades`` for the number of the first trade, or empty.
+        since_text: ``since`` is sent in nanoseconds, among the parameters of ``fetch_trades``; ccxt would cut its own
+            argument to whole seconds.
+        by_time: ``fetch_trades`` with ``since`` returns the oldest trades since then. Otherwise only the newest are
+            available: ccxt drops older ones from them, or refuses ``since``.
         page: Number of trades that a query asks for.
         since_slack_ns: Time before a trade at which a query starts, so that its answer holds this trade.
         watch: Parameters of ccxt's ``watch_trades``.
@@ -126,7 +126,7 @@ class TradeSeries:
     fills: Callable[[Mapping[str, Any]], int] = lambda trade: 1
 
     def query(self, number: int | None, since_ns: int) -> TradeQuery:
-        """Return the query for the trades from a number on, the first of which is not before a time."""
+        """Return the query for the trades that start with a number, and not before a time."""
         if number is not None and self.from_number:
             return TradeQuery(number=number)
         return TradeQuery(since_ns=max(0, since_ns - self.since_slack_ns))

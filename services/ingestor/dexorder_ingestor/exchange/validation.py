@@ -265,7 +265,7 @@ def _extra(value: Any) -> float | None:
 
 
 def _open_time(values: list[Any]) -> int | None:
-    """Return the open time of a row in nanoseconds, or None if it has none."""
+    """Return the open time of a row in nanoseconds, or None."""
     time_ms = values[0] if values else None
     if isinstance(time_ms, bool) or not isinstance(time_ms, (int, float)) or time_ms != time_ms // 1 or time_ms < 0:
         return None
@@ -273,7 +273,7 @@ def _open_time(values: list[Any]) -> int | None:
 
 
 def _fault(values: Sequence[Any]) -> str | None:
-    """Return the fault in a candle's values, or None if there is none."""
+    """Return the fault in a candle's values, or None."""
     for value in values:
         is_nan = value != value
         if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _MAX_VALUE or is_nan:

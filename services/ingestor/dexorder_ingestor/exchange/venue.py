@@ -1,6 +1,6 @@
 """A venue, queried through unmodified ccxt: each answer is validated, each failure handled by the rules of `failures`.
 
-A ccxt client keeps its last answer, so each dispatch has a client of its own. All clients of a venue share one rate
+A ccxt client keeps its last answer, so each dispatch has its own client. All clients of a venue share one rate
 limiter, which all ingestors of the host share in turn.
 """
 
@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _MARKETS_AGE_NS = 60 * SECOND_NS
 _MARGIN = 0.98
-"""Share of ccxt's rate that is used, as a call late on the wire counts in the exchange's next window."""
+"""Share of ccxt's rate that is used, because a call late on the wire counts in the exchange's next window."""
 _TIME_AGE_NS = 600 * SECOND_NS
 """Time for which the exchange's clock counts as known."""
 _LONG_PAST_NS = 3_600 * SECOND_NS
@@ -129,7 +129,7 @@ class CcxtVenue:
         self.rate_limiter.bucket.close()
 
     def new_client(self, package: Any = ccxt, **options: Any) -> Any:
-        """Return a new client of this venue, of ccxt or ccxt.pro, with further ``options`` of ccxt."""
+        """Return a new client of this venue, of ccxt or ccxt.pro, with more ``options`` of ccxt."""
         client = getattr(package, self._exchange.ccxt)(
             {
                 "enableRateLimit": True,
@@ -187,7 +187,7 @@ class CcxtVenue:
             client.set_markets_from_exchange(self._markets_of)
 
     def offer(self) -> CandleOffer:
-        """Return the candles that the exchange offers, with what was learnt of its answers."""
+        """Return the candles that the exchange offers, with the learnt shape of its answers."""
         shape, dialect = self.shapes.shape, self.dialect
         return CandleOffer(
             tuple(sorted(self.offered)) if dialect.history == "candles" else tuple(PERIODS),
@@ -220,7 +220,7 @@ class CcxtVenue:
 
 
 class CcxtSession:
-    """A dispatch's access to a venue: a ccxt client that nothing else uses meanwhile."""
+    """A dispatch's access to a venue: a ccxt client for itself alone."""
 
     def __init__(self, venue: CcxtVenue) -> None:
         self.venue = venue
@@ -239,7 +239,7 @@ class CcxtSession:
         )
 
     def delay(self) -> Delay | None:
-        """Return what the query under way waits for; None if it goes well."""
+        """Return the reason for which the running query waits; None if it goes well."""
         venue = self.venue
         return self._attempts.delay(
             venue.name,
@@ -267,7 +267,7 @@ class CcxtSession:
         self.guard.renew_connection()
 
     async def now_ns(self, about_ns: int = MAX_TIME_NS) -> int:
-        """Return the exchange's time or ours, whichever is earlier, as both may be wrong; ours if it has none.
+        """Return the earlier of the exchange's time and ours, because both may be wrong; ours if it has no clock.
 
         Args:
             about_ns: A time that is to be compared with it. If it is long past, and the exchange was asked lately, it

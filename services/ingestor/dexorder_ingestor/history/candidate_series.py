@@ -1,7 +1,7 @@
-"""Candidate series: candles on which some answers agree, told apart from those of another market. Pure.
+"""Candidate series: candles on which some answers agree, told apart from another market's candles. Pure.
 
-In the answers of many exchanges nothing says whose candles they are. Two answers belong to the same series if they
-agree on more than half of the candles they share. An answer that shares none with any other is a series of its own,
+The answers of many exchanges do not name the market. Two answers belong to the same series if they
+agree on more than half of the candles they share. An answer that shares no candle with others is a separate series,
 until an answer joins the two. The lead is the series with the most answers; the series that share candles with it are
 its rivals.
 """
@@ -79,7 +79,7 @@ class CandidateSeries:
         return next(iter(late + [c for c in odd if self.known[c.open_ns] != c]), None)
 
     def is_denied(self, answer: CandidateAnswer) -> bool:
-        """Return whether an answer covers a time at which this series has a candle, and has none."""
+        """Return whether an answer covers a time at which this series has a candle, and lacks it."""
         window = answer.window
         return any(window.start_ns <= t < window.end_ns and t not in answer.opens for t in self.known)
 
@@ -185,7 +185,7 @@ class Candidates:
         return self._agreement.is_lead(lead.votes, max(against, self._denials(lead)))
 
     def answers(self, page: TimeRange) -> list[CandidateAnswer]:
-        """Return the answers about the page: those of its lead and those without a candle."""
+        """Return the answers about the page: its lead's, and the ones without a candle."""
         lead = self.lead(page)
         return [a for a in (*(lead.answers if lead else ()), *self._empty) if a.window.intersect(page)]
 

@@ -16,7 +16,7 @@ from dexorder_ingestor.history.paging import QueryWindows
 
 @dataclass(frozen=True, slots=True)
 class CheckedCell:
-    """Cell whose finer candles tally."""
+    """Cell with finer candles that tally."""
 
     span: TimeRange
     candles: tuple[Candle, ...]
@@ -25,9 +25,9 @@ class CheckedCell:
 class CellStream:
     """Finer candles of adjacent cells, queried and checked in time order.
 
-    Queries follow each other from the last candle on, so answers may be shorter than expected. Each reaches one period
-    further on both sides, as some exchanges exclude the ends. About a cell that does not tally it queries again: from
-    its start on, then in turn its largest hole and all of it.
+    Each query starts at the last candle, so answers may be shorter than expected. Each reaches one period beyond on
+    both sides, because some exchanges exclude the ends. After a cell that does not tally come queries from its start,
+    and then in turn for its largest hole and all of it.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class CellStream:
         inside = [c for c in candles if self.cell.start_ns <= c.open_ns < self._end_ns]
         self._candles.update((c.open_ns, c) for c in inside)
         ahead_ns = self._windows.after(inside[-1].open_ns) if inside else 0
-        # an answer without a further candle covers its window, and any other ends with its last candle
+        # an answer without a new candle covers its window, and any other ends with its last candle
         self._next_ns = max(self._next_ns, ahead_ns if ahead_ns > self._next_ns else min(window.end_ns, self._end_ns))
         self._check()
         return 2 * changed > len(shared) or self._is_foreign(window, candles)
@@ -124,7 +124,7 @@ class CellStream:
             self._end_cell()
 
     def _is_foreign(self, window: TimeRange, candles: Sequence[Candle]) -> bool:
-        """Return whether an answer covers the first cell, which does not tally, and shares none of its prices."""
+        """Return whether an answer covers the first cell, which does not tally, without one of its prices."""
         if not self.cell or not window.contains(self.cell) or (cell := self._cells.get(self.cell.start_ns)) is None:
             return False
         finer = aggregate([c for c in candles if self.cell.start_ns <= c.open_ns < self.cell.end_ns])

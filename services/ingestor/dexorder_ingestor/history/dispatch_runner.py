@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class DispatchRunner:
-    """Runs dispatches; keeps nothing between them except what each venue learnt of its exchange."""
+    """Runs dispatches; keeps only each venue's knowledge of its exchange between them."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class DispatchRunner:
         self.metrics = metrics
         self.clock = clock
         self.deadline_seconds = settings.dispatch_deadline_seconds
-        """Longest time of a dispatch that begins now."""
+        """Longest time of a dispatch that starts now."""
 
     async def run(self, dispatch: Dispatch) -> DispatchEnd | None:
         """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
@@ -111,7 +111,7 @@ class _Run:
             reporting.cancel()
 
     async def _report_delays(self, session: CcxtSession) -> None:
-        """Report what the session waits for, and once that it waits no longer, with each heartbeat's interval."""
+        """Report the session's delay with each heartbeat's interval, and once the end of the delay."""
         last: Delay | None = None
         while True:
             await asyncio.sleep(self._runner.settings.heartbeat_seconds)

@@ -32,7 +32,7 @@ from dexorder_ingestor.history.candidate_series import CandidateAnswer, Candidat
 from dexorder_ingestor.history.paging import CandlePage, QueryWindows
 
 ANCHORS = 8
-"""Known candles before the hole in the first shifted window, of a call of 512 candles or more; further windows have a
+"""Known candles before the hole in the first shifted window, of a call of 512 candles or more; later windows have a
 multiple of it."""
 _LONG_HOLE = 64
 """Part of a call from which on a hole at a chunk's end may be due to a lower limit."""
@@ -48,7 +48,7 @@ class CandleQuery:
         spaced: Wait before it, longer each time, and use another connection: the same fault may still be there.
         shifted: It is made for evidence, not for a page's own candles.
         ahead: It is a later page's own query, made early.
-        chunk: The chunk whose own query it is.
+        chunk: The chunk that it is the own query of.
     """
 
     window: TimeRange
@@ -78,13 +78,13 @@ class Evidence:
 
         Args:
             span: Range that the job is to settle; queries for evidence may reach beyond it.
-            agreement: The exchange's; at the end of each page it is told which answers were true.
+            agreement: The exchange's; at the end of each page it counts which answers were true.
             closed_end_ns: End of the last closed candle, on the grid; no query reaches beyond it.
-            known: Candles before the range that are proven; those of the range must be linked to them.
+            known: Candles before the range that are proven; the range's candles must be linked to them.
             hole_answers: Least number of answers that prove a hole empty when no candles are near.
             empty_job_answers: The same while no candle is known, for an exchange whose answers cover wide windows:
                 there the same few answers decide about the whole job.
-            are_cells: The candles are cells: whose they are is shown later, by finer candles.
+            are_cells: The candles are cells: finer candles show later that they are the queried market's.
         """
         self._span = span
         self._period = period_seconds
@@ -127,16 +127,16 @@ class Evidence:
         return None
 
     def avoid(self, open_ns: int) -> None:
-        """Ignore this candle from now on, as the exchange's is impossible. Pages must not hold it."""
+        """Ignore this candle, because the exchange's is impossible. Later pages must not hold it."""
         self._avoided.add(open_ns)
         self._candidates.drop(open_ns)
 
     def start_anew(self, first_ns: int) -> None:
-        """Query nothing before this time from now on, as queries there fail."""
+        """Make no later query before this time, because queries there fail."""
         self._windows.first_ns = first_ns
 
     def stop_early_queries(self) -> None:
-        """Query no later page early, as the last such query had no answer."""
+        """Query no later page early, because the last such query failed."""
         self._early_end_ns = 0
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class Evidence:
         return CandleQuery(self._shifted_window(unproven[0], page), spaced=repeated or bare, shifted=True)
 
     def next_own_query(self, page: TimeRange) -> CandleQuery | None:
-        """Return the own query of the page's first chunk that has none yet; None if all have."""
+        """Return the own query of the page's first chunk without one; None if all chunks have theirs."""
         for chunk in self._windows.chunks(page):
             if not self._is_queried(chunk):
                 self._count_query(chunk.start_ns, 0)
@@ -180,7 +180,7 @@ class Evidence:
         return None
 
     def unproven(self, page: TimeRange) -> list[TimeRange]:
-        """Return the parts of the page without an agreed candle and without proof that there is none."""
+        """Return the parts of the page without an agreed candle and without proof of its absence."""
         lead = self._candidates.lead(page)
         if lead and not self._candidates.is_trusted(lead):
             return [page]
@@ -222,7 +222,7 @@ class Evidence:
         return len(around) >= anchored and len({a.window for a in around}) >= 2
 
     def _has_both_ends(self, open_ns: int, covering: Iterable[CandidateAnswer]) -> bool:
-        """Return whether one answer has no candle after a time and one has none before it.
+        """Return whether one answer lacks candles after a time and one lacks candles before it.
 
         An exchange that returns fewer candles than expected leaves out the oldest or the newest of a window; it can't
         have left out this one in both.
@@ -238,7 +238,7 @@ class Evidence:
         return [t for t in open_times(page, self._period) if t not in known]
 
     def _is_queried(self, chunk: TimeRange) -> bool:
-        """Return whether a chunk needs no query of its own: one answer has candles around it, or two cover it."""
+        """Return whether a chunk can do without its own query: one answer has candles around it, or two cover it."""
         covering = [a for a in self._candidates.answers(chunk) if a.window.contains(chunk)]
         return (
             chunk in self._answered or len(covering) >= 2 or any(a.inner and a.inner.contains(chunk) for a in covering)
@@ -256,7 +256,7 @@ class Evidence:
     def _query_chunk(self, chunk: TimeRange) -> CandleQuery:
         """Return the chunk's own query; it reaches back to known candles, and beyond the chunk if the call has room.
 
-        Beyond, as the last candle of an answer is the one that may be half-finished; see `add`.
+        Beyond, because the last candle of an answer may be half-finished; see `add`.
         """
         self._queried_chunk = chunk
         windows, lead = self._windows, self._candidates.lead(chunk)
@@ -305,7 +305,7 @@ class Evidence:
         windows, size, lead = self._windows, self._limits.candles, self._candidates.lead(page)
         chunk = next(c for c in windows.chunks(page) if hole.start_ns < c.end_ns)
         inside = [t for t in (lead.known if lead else ()) if chunk.start_ns <= t < chunk.end_ns]
-        is_cut = bool(self._continued)  # what is left of a long hole may be short
+        is_cut = bool(self._continued)  # the rest of a long hole may be short
         if not inside or (count_periods(hole, self._period) < size // _LONG_HOLE and not is_cut):
             return None
         if max(inside) < hole.start_ns:

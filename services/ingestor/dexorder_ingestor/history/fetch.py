@@ -34,9 +34,9 @@ from dexorder_ingestor.history.trade_walk import settle_by_trades
 _MAX_RETRIES = 7
 """Queries about a cell that does not tally before smaller cells or agreeing answers decide about it."""
 _UNKNOWN = Agreement()
-"""Agreement that an exchange needs of which nothing is known: ten answers, or more if some disagree."""
+"""Agreement that an unknown exchange needs: ten answers, or more if some disagree."""
 _MIN_FAILED = 4
-"""Cells that do not tally from which on, if no more have, the exchange's coarser candles count as no checksums."""
+"""Number of cells that do not tally. Unless more cells do, the exchange's coarser candles do not count as checksums."""
 
 
 class Fetcher:
@@ -89,7 +89,7 @@ class _CheckedFetch:
         return self.failed[seconds] >= max(_MIN_FAILED, self.tallied[seconds])
 
     async def settle(self, span: TimeRange, ladder: Sequence[int]) -> None:
-        """Settle a range by the cells of a ladder; by agreeing answers where there are none."""
+        """Settle a range by the cells of a ladder; by agreeing answers elsewhere."""
         end_ns = span.start_ns
         ladder = [each for each in ladder if not self.is_hopeless(each) and floor_to_grid(span.start_ns, each) >= 0]
         if ladder:
@@ -122,7 +122,7 @@ class _Cells:
         self._agreeing = self._foreign = self._counted = 0
 
     async def settle(self) -> int:
-        """Settle the range from its start on; return the end of the settled part."""
+        """Settle the range in time order; return the end of the settled part."""
         seconds, job = self._seconds, self._job
         settled_ns = settled_end_ns(job, seconds)
         start_ns = floor_to_grid(self._span.start_ns, seconds)
@@ -154,7 +154,7 @@ class _Cells:
         return self._done_ns
 
     async def _cut(self, page: TimeRange, evidence: Evidence) -> tuple[TimeRange, ProvenAbsence | None]:
-        """Return a page up to where a long absence begins, and this; the first call without a cell looks for one."""
+        """Return a page up to the start of a long absence, and this; the first call without a cell looks for one."""
         scan, periods = self._fetch.scan, scan_periods(self._seconds, self._job.venue.offered)
         if known := scan.known_at(page.start_ns):
             return TimeRange(page.start_ns, page.start_ns), known
@@ -237,10 +237,10 @@ class _Cells:
         await self._hand_on()
 
     async def _hand_on(self, *, all_pages: bool = False) -> None:
-        """Hand on the full pages of what is checked, or all of it, once it is known to be the queried market's.
+        """Hand on the full pages of checked cells, or all of them, once they are known to be the queried market's.
 
         As long as answers come that are needed anyway, earlier jobs vouch for nothing: an exchange that was good may
-        have begun to answer for another market.
+        answer for another market now.
         """
         if not all_pages and not self._is_trusted(_UNKNOWN):
             return
@@ -270,7 +270,7 @@ class _Cells:
         return agreement.is_lead(self._agreeing, self._foreign)
 
     def _note_foreign(self, is_foreign: bool) -> None:
-        """Count an answer of another market; the first is known to all at once, as no earlier answer vouches then."""
+        """Count an answer of another market; all learn of the first at once: earlier answers no longer vouch."""
         if is_foreign and not self._foreign:
             self._fetch.agreement.foreign.note(untrue=1)
         self._foreign += is_foreign
@@ -324,7 +324,7 @@ class _Cells:
             await self._settle_otherwise(part)
 
     async def _settle_otherwise(self, part: TimeRange) -> None:
-        """Settle a part by smaller cells or agreeing answers, after what is checked."""
+        """Settle a part by smaller cells or agreeing answers, after the checked cells."""
         await self._hand_on(all_pages=True)
         inside = part.intersect(self._span)
         if inside and not self._job.is_over:

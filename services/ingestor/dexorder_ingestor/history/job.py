@@ -56,9 +56,9 @@ class Unproven(Exception):
 class Waits:
     """Waits before the repeated queries of one dispatch.
 
-    Exchanges are untrue for a while, not once in so many answers: a replica lags, a cache is stale. So each repetition
-    waits twice as long as the one before it. All waits of a dispatch have one budget, as a market with a thousand holes
-    would otherwise take days.
+    Exchanges are untrue for a while, not at random: a replica lags, a cache is stale. So each repetition waits twice as
+    long as the one before it. All waits of a dispatch share one budget; otherwise a market with a thousand holes would
+    take days.
     """
 
     def __init__(self, first_seconds: float, total_seconds: float) -> None:
@@ -66,7 +66,7 @@ class Waits:
         self._left = total_seconds
 
     def take(self, repetition: int) -> float | None:
-        """Return the wait before a repetition, counted from 1; None if it is longer than what is left.
+        """Return the wait before a repetition, counted from 1; None if it is longer than the budget's rest.
 
         >>> waits = Waits(0.2, 2.0)
         >>> [waits.take(n) for n in (1, 2, 3, 4, 3, 1)]
@@ -107,7 +107,7 @@ class FetchJob:
         self.newest = Newest(dispatch.period_seconds, facts.publish_seconds, facts.running is not None)
         self._held: list[CandlePage] = []
         self.traded: list[TimeRange] = []
-        """Ranges of coarser candles with a volume, whose finer candles do not tally."""
+        """Ranges of coarser candles with a volume and finer candles that do not tally."""
 
     async def start(self) -> None:
         """Check that the exchange has the symbol and the period, and learn which candles are closed.
@@ -140,7 +140,7 @@ class FetchJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether the limit is reached, or so many pages failed that the rest is given up."""
+        """The limit is reached, or too many pages in a row failed."""
         return self.is_limit_reached() or self._failed >= _MAX_FAILED_PAGES
 
     def add_rest(self, part: TimeRange, reason: str) -> None:
@@ -167,7 +167,7 @@ class FetchJob:
 
     @property
     def impossible(self) -> Collection[int]:
-        """Open times of the candles that are left out, also of those that are found later."""
+        """Open times of the candles that are left out, including ones found later."""
         return self._impossible.keys()
 
     def is_impossible(self, part: TimeRange) -> bool:
@@ -185,7 +185,7 @@ class FetchJob:
     async def _settle_pages(self, span: TimeRange, evidence: Evidence) -> None:
         period_seconds = self.dispatch.period_seconds
         periods = self.venue.settings.page_candles
-        # What one call returns is one page, as each page may cost a batch of Spark.
+        # One call fills one page, because each page may cost a batch of Spark.
         if count_periods(span, period_seconds) > self.limits.candles:
             periods = page_periods(periods, self.limits)
         cell = max((count_periods(cell, period_seconds) for cell in self.traded), default=1)
@@ -248,7 +248,7 @@ class FetchJob:
         """Query candles of a period until the evidence proves the page.
 
         Raises:
-            ExchangeFailure: A query had no valid answer.
+            ExchangeFailure: A query got no valid answer.
             Unproven: The answers do not agree in the allowed number of queries.
         """
         settings, name = self.venue.settings, self.venue.name
@@ -324,13 +324,13 @@ class FetchJob:
                 await self.hand_on(page.part(part))
 
     async def hand_on(self, page: CandlePage) -> None:
-        """Hand a verified page on, up to the limit's last candle; hold back what is not settled, and all after it."""
+        """Hand a verified page on, up to the limit's last candle; hold back its unsettled end, and all later pages."""
         self._failed = 0
         self._held.append(page)
         await self._hand_on_settled()
 
     async def wait_for_newest(self) -> None:
-        """Query again what is not settled, for a short time."""
+        """Query unsettled candles again, for a short time."""
         left_seconds = self.venue.settings.close_wait_seconds
         for seconds in _PROBE_SECONDS:
             if not self._held or seconds > left_seconds:
@@ -340,7 +340,7 @@ class FetchJob:
             await self._probe()
 
     async def finish(self) -> None:
-        """Hand on what was held back, except for what is not settled, which is missing."""
+        """Hand on the pages held back, except for their unsettled parts, which are missing."""
         held, self._held = self._held, []
         for page in held:
             await self._put_known(page)
@@ -355,7 +355,7 @@ class FetchJob:
             page = page.part(TimeRange(rest_ns, page.span.end_ns))
 
     async def _probe(self) -> None:
-        """Query what is held back once, up to the candle that is still open; settle it again if it has changed."""
+        """Query the pages held back once, up to the candle that is still open; settle them again if they changed."""
         windows = QueryWindows(self.dispatch.period_seconds, self.limits, closed_end_ns=0)
         start_ns = self.newest.settled_end_ns(self._held[0])
         held = TimeRange(start_ns, self._held[-1].span.end_ns)
@@ -389,7 +389,7 @@ class FetchJob:
         await self._put(page)
 
     def is_limit_reached(self, more: int = 0) -> bool:
-        """Return whether the limit is reached, with so many candles more."""
+        """Return whether the limit is reached, with this number of additional candles."""
         return bool(self.dispatch.limit) and self._found + more >= self.dispatch.limit
 
 

@@ -1,7 +1,7 @@
 """Pages of a job and the windows of the queries that fill them. Pure.
 
 A job is settled page by page. A page consists of chunks, each of which one query can settle: a chunk is a little
-shorter than a call, as the query also reaches back to some known candles (the link) and a little beyond the chunk.
+shorter than a call, because the query reaches back to some known candles (the link) and a little beyond the chunk.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class QueryWindows:
         return TimeRange(start_ns, max(end_ns, start_ns))
 
     def covered(self, window: TimeRange, candles: Sequence[Candle]) -> TimeRange:
-        """Return the part of a window that an answer covers: as far as a call reaches, or all if it has no candle."""
+        """Return the part of a window that an answer covers: as far as a call reaches, or all without a candle."""
         size = self.limits.candles
         if not candles or count_periods(window, self.period) <= size:
             return window

@@ -1,7 +1,7 @@
-"""Search for a long range without candles by weeks and days, where a call for cells has none.
+"""Search for a long range without candles by weeks and days, where a call for cells is empty.
 
 Before a listing, hundreds of calls for cells would be empty. One call for weeks reaches over years: agreeing answers
-about them prove which have no candle. The first week that has one is divided into days, and the first day into cells,
+about them prove which are empty. The first week that has one is divided into days, and the first day into cells,
 which are proven by their checksum. The candles of both ends of the whole range are queried, too.
 """
 
@@ -28,12 +28,12 @@ _LONG_CALLS = 2
 
 
 def settled_end_ns(job: FetchJob, period_seconds: int) -> int:
-    """Return the end of the last coarser candle that counts, as it closed long enough ago."""
+    """Return the end of the last coarser candle that closed long enough ago to count."""
     return floor_to_grid(max(0, job.closed_end_ns - SETTLED_AFTER_SECONDS * SECOND_NS), period_seconds)
 
 
 class Scan:
-    """Absences for one dispatch: those that its request knows, and those that it finds."""
+    """Absences for one dispatch: known to its request, or found by the dispatch."""
 
     def __init__(self, job: FetchJob) -> None:
         self._job = job
@@ -46,7 +46,7 @@ class Scan:
         return count_periods(span, self._windows.period) > _LONG_CALLS * self._job.limits.candles
 
     async def has_empty_ends(self, part: TimeRange) -> bool:
-        """Return whether queries about the start and the end of a range have no candle."""
+        """Return whether queries about the start and the end of a range are empty."""
         windows, size = self._windows, self._job.limits.candles
         first = TimeRange(part.start_ns, windows.after(part.start_ns, size))
         last = TimeRange(windows.before(part.end_ns, size), part.end_ns)
@@ -58,14 +58,14 @@ class Scan:
             return False
 
     def known_at(self, time_ns: int) -> ProvenAbsence | None:
-        """Return the known absence that contains a time, from then on."""
+        """Return the part after a time of the known absence that contains it."""
         return self._known.at(time_ns, now_ns=self._job.newest.now_ns)
 
     async def find(self, time_ns: int, periods: Sequence[int]) -> ProvenAbsence | None:
-        """Return the absence that contains a time, from then on, as far as cells show it; None if there is none.
+        """Return the part after a time of the absence that contains it, as far as cells show it, or None.
 
         Args:
-            periods: Periods that divide one another, the longest first; the last is that of the cells.
+            periods: Periods that divide one another, the longest first; the last is the cells' period.
         """
         async with self._known.turn:
             found = self.known_at(time_ns)
@@ -93,7 +93,7 @@ class Scan:
         open_ns, size = floor_to_grid(time_ns, seconds), chunk_periods(job.limits.candles)
         if not 0 <= open_ns < settled_ns:
             return None, None
-        # further back, too: another dispatch of the request, about an earlier part, may come later
+        # some periods back, for another dispatch of the request about an earlier part
         start_ns = windows.before(open_ns, size // 4)
         reach = TimeRange(start_ns, min(windows.after(start_ns, size), settled_ns))
         evidence = job.evidence(reach, seconds, settled_ns)
@@ -125,7 +125,7 @@ class Scan:
         return ProvenAbsence(span, proofs)
 
     async def _first_inside(self, cell: Candle, seconds: int, finer: int) -> tuple[Candle | None, Proof | None]:
-        """Return the first finer candle of a candle whose finer candles tally, and the proof; None if they do not."""
+        """Return a candle's first finer candle, and the proof, if the finer candles tally; otherwise None."""
         job = self._job
         span = TimeRange(cell.open_ns, next_open(cell.open_ns, seconds))
         windows = QueryWindows(finer, job.limits, closed_end_ns=settled_end_ns(job, finer))

@@ -17,7 +17,7 @@ _ANY_NUMBER = 2**63
 
 
 async def settle_by_trades(job: FetchJob, span: TimeRange) -> None:
-    """Settle a range; where trades have no ids, by answers that agree. After a page that fails, go on with the next."""
+    """Settle a range; where trades lack ids, by answers that agree. After a page that fails, continue with the next."""
     todo = split_by_periods(span, job.dispatch.period_seconds, job.venue.settings.page_candles)
     while todo and not job.is_over:
         todo = await _TradeFetch(job, todo).run()
@@ -66,7 +66,7 @@ class _TradeFetch:
         return self._todo
 
     async def _hand_on(self) -> None:
-        """Hand on the pages whose trades are all known, or as many candles as are wanted."""
+        """Hand on the pages with all trades known, or as many candles as are wanted."""
         self._candles += self._pager.take()
         while self._todo and self._todo[0].end_ns <= self._pager.known_end_ns:
             page, *self._todo = self._todo
@@ -80,7 +80,7 @@ class _TradeFetch:
         inside = [c for c in self._candles if c.open_ns < page.end_ns]
         self._candles = self._candles[len(inside) :]
         if self._pager.is_open_ended and inside and self._is_young(inside[-1]):
-            inside.pop()  # a trade of it may still be missing; so it is not settled, as the holes after it
+            inside.pop()  # a trade of it may still be missing, so it is not settled, like the holes after it
         self._job.newest.note(inside)
         for part in self._job.possible([page]):
             candles = tuple(c for c in inside if part.start_ns <= c.open_ns < part.end_ns)

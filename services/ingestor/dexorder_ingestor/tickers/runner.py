@@ -57,7 +57,7 @@ class TickersRunner:
         self._metrics = metrics
         self._clock = clock
         self.deadline_seconds = settings.dispatch_deadline_seconds
-        """Longest time of a dispatch that begins now."""
+        """Longest time of a dispatch that starts now."""
 
     async def run(self, dispatch: Dispatch) -> DispatchEnd:
         """Take and publish the snapshots; return how the dispatch ended."""
@@ -129,7 +129,7 @@ def _encode(venue: str, tickers: Iterable[Mapping[str, Any]], received_ns: int) 
 
 
 def encode_ticker(venue: str, ticker: Mapping[str, Any], received_ns: int) -> market_pb2.TickerSnapshot | None:
-    """Return ccxt's ticker of a market; None if it has no value or its symbol can't be a ticker's.
+    """Return ccxt's ticker of a market; None if it lacks all values or its symbol can't be a ticker's.
 
     The time is the exchange's, or ours where it gives none.
     """

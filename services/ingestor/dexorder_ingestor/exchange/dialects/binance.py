@@ -6,9 +6,9 @@ window, so theirs are never wider. Minutes without trades are flat candles of vo
 not marked. An answer does not name its symbol. Delivery futures (coin-m) refuse windows of over 200 days: such a job
 ends as ERROR. ccxt calls it 50 times a second.
 
-Trades are aggregates of fills, with numbers that are consecutive in a market; `fromId` queries them from a number on.
+Trades are aggregates of fills, with numbers that are consecutive in a market; `fromId` queries them by number.
 
-Further hosts: `api3`, `api4`, `api-gcp`. The shipped exchanges file `binance` names the two of the table.
+More hosts: `api3`, `api4`, `api-gcp`. The shipped exchanges file `binance` names the two of the table.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The Advanced Trade API without keys. `start` and `end` are in seconds; a window 
 first. Candles without trades are left out, so illiquid markets have true holes. Periods: 1m, 5m, 15m, 30m, 1h, 2h, 6h,
 1d; any other is refused. The list of markets takes five calls. ccxt calls it 9.8 times a second.
 
-Ids of trades are texts of digits, and nothing is documented about their order. Older trades are not available: ccxt
+Ids of trades are texts of digits in an undocumented order. Older trades are not available: ccxt
 refuses a start without an end.
 """
 

@@ -6,7 +6,7 @@ candle: a hole is also queried at the end and at the start of a window. If ccxt 
 not that period, the job ends as ERROR with this reason. An exchange that ignores the start returns rows outside the
 window, which is an error too, never data.
 
-Nothing is known of the ids of trades. Those from a time on are used if an answer shows a trade from before.
+The ids of trades are unknown. Trades since a time are used if an answer shows a trade from before.
 """
 
 from __future__ import annotations

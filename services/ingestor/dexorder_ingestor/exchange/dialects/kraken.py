@@ -5,8 +5,8 @@ Its candle call ignores an old start and returns the newest 720 without an error
 
 - `Trades` returns the oldest 1,000 after `since`, in time order, with a cursor `last`; the pair is the key of the list.
   `since` is sent in nanoseconds: ccxt's own argument would be cut to seconds, which can hold more than 1,000 trades.
-- ccxt's list of trades is not used, as it sorts trades of one millisecond by their ids as text. The raw rows are read:
-  `[price, amount, seconds, side, type, misc, id]`. A time is a double, exact to 0.2 µs.
+- ccxt's list of trades is not used because it sorts trades of one millisecond by their ids as text. The raw rows are
+  read: `[price, amount, seconds, side, type, misc, id]`. A time is a double, exact to 0.2 µs.
 - Trades without an id (older answers) are accepted when two consecutive answers are equal, which doubles the calls, and
   holes are proven by agreeing answers as at any other exchange.
 
@@ -17,8 +17,9 @@ ccxt calls it 0.83 times a second, so 1,000 trades cost 1.2 s. Long periods of a
 take 20 minutes), and a dispatch must end within `DISPATCH_DEADLINE_SECONDS`. Only one page of trades is in memory at a
 time.
 
-A dark-pool market (`XXBTZUSD.d`) has the same symbol as the lit one. ccxt would use whichever comes last; the ingestor
-drops the dark one. `EService:Throttled` comes with status 200 and names the second until which calls are refused.
+A dark-pool market (`XXBTZUSD.d`) has the same symbol as the lit one. ccxt would use the last one of its list; the
+ingestor drops the dark one. `EService:Throttled` comes with status 200 and names the second until which calls are
+refused.
 
 Ids are consecutive in a market, so a missing trade shows in the socket's trades, too.
 """

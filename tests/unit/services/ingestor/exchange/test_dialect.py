@@ -9,7 +9,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import at
 from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect, Remedy
 from dexorder_ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
-from dexorder_ingestor.exchange.registry import DIALECTS, dialect_of
+from dexorder_ingestor.exchange.registry import DIALECTS, dialect_modules, dialect_of
 
 REPEAT, SLOW, NO = Remedy.REPEAT, Remedy.SLOW_DOWN, None
 
@@ -21,6 +21,12 @@ def test_every_row_is_an_exchange_of_ccxt_with_the_history_it_names() -> None:
         assert client.has["fetchTrades" if row.history == "trades" else "fetchOHLCV"] is True
         assert row.candles.rows_at is not None
     assert {c for c, row in DIALECTS.items() if row.candles.limits.names_symbol} == {"bybit", "kraken"}
+
+
+def test_each_file_is_named_by_ccxts_id_of_its_exchange_and_explains_it() -> None:
+    for module in dialect_modules():
+        assert module.__name__.rpartition(".")[2] == module.DIALECT.ccxt
+        assert len((module.__doc__ or "").splitlines()) > 2, "its docstring is its section of docs/exchanges.md"
 
 
 @pytest.mark.parametrize("features", [None, {}, {"spot": None}, {"spot": {"fetchOHLCV": {"limit": "many"}}}])
