@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
-from typing import Self
 
 import grpc
 import pyarrow as pa
@@ -18,6 +16,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.nightly.runner import Loop
 
 FIRST_MINUTE = -2_900_000
 SYMBOLS = ("BTC/USDT", "ETH/USDT", "LTC/USDT", "BNB/USDT", "XRP/USDT", "ADA/USDT", "TRX/USDT", "ETH/BTC", "ETH/USD")
@@ -34,37 +33,31 @@ class Backfill:
     span: TimeRange
 
 
-class Backfills:
-    """Keeps ``at_once`` requests fetching, each for the ``candles`` after the previous one; a context manager.
+class Backfills(Loop):
+    """Keeps ``at_once`` requests fetching, each for the ``candles`` after the previous one.
 
     A request counts as fetching until all its pages are in Kafka, so that the slots are busy also while Spark is down.
     """
 
+    PAUSE_S = 0.2
+
     def __init__(
         self, suite: Suite, client_id: str, *, candles: int, at_once: int = 2, symbols: tuple[str, ...] = SYMBOLS
     ) -> None:
+        super().__init__()
         self.sent: list[Backfill] = []
         self.client_id = client_id
         self._suite = suite
         self._candles = candles
         self._at_once = at_once
         self._symbols = symbols
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="backfills")
-        self._error: BaseException | None = None
+        self._fetching: list[Backfill] = []
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        assert self._error is None, self._error
-
-    def check(self) -> None:
-        """Raise the error of the submitting thread, for example if the relay has lost an accepted request."""
-        assert self._error is None, self._error
+    def step(self) -> None:
+        self.pause()
+        self._fetching = [each for each in self._fetching if not self._fetched(each)]
+        while len(self._fetching) < self._at_once and not self._stopping.is_set():
+            self._fetching.append(self._submit())
 
     def assert_all_ended_well(self, announced: dict[str, set[str]] | None = None, seconds: float = 600) -> int:
         """Check, once stopped, that every request is OK and the table equals the oracle; return the number of rows.
@@ -93,16 +86,6 @@ class Backfills:
     def _ended(self, each: Backfill) -> bool:
         record = self._suite.record(each.request_id)
         return record is not None and record.state is RequestState.FINISHED
-
-    def _run(self) -> None:
-        try:
-            fetching: list[Backfill] = []
-            while not self._stop.wait(0.2):
-                fetching = [each for each in fetching if not self._fetched(each)]
-                while len(fetching) < self._at_once and not self._stop.is_set():
-                    fetching.append(self._submit())
-        except BaseException as error:
-            self._error = error
 
     def _fetched(self, each: Backfill) -> bool:
         record = self._suite.record(each.request_id)

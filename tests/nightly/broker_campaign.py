@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dexorder.testing.processes import free_ports, scrape, until
 from tests.nightly import relay_life
 from tests.nightly.honest_workers import JOB_PERIODS, JOBS
-from tests.paths import EXCHANGES, ROOT
+from tests.nightly.runner import Worker, resident_bytes
+from tests.paths import EXCHANGES
 from tests.unit.services.relay.harness import catalog_settings, make_tables
 
 SLOTS, PAUSE_SECONDS = 8, 0.05
@@ -56,8 +56,7 @@ class Relay:
     log: Path
 
     def rss_bytes(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+        return resident_bytes(self.process.pid)
 
     def is_up(self) -> bool:
         try:
@@ -106,25 +105,22 @@ def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, 
     seen = Seen()
     phases: list[tuple[int, int, list[int]]] = []
     with running_relay(folder) as relay:
-        honest = _start("tests.nightly.honest_workers", relay.address, relay.broker, str(SLOTS), str(PAUSE_SECONDS))
-        fuzzer = _start("tests.nightly.broker_fuzz", relay.broker, str(seed))
-        try:
+        order = relay.address, relay.broker, str(SLOTS), str(PAUSE_SECONDS)
+        with (
+            Worker("tests.nightly.honest_workers", *order) as honest,
+            Worker("tests.nightly.broker_fuzz", relay.broker, str(seed)) as fuzzer,
+        ):
             seconds = frames / rounds / rate
             time.sleep(1 + seconds / 4)  # warm
             for number in range(rounds):
                 phases.append(_phase(seen.quiet, lambda: time.sleep(seconds)))
                 if number == 0:
                     before_bytes = relay.rss_bytes()
-                phases.append(_phase(seen.fuzzed, lambda: seen.frames.update(_order(fuzzer, frames // rounds, rate))))
-            phases.append(_phase(seen.burst, lambda: seen.frames.update(_order(fuzzer, burst, 0))))
-            fuzzer.communicate(timeout=PATIENCE_SECONDS)
-            output, _ = honest.communicate(timeout=PATIENCE_SECONDS)
-        finally:
-            for process in (honest, fuzzer):
-                if process.poll() is None:
-                    process.kill()
-                    process.communicate()
-        assert honest.returncode == 0 and fuzzer.returncode == 0, relay.log.read_text()[-3000:]
+                fuzz = partial(fuzzer.run, frames=frames // rounds, rate=rate)
+                phases.append(_phase(seen.fuzzed, lambda: seen.frames.update(fuzz())))  # noqa: B023 - called at once
+            phases.append(_phase(seen.burst, lambda: seen.frames.update(fuzzer.run(frames=burst, rate=0))))
+            fuzzer.finish(PATIENCE_SECONDS)
+            output = honest.finish(PATIENCE_SECONDS)
         seen.grown_bytes = relay.rss_bytes() - before_bytes
         seen.dropped = relay.dropped()
         relay.process.terminate()
@@ -141,21 +137,7 @@ def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, 
     return seen
 
 
-def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
 def _phase(took: list[int], act: Callable[[], None]) -> tuple[int, int, list[int]]:
     since_ns = time.monotonic_ns()
     act()
     return since_ns, time.monotonic_ns(), took
-
-
-def _order(fuzzer: subprocess.Popen[str], frames: int, rate: float) -> dict[str, int]:
-    assert fuzzer.stdin is not None and fuzzer.stdout is not None
-    fuzzer.stdin.write(json.dumps({"frames": frames, "rate": rate}) + "\n")
-    fuzzer.stdin.flush()
-    answer: dict[str, int] = json.loads(fuzzer.stdout.readline())
-    return answer

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -19,7 +16,7 @@ from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig
 from tests.integration.events.sessions import Session
 from tests.nightly.event_fuzz import FUZZED_USER
-from tests.paths import ROOT
+from tests.nightly.runner import Worker
 
 HONEST_USER = "honest"
 PAUSE_S = 0.01
@@ -60,57 +57,36 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
     gateway = EventsGateway(folder, keys, curve=False, log_level="info", session_queue=1_000_000)
     rig = Rig(gateway, keys, ProviderServers())
     seconds = frames / rounds / rate
-    with gateway:
-        fuzzer = start(port, getattr(gateway, port), seed)
-        try:
-            async with (
-                rig.container("") as container,
-                rig.session(HONEST_USER, "native") as session,
-                rig.session(FUZZED_USER, "native"),
-            ):
-                await container.subscribed(HONEST_USER)
-                await work(container, session, Phase(), time.monotonic() + WARM_S)
-                before_bytes = gateway.rss_bytes()
-                for _ in range(rounds):
-                    await work(container, session, seen.quiet, time.monotonic() + seconds)
-                    seen.frames.update(await fuzzed(fuzzer, frames // rounds, rate, container, session, seen.fuzzed))
-                if burst:
-                    seen.frames.update(await fuzzed(fuzzer, burst, 0, container, session, seen.burst))
-            assert gateway.running.lives, gateway.tail()
-            seen.grown_bytes = gateway.rss_bytes() - before_bytes
-            seen.dropped = int(gateway.dropped())
-        finally:
-            fuzzer.kill()
-            fuzzer.communicate()
+    with gateway, Worker("tests.nightly.event_fuzz", port, getattr(gateway, port), str(seed)) as fuzzer:
+        async with (
+            rig.container("") as container,
+            rig.session(HONEST_USER, "native") as session,
+            rig.session(FUZZED_USER, "native"),
+        ):
+            await container.subscribed(HONEST_USER)
+            await work(container, session, Phase(), time.monotonic() + WARM_S)
+            before_bytes = gateway.rss_bytes()
+            for _ in range(rounds):
+                await work(container, session, seen.quiet, time.monotonic() + seconds)
+                seen.frames.update(await fuzzed(fuzzer, frames // rounds, rate, container, session, seen.fuzzed))
+            if burst:
+                seen.frames.update(await fuzzed(fuzzer, burst, 0, container, session, seen.burst))
+        assert gateway.running.lives, gateway.tail()
+        seen.grown_bytes = gateway.rss_bytes() - before_bytes
+        seen.dropped = int(gateway.dropped())
         assert gateway.running.stop() == 0, gateway.tail()
     return seen
 
 
-def start(port: str, address: str, seed: int) -> subprocess.Popen[str]:
-    """Run the fuzzer's process."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.nightly.event_fuzz", port, address, str(seed)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 async def fuzzed(
-    fuzzer: subprocess.Popen[str], frames: int, rate: float, container: Container, session: Session, phase: Phase
+    fuzzer: Worker, frames: int, rate: float, container: Container, session: Session, phase: Phase
 ) -> dict[str, int]:
     """Run honest traffic while frames are sent; return the sent frames by kind."""
-    assert fuzzer.stdin is not None and fuzzer.stdout is not None
-    fuzzer.stdin.write(json.dumps({"frames": frames, "rate": rate}) + "\n")
-    fuzzer.stdin.flush()
-    answer = asyncio.create_task(asyncio.to_thread(fuzzer.stdout.readline))
+    answer = asyncio.create_task(asyncio.to_thread(fuzzer.run, frames=frames, rate=rate))
     while not answer.done():
         await work(container, session, phase, time.monotonic() + 0.1)
-    line = await answer
-    assert line, "the fuzzer has ended"
-    told: dict[str, int] = json.loads(line)
-    return told
+    sent: dict[str, int] = await answer
+    return sent
 
 
 async def work(container: Container, session: Session, phase: Phase, until_s: float) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dexorder.testing.event_keys import Keys
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 from tests.nightly.event_fuzz_campaign import MUCH
-from tests.paths import ROOT
+from tests.nightly.runner import Worker
 
 TOKEN_S = 100_000
 PATIENCE_S = 20_000.0
@@ -55,15 +54,16 @@ async def run(
     orders = [order(rig, names, number, processes, events // processes, seed) for number in range(processes)]
     rig.keys.write()
     seen = Seen()
-    with rig.gateway:
+    with ExitStack() as stack:
+        stack.enter_context(rig.gateway)
         for name in names:
             await rig.reachable(name)
-        started = [start(each) for each in orders]
+        started = [stack.enter_context(Worker("tests.nightly.event_traffic")) for _ in orders]
+        for worker, given in zip(started, orders, strict=True):
+            worker.send(given)
         progress = asyncio.create_task(report_progress(rig))
         try:
-            for output, _ in await asyncio.gather(
-                *(asyncio.to_thread(p.communicate, timeout=PATIENCE_S) for p in started)
-            ):
+            for output in await asyncio.gather(*(asyncio.to_thread(each.finish, PATIENCE_S) for each in started)):
                 told = json.loads(output)
                 seen.sent.update(told["sent"])
                 seen.heard.update(told["heard"])
@@ -71,9 +71,6 @@ async def run(
                 seen.wrong += told["wrong"]
         finally:
             progress.cancel()
-            for process in started:
-                process.kill()
-                process.wait()
         assert rig.gateway.running.lives, rig.gateway.tail()
     check_provider_calls(provider_servers, set(names), seen)
     return seen
@@ -101,21 +98,6 @@ def order(rig: Rig, names: list[str], number: int, processes: int, events: int, 
         "seed": seed + number,
         "tokens": {user: keys.token(user, seconds=TOKEN_S) for user in names[number::processes]},
     }
-
-
-def start(given: dict[str, Any]) -> subprocess.Popen[str]:
-    """Run one process with its order."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.nightly.event_traffic"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(given) + "\n")
-    process.stdin.flush()
-    return process
 
 
 async def report_progress(rig: Rig) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import grpc
 from confluent_kafka import KafkaError, Producer
 
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import GatewayUser
+from tests.nightly.runner import Loop
+from tests.seeds import seeded
 
 COMMIT_MS = 200
 """The gateways' offsets_commit_interval_ms."""
@@ -25,7 +26,6 @@ COMMIT_SLACK_S = 3.0
 """Time after the interval at which an ack may still not be in Kafka, on a busy machine."""
 BEHIND = 30
 """Limit of records of a partition that are written but not yet read, so that the load follows the machine."""
-PAUSE_S = 0.02
 CALL_SECONDS = 120.0
 _GOING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """The gateway or Kafka is stopping or starting, or the test has closed the connection."""
@@ -167,46 +167,6 @@ class Ledger:
         assert not self.unexpected, self.unexpected
 
 
-class Loop:
-    """Thread that repeats ``step`` until it is stopped, then runs ``last``; a context manager."""
-
-    def __init__(self) -> None:
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=type(self).__name__)
-
-    def step(self) -> None:
-        """Run one iteration."""
-        raise NotImplementedError
-
-    def last(self) -> None:
-        """Run at the end."""
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self.step()
-        self.last()
-
-    def pause(self) -> None:
-        """Wait for a moment, or until the thread is stopped."""
-        self._stopping.wait(PAUSE_S)
-
-    def start(self) -> Self:
-        """Start the thread."""
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Stop the thread and wait for its end."""
-        self._stopping.set()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
 class Reader(Loop):
     """One caller of one gateway that acks each record some records later, in random order."""
 
@@ -219,6 +179,7 @@ class Reader(Loop):
         self._topic = topic
         self._request = pb.ConsNAckRq(topic=topic, group=topic, no_ack=True)
         self._held: list[tuple[pb.ConsRs, Read]] = []
+        self._chance = seeded("order of acks")
 
     def step(self) -> None:
         try:
@@ -239,7 +200,7 @@ class Reader(Loop):
             self._ack_one()
 
     def _ack_one(self) -> None:
-        answer, read = self._held.pop(random.randrange(len(self._held)))
+        answer, read = self._held.pop(self._chance.randrange(len(self._held)))
         place = pb.AckRq(topic=self._topic, group=self._topic, partition=answer.partition, offset=answer.offset)
         try:
             self._gateway.stub.Ack(place, timeout=CALL_SECONDS)

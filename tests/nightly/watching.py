@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections import defaultdict
-from contextlib import closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, Self
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -20,6 +18,7 @@ from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.nightly.runner import Loop, resident_bytes
 
 
 @dataclass(frozen=True)
@@ -78,39 +77,29 @@ class RelayFile:
             return connection.execute(sql, values).fetchall()
 
 
-class Listener:
-    """Follows a client's notifications by cursor across restarts of the relay; a context manager."""
+class Listener(Loop):
+    """Follows a client's notifications by cursor across restarts of the relay."""
+
+    PAUSE_S = 0.1
 
     def __init__(self, suite: Suite, client_id: str) -> None:
+        super().__init__()
         self.statuses: defaultdict[str, set[str]] = defaultdict(set)
         """Request -> the statuses announced for it."""
         self._suite = suite
         self._topic = f"RESPONSE:{client_id}"
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="listener")
+        self._cursor = 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        cursor = 0
-        while not self._stop.wait(0.1):
-            request = pb.SubscribeNotificationsRequest(topic=self._topic, after_cursor=cursor)
-            try:
-                with open_sync_channel(self._suite.relay) as channel:
-                    # cut every few seconds, so that the end of the campaign and each resume are both met
-                    for item in rpc.RelayServiceStub(channel).SubscribeNotifications(request, timeout=5):
-                        note = item.notification
-                        status = ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(note.status)
-                        self.statuses[note.request_id].add(status)
-                        cursor = item.cursor
-            except grpc.RpcError:
-                continue
+    def step(self) -> None:
+        self.pause()
+        request = pb.SubscribeNotificationsRequest(topic=self._topic, after_cursor=self._cursor)
+        with suppress(grpc.RpcError), open_sync_channel(self._suite.relay) as channel:
+            # cut every few seconds, so that the end of the campaign and each resume are both met
+            for item in rpc.RelayServiceStub(channel).SubscribeNotifications(request, timeout=5):
+                note = item.notification
+                status = ingest_pb2.HistoryReadyNotification.NotificationStatus.Name(note.status)
+                self.statuses[note.request_id].add(status)
+                self._cursor = item.cursor
 
 
 class Addresses(Protocol):
@@ -120,26 +109,36 @@ class Addresses(Protocol):
         """Return host:port of a part."""
 
 
-@dataclass
-class HealthLog:
+class HealthPoll(Loop):
+    """Polls the health of a part; ``changes`` has (monotonic seconds, SERVING) at each change."""
+
+    PAUSE_S = 0.1
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.changes: list[tuple[float, bool]] = []
+        self._address = address
+
+    def step(self) -> None:
+        self.pause()
+        with open_sync_channel(self._address) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
+            try:
+                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=2)
+                serving = answer.status == health_pb2.HealthCheckResponse.SERVING
+            except grpc.RpcError:
+                serving = False
+        if not self.changes or self.changes[-1][1] is not serving:
+            self.changes.append((time.monotonic(), serving))
+
+
+class HealthLog(ExitStack):
     """Polls the health of parts; a context manager."""
 
-    suite: Addresses
-    parts: tuple[str, ...]
-    changes: dict[str, list[tuple[float, bool]]] = field(default_factory=dict)
-    """Part -> (monotonic seconds, SERVING) at each change."""
-
-    def __enter__(self) -> Self:
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(part,)) for part in self.parts]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+    def __init__(self, suite: Addresses, parts: tuple[str, ...]) -> None:
+        super().__init__()
+        polls = {part: self.enter_context(HealthPoll(suite.address(part))) for part in parts}
+        self.changes = {part: poll.changes for part, poll in polls.items()}
 
     def serving(self, part: str) -> bool:
         """Return the last health of a part."""
@@ -151,39 +150,18 @@ class HealthLog:
         assert at, f"{part} never became {'SERVING' if serving else 'NOT_SERVING'}: {self.changes[part]}"
         return (at[-1] if serving else at[0]) - after_s
 
-    def _ask(self, part: str) -> None:
-        told = self.changes.setdefault(part, [])
-        address = self.suite.address(part)
-        while not self._stop.wait(0.1):
-            with open_sync_channel(address) as channel:
-                stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
-                try:
-                    answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=2)
-                    serving = answer.status == health_pb2.HealthCheckResponse.SERVING
-                except grpc.RpcError:
-                    serving = False
-            if not told or told[-1][1] is not serving:
-                told.append((time.monotonic(), serving))
 
+class Memory(Loop):
+    """Peaks of the resident memory of parts and their children, in MiB."""
 
-class Memory:
-    """Peaks of the resident memory of parts and their children, in MiB; a context manager."""
+    PAUSE_S = 0.5
 
     def __init__(self, suite: Suite, parts: tuple[str, ...]) -> None:
+        super().__init__()
         self.pids = {part: suite.pid(part) for part in parts}
         self.before = self.now()
         self.peak = dict(self.before)
         self._rose_s = dict.fromkeys(parts, time.monotonic())
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def growth(self) -> dict[str, float]:
         """Return by part the growth of its peak since the start."""
@@ -195,21 +173,12 @@ class Memory:
 
     def now(self) -> dict[str, float]:
         """Return the memory in MiB by part."""
-        return {part: sum(map(_resident, session_members(pid))) for part, pid in self.pids.items()}
+        sizes = {part: sum(map(resident_bytes, session_members(pid))) for part, pid in self.pids.items()}
+        return {part: size / (1 << 20) for part, size in sizes.items()}
 
-    def _watch(self) -> None:
-        while not self._stop.wait(0.5):
-            for part, size in self.now().items():
-                if size > self.peak[part] * 1.05:
-                    self._rose_s[part] = time.monotonic()
-                self.peak[part] = max(self.peak[part], size)
-
-
-def _resident(pid: int) -> float:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-    except OSError:
-        pass
-    return 0.0
+    def step(self) -> None:
+        self.pause()
+        for part, size in self.now().items():
+            if size > self.peak[part] * 1.05:
+                self._rose_s[part] = time.monotonic()
+            self.peak[part] = max(self.peak[part], size)
