@@ -16,7 +16,7 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as rpc
 from dexorder_relay import access
-from dexorder_relay.state.changes import Changes, Stored
+from dexorder_relay.state.changes import Changes, ValueStored
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import Store
 from dexorder_relay.store.loading import read_udfs
@@ -59,7 +59,7 @@ class UdfRegistryService(rpc.UdfRegistryServiceServicer):
         changes = Changes()
         if made is not None:
             self._registry.keep(made)
-            changes.append(Stored(made))
+            changes.append(ValueStored(made))
             log.info("UDF started", udf=name, generation=made.generation, client_id=made.client_id)
         await self._store.commit(changes)  # also without a change: the start before is on disk then
         known = self._registry.registrations.get(name)
@@ -71,7 +71,7 @@ class UdfRegistryService(rpc.UdfRegistryServiceServicer):
         made = self._registry.stop(request.name)
         self._registry.keep(made)
         log.info("UDF stopped", udf=request.name)
-        await self._store.commit([Stored(made)])
+        await self._store.commit([ValueStored(made)])
         return pb.StopUdfResponse()
 
     async def ListUdfs(self, request: pb.ListUdfsRequest, context: Context) -> pb.ListUdfsResponse:  # noqa: N802

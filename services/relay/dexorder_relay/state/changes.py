@@ -28,7 +28,7 @@ class StateChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored(StateChange):
+class ValueStored(StateChange):
     """A new value, or one that takes the place of the value with its key. Ranges and positions are not part of a job.
 
     A history part is stored again for another subscription. A retraction is stored when coverage and jobs reflect it.

@@ -9,7 +9,7 @@ from dexorder_common.lake.coverage import Claim, Order, Retraction
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.proof import proofs_of, provisional_ranges
 from dexorder_common.model.time_range import RangeSet, TimeRange, intersect, subtract
-from dexorder_relay.state.changes import AbsencesChanged, Changes, RangesChanged, Stored
+from dexorder_relay.state.changes import AbsencesChanged, Changes, RangesChanged, ValueStored
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job
 
@@ -96,7 +96,7 @@ def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], ord
     coverage = state.coverage[series]
     for span in spans:
         state.retractions[series].add(span, order)
-        changes.append(Stored(Retraction(series, span, order)))
+        changes.append(ValueStored(Retraction(series, span, order)))
         rows = subtract(coverage.covered.within(span), coverage.empty.within(span))
         # between absences of a thin market
         changes.append(AbsencesChanged(series, state.provisional.remove(series, rows)))
@@ -113,14 +113,14 @@ def retract(state: HistoryState, series: Series, spans: Sequence[TimeRange], ord
             for kind in ("acked", "acked_empty", "refused"):
                 changes.append(RangesChanged(job.id, kind, getattr(job, kind).remove(part)))
         if stale and settle_job(state, job):
-            changes.append(Stored(job))
+            changes.append(ValueStored(job))
 
 
 def settle_jobs(state: HistoryState, changes: Changes) -> None:
     """Settle every queued job with nothing left to fetch, after coverage that came from elsewhere than a report."""
     for job in state.jobs.values():
         if settle_job(state, job):
-            changes.append(Stored(job))
+            changes.append(ValueStored(job))
 
 
 def settle_job(state: HistoryState, job: Job) -> bool:

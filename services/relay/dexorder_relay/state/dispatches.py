@@ -13,7 +13,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import Dispatch, FinalResult, IssuedDispatch, PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
-from dexorder_relay.state.changes import Changes, DispatchIssued, RangesChanged, RequestChanged, Stored
+from dexorder_relay.state.changes import Changes, DispatchIssued, RangesChanged, RequestChanged, ValueStored
 from dexorder_relay.state.coverage import cover, note_absences, settle_job
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job, Phase
@@ -25,7 +25,7 @@ def begin(state: HistoryState, assignment: Assignment, changes: Changes, *, wall
     job = state.jobs[assignment.job]
     dispatch = state.add_dispatch(job, assignment.dispatch_id)
     issued = IssuedDispatch(dispatch.dispatch_id, dispatch.series, dispatch.span)
-    changes += [DispatchIssued(issued, job.id, wall_ns), Stored(job)]
+    changes += [DispatchIssued(issued, job.id, wall_ns), ValueStored(job)]
     for live in state.requests_of(job):
         live.progress_ns = now_ns
         if live.start():
@@ -45,7 +45,7 @@ def produced(state: HistoryState, dispatch_id: str, changes: Changes) -> bool:
     if job_id is None:
         return False
     state.jobs[job_id].produced = True
-    changes.append(Stored(state.jobs[job_id]))
+    changes.append(ValueStored(state.jobs[job_id]))
     return True
 
 
@@ -77,7 +77,7 @@ def _end_dispatch(state: HistoryState, job: Job, changes: Changes) -> None:
     for part in subtract(job.refused, job.acked):  # never reported by the ingestor, so it is fetched again
         changes.append(RangesChanged(job.id, "refused", job.refused.remove(part)))
     settle_job(state, job)
-    changes.append(Stored(job))
+    changes.append(ValueStored(job))
 
 
 def page(
@@ -142,7 +142,7 @@ def report(
     for series, spans in landed.items():
         for job in state.jobs_of(series):
             if any(map(job.span.overlaps, spans)) and settle_job(state, job):
-                changes.append(Stored(job))
+                changes.append(ValueStored(job))
 
 
 def _take(job: Job, result: PageResult, changes: Changes) -> None:
@@ -151,7 +151,7 @@ def _take(job: Job, result: PageResult, changes: Changes) -> None:
         job.taken_ns = max(job.taken_ns, result.span.end_ns)
     else:
         job.error = job.error or f"a page was refused: {result.refused}"
-    changes.append(Stored(job))
+    changes.append(ValueStored(job))
 
 
 def _refuse(job: Job, result: PageResult, changes: Changes) -> None:
@@ -164,7 +164,7 @@ def _refuse(job: Job, result: PageResult, changes: Changes) -> None:
         changes.append(RangesChanged(job.id, "refused", job.refused.add(part)))
     if parts:
         job.error = job.error or f"a page was refused: {result.refused}"
-        changes.append(Stored(job))
+        changes.append(ValueStored(job))
 
 
 def _finish(state: HistoryState, final: FinalResult, changes: Changes, now_ns: int) -> None:
@@ -178,6 +178,6 @@ def _finish(state: HistoryState, final: FinalResult, changes: Changes, now_ns: i
         state.leases.remove(job.id)
     else:
         state.leases.requeue(job.id)
-    changes.append(Stored(job))
+    changes.append(ValueStored(job))
     for live in state.requests_of(job):
         live.progress_ns = now_ns

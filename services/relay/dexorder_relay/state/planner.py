@@ -15,7 +15,7 @@ from dexorder_relay.state.changes import (
     RequestAccepted,
     RequestAttached,
     RequestChanged,
-    Stored,
+    ValueStored,
 )
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import Job
@@ -114,7 +114,7 @@ def plan_again(state: HistoryState, live: LiveRequest, changes: Changes) -> None
 def _create(state: HistoryState, live: LiveRequest, span: TimeRange, changes: Changes, *, again: bool = False) -> None:
     request, trace = live.request, live.span.text if live.span else ""
     job = Job(state.new_job_id(), request.request_id, request.client_id, request.series, span, again=again, trace=trace)
-    changes.append(Stored(job))
+    changes.append(ValueStored(job))
     state.add_job(job)
     state.leases.queue(job.id, request.series.exchange, trace=trace)
     _attach(live, job, changes)

@@ -25,8 +25,8 @@ from dexorder_relay.state.changes import (
     PositionChanged,
     PositionsReplaced,
     RealtimeJobForgotten,
-    Stored,
     SubscriptionStopped,
+    ValueStored,
 )
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Assignment, SlotKind
@@ -73,7 +73,7 @@ def start(
     subscription = started.subscription
     registry.subscriptions[subscription.subscription_id] = started
     registry.last_sequence = max(registry.last_sequence, started.sequence)
-    changes.append(Stored(started))
+    changes.append(ValueStored(started))
     job = registry.job_for(subscription.ticker)
     if job is None:
         job = RealtimeJob(new_job_id(), subscription.ticker)
@@ -82,7 +82,7 @@ def start(
     for period, missing in job.add(started):
         for part in closed_parts(missing, period, wall_ns=started.started_ns):
             _fetch(registry, job, started, period, part, new_id, changes)
-    changes.append(Stored(job))
+    changes.append(ValueStored(job))
     changes.append(PositionsReplaced(job))
     return job
 
@@ -99,7 +99,7 @@ def _fetch(
     subscription = started.subscription
     part = HistoryPart(new_id(), subscription.subscription_id, job.ticker, period, span, subscription.client_id)
     registry.history[part.request_id] = part
-    changes.append(Stored(part))
+    changes.append(ValueStored(part))
 
 
 def stop(registry: Registry, subscription_id: str, changes: Changes, *, wall_ns: int) -> RealtimeJob:
@@ -124,7 +124,7 @@ def _hand_over(registry: Registry, job: RealtimeJob, part: HistoryPart, changes:
     if heir is not None:
         part = replace(part, subscription_id=heir.subscription_id, client_id=heir.client_id)
         registry.history[part.request_id] = part
-        changes.append(Stored(part))
+        changes.append(ValueStored(part))
 
 
 def _remove_if_idle(registry: Registry, job: RealtimeJob, changes: Changes) -> bool:
@@ -142,7 +142,7 @@ def assign(registry: Registry, assignment: Assignment, changes: Changes, *, wall
     dispatch = job.assign(assignment.dispatch_id, assignment.slot.identity, wall_ns=wall_ns)
     anything = Series(job.ticker, 0, TRADES), TimeRange(0, MAX_TIME_NS)  # it may settle every series at any time
     issued = IssuedDispatch(dispatch.dispatch_id, *anything, is_realtime=True)
-    changes += [DispatchIssued(issued, job.id, wall_ns), Stored(job)]
+    changes += [DispatchIssued(issued, job.id, wall_ns), ValueStored(job)]
     return dispatch
 
 
@@ -177,7 +177,7 @@ def end(
     job.next_attempt_ns = wall_ns + wait_ns if wait_ns else 0
     registry.leases.requeue(job.id, not_before_ns=now_ns + wait_ns, rejected_by=rejected_by)
     changes.append(DispatchEnded(dispatch_id, wall_ns))
-    changes.append(Stored(job))
+    changes.append(ValueStored(job))
     return job
 
 
@@ -187,7 +187,7 @@ def _end_dispatch(registry: Registry, job: RealtimeJob, changes: Changes, *, wal
     job.end_dispatch()
     if not _remove_if_idle(registry, job, changes):
         registry.leases.requeue(job.id)
-        changes.append(Stored(job))
+        changes.append(ValueStored(job))
 
 
 def settle(

@@ -22,10 +22,11 @@ from dexorder_relay.store.rows import Columns, Statement, delete, insert, update
 
 _ANNOUNCE_REVISED = (
     "WITH found (start_ns, end_ns) AS MATERIALIZED"
-    " (SELECT value ->> 'start_ns', value ->> 'end_ns' FROM json_each(?))"
+    " (SELECT json_extract(value, '$.start_ns'), json_extract(value, '$.end_ns') FROM json_each(?))"
     " INSERT INTO notifications (topic, request_id) SELECT DISTINCT 'RESPONSE:' || client_id, ?"
     " FROM requests JOIN json_each(requests.provisional) AS named JOIN found"
-    " ON named.value ->> 'start_ns' < found.end_ns AND named.value ->> 'end_ns' > found.start_ns"
+    " ON json_extract(named.value, '$.start_ns') < found.end_ns"
+    " AND json_extract(named.value, '$.end_ns') > found.start_ns"
     " WHERE ticker = ? AND period_seconds = ? AND dataset = ? AND client_id != ''"
 )
 _REPLACE_UNLESS_OLDER = (
@@ -57,7 +58,7 @@ def _write(change: object) -> Iterable[Statement]:
 
 
 @_write.register
-def _(change: made.Stored) -> Iterator[Statement]:
+def _(change: made.ValueStored) -> Iterator[Statement]:
     table, columns, conflict = _STORED[type(change.value)]
     yield insert(table, columns.values(change.value), conflict=conflict)
 

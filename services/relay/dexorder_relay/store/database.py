@@ -70,7 +70,10 @@ FORGET_DISPATCHES = (
     " (SELECT number FROM dispatches WHERE job_id IS NULL AND issued_ns < ? ORDER BY issued_ns LIMIT ?)",
 )
 """Delete the oldest dispatches that were issued before a time and whose job is gone, likewise."""
-_NEWER = "it has schema version {}, and this relay reads up to version {}"
+_NEWER = (
+    "it has schema version {}, and this relay reads up to version {}; "
+    "start the relay that wrote it, or name a new file, for which coverage is read from its table"
+)
 
 
 @dataclass(frozen=True)
