@@ -6,29 +6,20 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 import grpc
 import structlog
-import tenacity
-from google.protobuf.message import Message
 
 from dexorder_common.model.history import IssuedDispatch
-from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
-from dexorder_common.rpc.history_messages import decode_issued_dispatch
+from dexorder_common.rpc.client_retry import error_text
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from dexorder_spark.cep.evaluator import RegistrationChange, RegistrationChanges
-from dexorder_spark.records.reporter import Stopped
+from dexorder_spark.records.relay_client import MAX_WAIT_S, RelayClient, may_succeed
 
 log = structlog.get_logger(__name__)
-_CALL_TIMEOUT_S = 30.0
 _STREAM_SILENCE_S = 30.0
-_MAX_WAIT_S = 2.0
 _EVENTS_IN_A_CALL = 1_000
 _BYTES_IN_A_CALL = 1024 * 1024
-_DISPATCHES_IN_A_CALL = 1_000
 
 
 class TriggerRelay:
@@ -36,21 +27,15 @@ class TriggerRelay:
 
     def __init__(self, address: str, stop: threading.Event) -> None:
         self._stop = stop
-        self._channel = open_sync_channel(address)
-        self._stub: Any = rpc.PipelineServiceStub(self._channel)
+        self._relay = RelayClient(address, stop, "the triggers' batch")
 
     def close(self) -> None:
         """Close the channel; running calls end."""
-        self._channel.close()
+        self._relay.close()
 
     def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
-        """Return those of the dispatches that were issued, by id; Stopped at the stop."""
-        found = {}
-        for first in range(0, len(wanted := sorted(dispatch_ids)), _DISPATCHES_IN_A_CALL):
-            request = pb.DescribeDispatchesRequest(job_ids=wanted[first : first + _DISPATCHES_IN_A_CALL])
-            answer = self._call(self._stub.DescribeDispatches, request, lambda error: True)
-            found.update({each.job_id: decode_issued_dispatch(each) for each in answer.dispatches})
-        return found
+        """Return the issued ones of these dispatches, by id; Stopped at the stop."""
+        return self._relay.describe(dispatch_ids)
 
     def report(
         self, events: Sequence[bytes], applied_change: int, *, on_part: Callable[[], None] = lambda: None
@@ -67,7 +52,7 @@ class TriggerRelay:
                 events=map(pb.ReportedTriggerEvent.FromString, part), applied_change=applied_change
             )
             try:
-                self._call(self._stub.ReportTriggerEvents, request, _may_succeed)
+                self._relay.call(self._relay.stub.ReportTriggerEvents, request, may_succeed)
                 on_part()
             except grpc.RpcError as error:
                 middle = len(part) // 2
@@ -75,19 +60,6 @@ class TriggerRelay:
                     log.error("an event of a trigger is refused", error=error_text(error), events=len(part))
                     continue
                 waiting += [part[middle:], part[:middle]]
-
-    def _call(self, method: Callable[..., Any], request: Message, again: Callable[[BaseException], bool]) -> Any:
-        attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, grpc.RpcError) and again(error)),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=_MAX_WAIT_S, jitter=0.2),
-            stop=tenacity.stop_when_event_set(self._stop),
-            sleep=tenacity.sleep_using_event(self._stop),
-            before_sleep=_note,
-        )
-        try:
-            return attempts(method, request, timeout=_CALL_TIMEOUT_S)
-        except tenacity.RetryError as error:
-            raise Stopped("stopping before the relay has answered") from error
 
     def follow(self, after: int) -> Iterator[RegistrationChanges]:
         """Yield the changes of triggers after one, without end; a broken stream is opened again behind the last one.
@@ -99,21 +71,15 @@ class TriggerRelay:
             try:
                 for answer in self._answers(after):
                     wait_s, after = 0.1 if answer.changes else wait_s, answer.change
-                    changes = [
-                        RegistrationChange(
-                            each.registration, each.trigger if each.HasField("trigger") else None, each.registered_at
-                        )
-                        for each in answer.changes
-                    ]
-                    yield RegistrationChanges(changes, answer.change, answer.reset)
+                    yield RegistrationChanges([*map(_decode, answer.changes)], answer.change, answer.reset)
             except grpc.RpcError as error:
                 log.warning("the stream of triggers ended", error=error_text(error), again_in_s=wait_s)
             self._stop.wait(wait_s)
-            wait_s = min(2 * wait_s, _MAX_WAIT_S)
+            wait_s = min(2 * wait_s, MAX_WAIT_S)
 
     def _answers(self, after: int) -> Iterator[pb.FollowTriggersResponse]:
         """Yield the answers of one stream; it ends at the stop, and after a silence that the relay does not make."""
-        call = self._stub.FollowTriggers(pb.FollowTriggersRequest(after_change=after))
+        call = self._relay.stub.FollowTriggers(pb.FollowTriggersRequest(after_change=after))
         answers: queue.SimpleQueue[pb.FollowTriggersResponse | grpc.RpcError | None] = queue.SimpleQueue()
 
         def receive() -> None:
@@ -159,13 +125,3 @@ def _decode(change: pb.TriggerChange) -> RegistrationChange:
     return RegistrationChange(
         change.registration, change.trigger if change.HasField("trigger") else None, change.registered_at
     )
-
-
-def _may_succeed(error: BaseException) -> bool:
-    return not (is_too_large(error) or is_failure(error, Failure.REJECTED))
-
-
-def _note(state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    reason = error_text(error) if error else ""
-    log.warning("the relay does not answer; triggers wait", attempt=state.attempt_number, error=reason)

@@ -36,7 +36,7 @@ from dexorder_spark.cep.records import Dispatches, Record, rows_of, select
 from dexorder_spark.cep.relay import TriggerRelay
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.records.fault import Fault, Moment
-from dexorder_spark.records.reporter import Stopped
+from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
 from dexorder_spark.source.records import Result

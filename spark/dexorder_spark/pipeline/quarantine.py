@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from dexorder_common.model.errors import Unavailable
-from dexorder_spark.records.reporter import Stopped
+from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.source.offsets import OffsetRange, share
 
 log = structlog.get_logger(__name__)

@@ -5,31 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 import structlog
-import tenacity
-from google.protobuf.message import Message
 
-from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.history import IssuedDispatch, PageResult
 from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import Failure, code_of, details_of, error_text, is_failure, is_too_large
-from dexorder_common.rpc.history_messages import decode_issued_dispatch, encode_page_result
+from dexorder_common.rpc.client_retry import code_of, error_text
+from dexorder_common.rpc.history_messages import encode_page_result
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from dexorder_spark.records.relay_client import CALL_TIMEOUT_S, RelayClient, may_succeed
 
 log = structlog.get_logger(__name__)
-_CALL_TIMEOUT_S = 30.0
-_MAX_WAIT_S = 2.0
-_DISPATCHES_IN_A_CALL = 1_000
 MAX_REPORT_BYTES = 1024 * 1024
 """Largest size of one message; the relay accepts four times as much by default."""
-
-
-class Stopped(SuiteError):
-    """The driver is stopping; the batch is unfinished and will be replayed."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ def named_snapshots(address: str, since_ns: int) -> dict[int, int]:
     """Ask the relay which snapshots notifications have named since a time, and when last; RpcError if it is away."""
     with open_sync_channel(address) as channel:
         request = pb.ListNamedSnapshotsRequest(since=since_ns)
-        answer = rpc.PipelineServiceStub(channel).ListNamedSnapshots(request, timeout=_CALL_TIMEOUT_S)
+        answer = rpc.PipelineServiceStub(channel).ListNamedSnapshots(request, timeout=CALL_TIMEOUT_S)
     return {each.snapshot_id: each.named_at for each in answer.snapshots}
 
 
@@ -72,18 +63,12 @@ class RelayReporter:
             on_attempt: Called after each failed attempt with the number of failures so far and the status' name; at
                 the end with 0 and OK.
         """
-        self._stop = stop
         self._on_attempt = on_attempt
-        self._channel = open_sync_channel(address)
-        self._stub = rpc.PipelineServiceStub(self._channel)
+        self._relay = RelayClient(address, stop, "the batch", on_attempt)
 
     def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
         """Ask for dispatches until every part is answered OK; Stopped if ``stop`` is set first."""
-        found = {}
-        for first in range(0, len(wanted := sorted(dispatch_ids)), _DISPATCHES_IN_A_CALL):
-            request = pb.DescribeDispatchesRequest(job_ids=wanted[first : first + _DISPATCHES_IN_A_CALL])
-            answer: pb.DescribeDispatchesResponse = self._call(self._stub.DescribeDispatches, request, _is_rpc_error)
-            found.update({each.job_id: decode_issued_dispatch(each) for each in answer.dispatches})
+        found = self._relay.describe(dispatch_ids)
         self._on_attempt(0, "OK")
         return found
 
@@ -97,7 +82,7 @@ class RelayReporter:
         while waiting:
             part = waiting.pop()
             try:
-                self._call(self._stub.ReportJobs, part, _may_succeed)
+                self._relay.call(self._relay.stub.ReportJobs, part, may_succeed)
             except grpc.RpcError as error:
                 halves = halve(part)
                 waiting += reversed(halves)
@@ -106,31 +91,9 @@ class RelayReporter:
                     self._on_attempt(1, code_of(error).name)
         self._on_attempt(0, "OK")
 
-    def _call(self, method: Callable[..., Any], request: Message, again: Callable[[BaseException], bool]) -> Any:
-        attempts = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(again),
-            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=_MAX_WAIT_S, jitter=0.2),
-            stop=tenacity.stop_when_event_set(self._stop),
-            sleep=tenacity.sleep_using_event(self._stop),
-            before_sleep=self._note_failure,
-        )
-        try:
-            return attempts(method, request, timeout=_CALL_TIMEOUT_S)
-        except tenacity.RetryError as error:
-            raise Stopped("stopping before the relay has answered") from error
-
-    def _note_failure(self, state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        code = code_of(error).name if error else "UNKNOWN"
-        details = details_of(error) if error else ""
-        log.warning(
-            "the relay does not answer; the batch waits", attempt=state.attempt_number, code=code, details=details
-        )
-        self._on_attempt(state.attempt_number, code)
-
     def close(self) -> None:
         """Close the channel."""
-        self._channel.close()
+        self._relay.close()
 
 
 def to_request(
@@ -150,15 +113,6 @@ def to_request(
             for f in finals
         ],
     )
-
-
-def _is_rpc_error(error: BaseException) -> bool:
-    return isinstance(error, grpc.RpcError)
-
-
-def _may_succeed(error: BaseException) -> bool:
-    """Return whether the relay may accept the same message later."""
-    return isinstance(error, grpc.RpcError) and not (is_too_large(error) or is_failure(error, Failure.REJECTED))
 
 
 def split_report(report: pb.ReportJobsRequest, max_bytes: int) -> list[pb.ReportJobsRequest]:

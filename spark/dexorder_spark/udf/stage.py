@@ -26,7 +26,7 @@ import structlog
 from dexorder_common.lake.commit import CommitLost
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.udf import UdfDefinition, UdfState, UdfStatus
-from dexorder_spark.records.reporter import Stopped
+from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.runtime.locks import WriterLock
 from dexorder_spark.source.client import SourceBroken
 from dexorder_spark.udf.feed import UdfFeed

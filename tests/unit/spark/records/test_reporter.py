@@ -17,11 +17,11 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2
+from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.records.reporter import (
     MAX_REPORT_BYTES,
     FinalReport,
     RelayReporter,
-    Stopped,
     split_report,
     to_request,
 )

@@ -1,0 +1,99 @@
+"""Client of the relay's PipelineService that repeats each call until the relay answers. Blocking."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+import grpc
+import structlog
+import tenacity
+from google.protobuf.message import Message
+
+from dexorder_common.model.errors import SuiteError
+from dexorder_common.model.history import IssuedDispatch
+from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_common.rpc.client_retry import Failure, code_of, details_of, is_failure, is_too_large
+from dexorder_common.rpc.history_messages import decode_issued_dispatch
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
+from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+
+log = structlog.get_logger(__name__)
+CALL_TIMEOUT_S = 30.0
+MAX_WAIT_S = 2.0
+_DISPATCHES_IN_A_CALL = 1_000
+
+
+class Stopped(SuiteError):
+    """The process is stopping; the batch is unfinished and will be replayed."""
+
+
+class RelayClient:
+    """A channel to the relay, for as long as ``stop`` is not set."""
+
+    def __init__(
+        self,
+        address: str,
+        stop: threading.Event,
+        what: str,
+        on_failure: Callable[[int, str], None] = lambda failed, code: None,
+    ) -> None:
+        """Open a channel.
+
+        Args:
+            what: Work that waits for the relay, for the log: "the batch".
+            on_failure: Called after each failed attempt with the number of failures so far and the status' name.
+        """
+        self._stop = stop
+        self._what = what
+        self._on_failure = on_failure
+        self._channel = open_sync_channel(address)
+        self.stub: Any = rpc.PipelineServiceStub(self._channel)
+
+    def close(self) -> None:
+        """Close the channel; running calls end."""
+        self._channel.close()
+
+    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Return the issued ones of these dispatches, by id; Stopped if ``stop`` is set first."""
+        found = {}
+        for first in range(0, len(wanted := sorted(dispatch_ids)), _DISPATCHES_IN_A_CALL):
+            request = pb.DescribeDispatchesRequest(job_ids=wanted[first : first + _DISPATCHES_IN_A_CALL])
+            answer: pb.DescribeDispatchesResponse = self.call(self.stub.DescribeDispatches, request)
+            found.update({each.job_id: decode_issued_dispatch(each) for each in answer.dispatches})
+        return found
+
+    def call(
+        self, method: Callable[..., Any], request: Message, again: Callable[[BaseException], bool] = lambda error: True
+    ) -> Any:
+        """Repeat a call until it is answered OK; Stopped if ``stop`` is set first.
+
+        Args:
+            again: Returns whether an RpcError may be gone later; others are raised.
+        """
+        attempts = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda error: isinstance(error, grpc.RpcError) and again(error)),
+            wait=tenacity.wait_exponential_jitter(multiplier=0.1, max=MAX_WAIT_S, jitter=0.2),
+            stop=tenacity.stop_when_event_set(self._stop),
+            sleep=tenacity.sleep_using_event(self._stop),
+            before_sleep=self._note_failure,
+        )
+        try:
+            return attempts(method, request, timeout=CALL_TIMEOUT_S)
+        except tenacity.RetryError as error:
+            raise Stopped("stopping before the relay has answered") from error
+
+    def _note_failure(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        code = code_of(error).name if error else "UNKNOWN"
+        details = details_of(error) if error else ""
+        log.warning(
+            f"the relay does not answer; {self._what} waits", attempt=state.attempt_number, code=code, details=details
+        )
+        self._on_failure(state.attempt_number, code)
+
+
+def may_succeed(error: BaseException) -> bool:
+    """Return whether the relay may accept the same message later."""
+    return not (is_too_large(error) or is_failure(error, Failure.REJECTED))
