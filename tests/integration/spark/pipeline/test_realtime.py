@@ -84,7 +84,7 @@ class Trades:
 
     def covered(self, catalog: CatalogSettings, ticker: str = TICKER) -> list[object]:
         rows = [decode_coverage(row) for part in read_coverage(catalog.load()) for row in COVERAGE.rows(part)]
-        return list(merge(row.span for row in rows if row.series == Series(ticker, 0)))
+        return list(merge(row.span for row in rows if row.series == Series(ticker, dataset=TRADES.dataset)))
 
 
 def test_every_trade_is_in_the_table_once_whatever_repeats_it(spark: SparkSession, trading: CatalogSettings) -> None:
@@ -100,11 +100,13 @@ def test_every_trade_is_in_the_table_once_whatever_repeats_it(spark: SparkSessio
     assert sent.covered(trading, OTHER) == [seconds(0, 4)]
     reported = [(p.dispatch, p.series, p.span) for p in recorder.pages[: len(recorder.pages) // 2]]
     expected = [
-        (1, Series(TICKER, 0), seconds(0, 15)),
-        (1, Series(OTHER, 0), seconds(0, 4)),
-        (2, Series(TICKER, 0), seconds(3, 20)),
+        (1, Series(TICKER, dataset=TRADES.dataset), seconds(0, 15)),
+        (1, Series(OTHER, dataset=TRADES.dataset), seconds(0, 4)),
+        (2, Series(TICKER, dataset=TRADES.dataset), seconds(3, 20)),
     ]
-    assert sorted(reported, key=str) == sorted([*expected, (1, Series(TICKER, 0), seconds(9, 15))], key=str)
+    assert sorted(reported, key=str) == sorted(
+        [*expected, (1, Series(TICKER, dataset=TRADES.dataset), seconds(9, 15))], key=str
+    )
     assert pipeline.process(frame(spark, [trades_record(trades_head(20, 25, page=9), [trade(21)])])).path == "append"
 
 
