@@ -67,7 +67,7 @@ class QueryRules:
     Attributes:
         source: Address with the topic, as ``SourceClient`` takes it.
         max_records: Largest number of records in a batch.
-        pace: When a batch begins.
+        pace: When a batch starts.
         always_runs: A query runs also while no records come.
     """
 

@@ -1,7 +1,7 @@
 """Errors of a UDF. Pure.
 
 SuiteError
-└── UdfError            the UDF can't run or has failed; the message begins with its name
+└── UdfError            the UDF can't run or has failed; the message starts with its name
     ├── UdfOptionError  an option is unknown or has another type than the UDF declares
     ├── UdfGone         its process or connection ended, or it does not answer; the host starts it again
     └── UdfStopped      the caller's stop ended a wait for it

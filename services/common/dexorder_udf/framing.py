@@ -118,7 +118,7 @@ class FrameSplitter:
 
     @property
     def pending(self) -> bytes:
-        """Return the beginning of the incomplete frame, its length included."""
+        """Return the start of the incomplete frame, its length included."""
         return bytes(self._rest[:_SHOWN_BYTES])
 
     def _keep(self, piece: bytes, start: int, needed: int) -> None:
@@ -178,7 +178,7 @@ def unwrap(message: bytes) -> bytes:
 
 
 def shown(data: bytes) -> str:
-    """Return the beginning of bytes for an error: as quoted text if they begin with text, else in hex."""
+    """Return the start of bytes for an error: as quoted text if they start with text, else in hex."""
     text = _text_prefix(data)
     if text:
         more = "..." if len(data) > len(text) else ""
@@ -195,7 +195,7 @@ def text_hint(data: bytes) -> str:
 
 
 def _text_prefix(data: bytes) -> str:
-    """Return the readable text with which bytes begin, if it is too long for a coincidence."""
+    """Return the readable text with which bytes start, if it is too long for a coincidence."""
     found = _TEXT.match(data[:_SHOWN_BYTES])
     return found[0].decode("ascii") if found else ""
 

@@ -41,7 +41,7 @@ class PointLayouts:
     """Layouts that one sender of points uses."""
 
     def __init__(self, *, in_batch: bool) -> None:
-        """Begin without any; ``in_batch`` says that the points are in batches, which have name and group."""
+        """Start without any; ``in_batch`` says that the points are in batches, which have name and group."""
         self._whole = messages.decode_batch_point if in_batch else messages.decode_point
         self._layouts: dict[int, list[_Layout]] = {}
         self._series = 0

@@ -1,7 +1,7 @@
 """Messages of source.v1: records as bytes, offsets, and the handshake that opens a stream.
 
-Only this module builds a ReadResponse. A record is assembled by hand, field by field, as a protobuf object for each one
-would cost as much as reading it from Kafka:
+Only this module builds a ReadResponse. A record is assembled by hand, field by field, because a protobuf object for
+each one would cost as much as reading it from Kafka:
 
     ReadResponse  0a len Result  12 00                    result 1; status 2, all defaults: no eot, SUCCESS
     Result        0a len payload                          payload 1

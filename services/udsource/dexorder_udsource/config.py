@@ -41,11 +41,11 @@ class UdsourceSettings(ServiceSettings):
     kafka: str = "127.0.0.1:9092"
     """bootstrap.servers of the Kafka cluster."""
     kafka_options: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Further librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
+    """More librdkafka properties as a JSON object, for example SASL and TLS. Default none."""
     topic: str = Field(default=CANDLES.topic, min_length=1)
     """Topic of plain reads, and of replays that name none."""
     replay_topics: str = ",".join(each.topic for each in DATASETS if each is not CANDLES)
-    """Further topics that replays may read (metadata ``x-topic``), separated by commas."""
+    """More topics that replays may read (metadata ``x-topic``), separated by commas."""
     group: str = Field(default="dexorder-spark", min_length=1)
     """Consumer group of plain reads; replays commit to ``<group>-replay``."""
     instance: str = Field(default_factory=lambda: os.environ.get("NUMAFLOW_POD", ""))

@@ -2,8 +2,8 @@
 
 Numaflow learns from the file that a container listens and which contract it speaks. After an unexpected failure
 Numaflow's own servers answer INTERNAL with ``UDF_EXECUTION_ERROR(container)`` and exit with status 1; this service does
-the same, so that its container restarts. An answer alone would leave the vertex waiting forever, as the dataplane does
-not check the status of a batch.
+the same, so that its container restarts. An answer alone would leave the vertex waiting forever, because the
+dataplane does not check the status of a batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END_MARKER = "U+005C__END__"
 """The reader polls until the file ends with this text; it would wait forever for a file that ends with a newline."""
 
 # The dataplane depends on language and version, and calls NackFn only for Python from 0.11.0 on. The version is that of
-# the Python SDK whose contract this service keeps, as its own would be refused; "-z" means the stable release.
+# the Python SDK whose contract this service keeps because its own would be refused; "-z" means the stable release.
 CONTRACT = {
     "protocol": "uds",
     "language": "python",

@@ -209,7 +209,7 @@ class ReplayPool:
 
         Raises:
             OffsetsGone: Records of the range are gone.
-            InvalidRequest: The log now ends inside the range, as the topic was created again or lost records.
+            InvalidRequest: The log now ends inside the range because the topic was created again or lost records.
             Unavailable: Kafka can't be read.
         """
         loop = asyncio.get_running_loop()

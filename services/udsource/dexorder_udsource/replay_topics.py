@@ -1,6 +1,6 @@
-"""Topics that replays read: that of plain reads, and further ones, which the metadata ``x-topic`` names.
+"""Topics that replays read: that of plain reads, and others, which the metadata ``x-topic`` names.
 
-Nothing is opened for a further topic before the first call that names it.
+Nothing is opened for another topic before the first call that names it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class SourceContext(Protocol):
 
 
 class SourceService:
-    """source.v1 over one topic, and replays of further ones; create it inside the event loop.
+    """source.v1 over one topic, and replays of others; create it inside the event loop.
 
     `rpc.policy` gives the raised errors a status.
     """

@@ -313,7 +313,7 @@ class GroupOffsets:
         self._thread.shutdown(wait=False)
 
     async def close(self, *, reachable: bool) -> None:
-        """Close the connections; without Kafka the consumer is not closed, as that would wait for Kafka."""
+        """Close the connections; without Kafka the consumer is not closed because that would wait for Kafka."""
         if reachable:
             await self._in_thread(self._consumer.close)
         self._thread.shutdown(wait=False)

@@ -30,7 +30,7 @@ JOIN_AGAIN_SECONDS = 5.0
 """Time after Kafka has refused to let us read."""
 CLOSE_SECONDS = 5.0
 RULES = ReadRules(sparse=False, keep_records=False, buffer_records=5_000, buffer_bytes=16 << 20)
-"""The start is the topic's beginning. A nacked record is read from Kafka again, as clients may hold many large ones."""
+"""The start is the topic's start. A nacked record is read from Kafka again, as clients may hold many large ones."""
 
 
 class UdsourceMetrics:
@@ -198,7 +198,7 @@ class TopicReader:
             raise InvalidRequest(f"{verb} of offset {offset} of partition {number}, which was never issued")
 
     def note_topic_id(self, topic_id: str) -> None:
-        """Read the topic from its beginning if its id has changed."""
+        """Read the topic from its start if its id has changed."""
         self._member.note_topic_id(self._reading.topic, topic_id)
 
     def partitions(self) -> list[int]:

@@ -1,1 +1,1 @@
-"""Triggers: the engine beside the tables' queries, in a process of its own, with a journal of its micro-batches."""
+"""Triggers: the engine beside the tables' queries, in its own process, with a journal of its micro-batches."""

@@ -134,7 +134,7 @@ def watcher(each: Register) -> Watcher:
 
 
 def reported(output: Outcome) -> pb.ReportedTriggerEvent:
-    """Return the message of an output. The end of a trigger has an id of its own, as it ends once."""
+    """Return the message of an output. The end of a trigger has its own id because it ends once."""
     if isinstance(output, Firing):
         columns = [(each.name, each.type) for each in output.columns]
         return pb.ReportedTriggerEvent(

@@ -41,7 +41,7 @@ class RegistrationChange:
 
 @dataclass(frozen=True)
 class RegistrationChanges:
-    """Changes up to the one with the number ``change``, and the recent rows of series that they begin to watch.
+    """Changes up to the one with the number ``change``, and the recent rows of series that they start to watch.
 
     Attributes:
         reset: These are all triggers there are.
@@ -54,7 +54,7 @@ class RegistrationChanges:
 
 
 class Evaluator:
-    """Continues after a snapshot; without one it begins with batch 1."""
+    """Continues after a snapshot; without one it starts with batch 1."""
 
     def __init__(self, snapshot: Snapshot | None = None, *, processes: int = 1) -> None:
         """Load the engine; if its state is of a version that cannot be read, all triggers are registered again."""

@@ -1,6 +1,6 @@
 """Start of the triggers' process beside the driver: while triggers are registered, it runs; without any, nothing does.
 
-It is a process of its own, so that no trigger takes memory, processor time or the interpreter's lock from the tables'
+It is its own process, so that no trigger takes memory, processor time or the interpreter's lock from the tables'
 queries, and whatever happens in it stops none of them. It holds the other end of a pipe, and ends with the driver.
 """
 

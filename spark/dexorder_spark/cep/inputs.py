@@ -12,7 +12,7 @@ from dexorder_common.model.instrument import Series
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A trigger begins."""
+    """A trigger starts."""
 
     registration: int
     trigger_id: str
@@ -35,7 +35,7 @@ class Feed:
 
     Attributes:
         since_ns: Time from which on they are all there are; None for rows that are only for the engine's memory.
-        settled_ns: Time before which the series has no further rows; None likewise.
+        settled_ns: Time before which the series has no more rows; None likewise.
     """
 
     ticker: str

@@ -43,9 +43,9 @@ from dexorder_spark.source.records import Result
 
 log = structlog.get_logger(__name__)
 WARM_ROWS = 1_000
-"""Stored candles with which a series begins."""
+"""Stored candles with which a series starts."""
 WARM_TRADES_NS = 120 * SECOND_NS
-"""Time of the stored trades with which a series begins."""
+"""Time of the stored trades with which a series starts."""
 _SNAPSHOT_SECONDS = 10.0
 _SNAPSHOT_SHARE = 20
 """A snapshot is due after so many times the time that the last one took."""
@@ -74,7 +74,7 @@ class Runner:
         """Open the journal, which this process must own.
 
         Args:
-            recent_rows: Returns stored rows of a series that begins to be watched.
+            recent_rows: Returns stored rows of a series that starts to be watched.
         """
         self._settings = settings
         self._relay = relay
@@ -116,7 +116,7 @@ class Runner:
                 self._stop.wait(max(0.0, started_s + interval_s - time.monotonic()))
 
     def _follow(self) -> None:
-        """Pass on changes, each with recent rows of the series that it begins to watch. Runs in a thread of its own,
+        """Pass on changes, each with recent rows of the series that it starts to watch. Runs in its own thread,
         as reading rows takes time."""
         first, later = self._evaluator.watched, dict[int, tuple[Series, ...]]()
         for changes in self._relay.follow(self._evaluator.change):

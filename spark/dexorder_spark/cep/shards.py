@@ -2,7 +2,7 @@
 
 Every row has one ticker, so one process evaluates it, with the same state as a single engine has. The outputs are
 merged in the order of the inputs, so a batch has the same events whatever the number of processes. The journal is that
-of the parent, which can therefore begin again with another number.
+of the parent, which can therefore start again with another number.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Shards:
         return found
 
     def dump(self) -> EngineState:
-        """Return the state. A process may have seen tickers of others, as a registration names all its tickers."""
+        """Return the state. A process may have seen tickers of others because a registration names all its tickers."""
         answers: list[EngineState] = self._call("dump")
         return EngineState.joined(
             EngineState(each.triggers, {t: part for t, part in each.tickers.items() if shard_of(t, self._count) == n})

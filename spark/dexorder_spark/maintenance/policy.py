@@ -1,6 +1,6 @@
 """Rules of maintenance: which partitions to compact, when to merge manifests and to expire snapshots. Pure.
 
-Every step is bounded, as a batch that arrives during a step waits for it.
+Every step is bounded because a batch that arrives during a step waits for it.
 """
 
 from __future__ import annotations

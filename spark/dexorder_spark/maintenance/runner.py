@@ -121,7 +121,7 @@ class MaintenanceRunner:
         self._session = session
 
     def detach(self) -> None:
-        """Allow no more steps, as the driver stops; cancel the running one, so that nobody waits for it."""
+        """Allow no more steps because the driver stops; cancel the running one, so that nobody waits for it."""
         session = self._session
         self._session = None
         if session is not None and self._in_step.is_set():

@@ -70,7 +70,7 @@ def plan_expiry(
     Args:
         snapshots: All of a table, oldest first.
         named: By snapshot, the time of the last notification that named it.
-        needed_ns: Time from which on all are needed, as the pipeline's state is found by their succession.
+        needed_ns: Time from which on all are needed because the pipeline's state is found by their succession.
     """
     tagged = {each.id: each.tagged_until_ns for each in snapshots if each.tagged_until_ns}
     keep_ns = round(settings.snapshot_days * 24 * _HOUR_NS)

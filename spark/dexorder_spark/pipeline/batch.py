@@ -78,7 +78,7 @@ class DecodedBatch:
     decoded: Decoded
     seconds: float
     began_ns: int = 0
-    """Wall clock time at which decoding began."""
+    """Wall clock time at which decoding started."""
     epochs: Offsets = field(default_factory=dict)
     """Epochs of the partitions' leaders before and after the batch was read."""
 

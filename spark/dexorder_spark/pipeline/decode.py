@@ -145,7 +145,7 @@ def decode_record(
         result = {"status": pb.DataResponse.ERROR, "error_message": message, "total_records": 0}
         return [
             {"kind": FINAL_KIND, "control": control | result},
-            # Without a dispatch_id, as it is not a page of the dispatch.
+            # Without a dispatch_id because it is not a page of the dispatch.
             {"kind": REFUSED_KIND, "control": {"reason": reason}},
         ]
     if not rows.num_rows:

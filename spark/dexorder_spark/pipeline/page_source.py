@@ -44,12 +44,12 @@ class PagesPartition(InputPartition):
 
 @dataclass(frozen=True)
 class Pace:
-    """Rule when a batch begins. A batch costs about as much with one record as with fifty, and leaves small files.
+    """Rule when a batch starts. A batch costs about as much with one record as with fifty, and leaves small files.
 
     Attributes:
         seconds: Longest time between the starts of two batches while records come.
-        record_seconds: Time after the start of a batch for each of its records before the next one begins, as long
-            as further records come; None for always ``seconds``. So a burst is collected, and one page never waits.
+        record_seconds: Time after the start of a batch for each of its records before the next one starts, as long
+            as more records come; None for always ``seconds``. So a burst is collected, and one page never waits.
     """
 
     seconds: float = 0.0
@@ -66,7 +66,7 @@ class Spacing:
     """
 
     def __init__(self, pace: Pace, full: int | None) -> None:
-        """Begin a batch at once if ``full`` records wait for it."""
+        """Start a batch at once if ``full`` records wait for it."""
         self._pace = pace
         self._full = full
         self._last: dict[str, Any] | None = None

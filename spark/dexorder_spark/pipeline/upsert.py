@@ -8,8 +8,8 @@ Most batches contain only new rows, so the driver first reads the table in the b
     some rows, in files of moderate size      the new rows, and those files without the rows that are replaced
     more than the driver should read          a MERGE by Spark
 
-Each commit requires that the table is still as it was looked at, and each way is idempotent, as a row with the same or
-a larger version is left unchanged.
+Each commit requires that the table is still as it was looked at, and each way is idempotent, because a row with the
+same or a larger version is left unchanged.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Path(StrEnum):
     APPEND = "append"
     """The workers' files became part of the table."""
     REWRITE = "rewrite"
-    """The files with replaced rows were written again without them, and the new rows to further files."""
+    """The files with replaced rows were written again without them, and the new rows to more files."""
     MERGE = "merge"
 
 
@@ -150,7 +150,7 @@ def _literal(value: Value) -> str:
 
 def merge_statement(table: PageTable, target: str, source: str, ranges: Sequence[ScanRange]) -> str:
     """Return the MERGE of a view into a table; both names as Spark resolves them."""
-    # Columns by name: SET * and INSERT * would differ for a table that has got a further column.
+    # Columns by name: SET * and INSERT * would differ for a table that has got another column.
     columns = table.columns
     updates = ", ".join(f"t.{name} = s.{name}" for name in columns if name not in table.key)
     newer = f"{_version(table, 's')} > {_version(table, 't')}"

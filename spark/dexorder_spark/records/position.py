@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 def lost_partitions(state: CommitState, client: SourceClient, log_state: SourceState) -> set[int]:
-    """Return the partitions whose log begins anew: the topic was created again, or lost records that were read.
+    """Return the partitions whose log starts again: the topic was created again, or lost records that were read.
 
     Args:
         state: What the table has.

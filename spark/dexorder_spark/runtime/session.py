@@ -162,8 +162,8 @@ def build_session(
     """Start the JVM, or use that of ``spark-submit``, and register the data source. One session per process.
 
     Args:
-        extra: Further Spark settings.
-        java_options: Further Java options; None for those that use the class archive if there is one.
+        extra: More Spark settings.
+        java_options: More Java options; None for those that use the class archive if there is one.
 
     Raises:
         Conflict: Java or the jars are missing, or this process's user has no name; says what to do.
@@ -289,7 +289,7 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
 def catalog_conf(catalog: CatalogSettings) -> dict[str, str]:
     """Return the Spark settings that define the catalog under its name; they contain its secrets.
 
-    Spark must not cache the tables, as it shares them with pyiceberg.
+    Spark must not cache the tables because it shares them with pyiceberg.
     """
     key = f"spark.sql.catalog.{catalog.name}"
     properties = java_properties(catalog.properties()) | {"cache-enabled": "false"}

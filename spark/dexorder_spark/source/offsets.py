@@ -2,9 +2,9 @@
 
 Spark's checkpoint has them as JSON objects, ``{"0": 17}``; gRPC metadata as ``0:17,1:20``. The end of a query's first
 batch also has the query's start, ``{"0": 17, "from": {"0": 3}}``: Spark does not keep that start, so without it a first
-batch that is repeated after a crash would begin wherever ``startingOffsets`` is by then. A batch that does not begin
-where the one before ends, as the log went back, has its start as ``"restart"``. The id of the topic is ``"topic"``, and
-``"epochs"`` are those of the partitions' leaders when the batch was planned.
+batch that is repeated after a crash would start wherever ``startingOffsets`` is by then. If the log went
+back, so that a batch does not start where the one before ends, its start is ``"restart"``. The id of the topic is
+``"topic"``, and ``"epochs"`` are the epochs of the partitions' leaders when the batch was planned.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _IDLE_WAIT_S = 0.5
 _FIRST_RECORDS, _MOST_RECORDS = 600, 10_000
 """Largest number of records in a read, before their size is known and after; also of a batch, unless an option says."""
 _MORE_TIMEOUT_MS = 50
-"""Timeout of every read of a batch but the first: a batch does not wait for further records."""
+"""Timeout of every read of a batch but the first: a batch does not wait for more records."""
 _RECORD_BYTES = 100
 """Approximate memory of a record in addition to its message."""
 _REFUSALS = 3

@@ -113,7 +113,7 @@ class ReplayPlanner:
         return found
 
     def _restart(self, state: rules.SourceState, lost: Mapping[int, str]) -> dict[int, int] | None:
-        """Return where the next batch begins if records were lost, and the query may continue; else None."""
+        """Return where the next batch starts if records were lost, and the query may continue; else None."""
         assert self._last is not None
         before = rules.from_json(self._last)
         if self._options.fail_on_data_loss:

@@ -51,7 +51,7 @@ class PageTable:
         kind: Kind of its pages.
         has_finals: Whether dispatches end with a final record.
         joins_pages: Whether adjacent pages of a dispatch are reported as one.
-        pages_per_task: Fewer pages are decoded sooner than a further task would start, and it would write a file more.
+        pages_per_task: Fewer pages are decoded sooner than another task would start, and it would write a file more.
     """
 
     iceberg: IcebergTable

@@ -41,7 +41,7 @@ class Loaded:
 
     Attributes:
         state: None for a table without a state.
-        fault: Why its state cannot be read; empty if it can. Only a start that begins anew can go on then.
+        fault: Why its state cannot be read; empty if it can. Only a start from scratch can continue then.
     """
 
     table: Table

@@ -89,7 +89,7 @@ class UdfReader:
         return self._client.address
 
     def resume(self, state: CommitState) -> bool:
-        """Go to the position that a table has, or to where a new UDF begins; return whether it is new.
+        """Go to the position that a table has, or to where a new UDF starts; return whether it is new.
 
         Unavailable while the source is.
         """

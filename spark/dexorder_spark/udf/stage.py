@@ -1,15 +1,15 @@
-"""One UDF on the stream, in a thread of its own, batch by batch:
+"""One UDF on the stream, in its own thread, batch by batch:
 
 1. Read the next records of the topic, and keep those rows that the UDF is to be fed (``reader``, ``feed``).
 2. Feed them, and checkpoint: all of their output, and the UDF's state after it.
 3. Commit the output as rows, the position in the topic and the state with one snapshot of the table (``lake``).
 4. Send the rows on to topic and user, if there are any (``sinks``).
 
-Whoever starts it again begins with the position and the state of the last commit, so each row is there once. A batch
+Whoever starts it again starts with the position and the state of the last commit, so each row is there once. A batch
 without output is not committed at once: after a crash it is fed again, with the same result. Rows that were committed
 but not sent on are read from the table and sent on at the next start; their sequence numbers tell copies apart.
 
-If something that it needs is away, it waits and begins again at the last commit. If the UDF fails for good, only it
+If something that it needs is away, it waits and starts again at the last commit. If the UDF fails for good, only it
 ends, with the UDF's own words. No query of a table ever waits for it.
 """
 
@@ -127,7 +127,7 @@ class UdfStage:
         self._show(UdfState.FAILED, reason)
 
     def _run(self) -> None:
-        """Begin at the last commit, and go on until an error or ``stop``."""
+        """Start at the last commit, and go on until an error or ``stop``."""
         loaded = self._begin(self._lake.load())
         state = loaded.state or StageState()
         host = UdfHost(self._spec, self._on_log, stop=self._stop)

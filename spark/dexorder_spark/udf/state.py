@@ -24,7 +24,7 @@ class StageState:
     """State after a batch.
 
     Attributes:
-        generation: Start that began anew, to which it belongs.
+        generation: Increases each time the UDF starts from scratch.
         outputs: Rows that the table has got, over all generations; the next one gets this number as its sequence.
         sent: Those of them that topic and user have got too.
         snapshot: The UDF's state; empty before its first one.

@@ -441,7 +441,7 @@ def generate(code: str, parameters: tuple[str, ...], emitter: Emitter, at: TextP
     """Compile an expression that ``emitter`` has written to a function.
 
     Raises:
-        InvalidSql: Python refuses the expression, as it is nested too deeply.
+        InvalidSql: Python refuses the expression because it is nested too deeply.
         AssertionError: The code has a node or a name that is not allowed; nothing of it has run.
     """
     try:

@@ -46,7 +46,7 @@ class Parameters:
         on: When a condition is evaluated: ``bar_close`` on closed candles, ``tick`` at every trade, on ``ohlc`` on the
             running candle; ``bar`` likewise, with at most one event for each candle.
         period_seconds: Period of the candles; 0 for trades.
-        cooldown_ns: Event time after an event in which further ones are counted, not sent.
+        cooldown_ns: Event time after an event in which others are counted, not sent.
         rearm_percent: How far a value must go back behind its threshold before the condition can become true again.
         initial: Whether a condition that is true at the registration fires or waits for the next edge.
         warmup: Rows before the registration that are examined without firing.

@@ -90,7 +90,7 @@ def tokenize(sql: str) -> list[Token]:
     """Return the tokens of a text, ended by one of kind ``end``.
 
     Raises:
-        InvalidSql: The text is too long or has a character that no token begins with.
+        InvalidSql: The text is too long or has a character that no token starts with.
     """
     start = TextPosition(1, 1)
     if len(sql) > MAX_TEXT_BYTES or len(sql.encode(errors="surrogatepass")) > MAX_TEXT_BYTES:

@@ -28,7 +28,7 @@ class Firing:
             the watermark that ended a window or freed a match.
         columns: Columns of the rows.
         rows: Values: int, float, str, bool, None; points in time are ints of nanoseconds, DECIMAL is text.
-        context: Further facts as text (docs/cep.md lists the keys).
+        context: More facts as text (docs/cep.md lists the keys).
     """
 
     event_id: str

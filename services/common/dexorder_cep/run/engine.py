@@ -107,7 +107,7 @@ class Engine:
             rows: Time in ns, the exchange's id, price, amount, side or None. Times are cut to milliseconds, as Flink
                 does.
             since_ns: Time from which on these are all trades. If it is after what was settled, there is a gap, and
-                running candles begin with the next one.
+                running candles start with the next one.
         """
         series = self._find(ticker, TRADES_PERIOD)
         if since_ns is not None and since_ns > series.settled_ns:

@@ -3,12 +3,12 @@
 Rows of a match follow one another without a gap, and a variable stands in a pattern once. A partial match is
 therefore ``(first, state, bounds)``: the sequence number of its first row, the state of the automaton, and the
 sequence number of the first row of each variable so far. The rows of a variable end where those of the next one
-begin, those of the last one end before the current row. A partial match has no rows of its own.
+start, those of the last one end before the current row. A partial match has no rows of its own.
 
 Rules of Flink that differ from those of other databases:
 
 - a finished match waits until no older partial match is left (``_emit``);
-- of the matches that begin at one row, one is emitted; which one depends on the order in java.util.PriorityQueue;
+- of the matches that start at one row, one is emitted; which one depends on the order in java.util.PriorityQueue;
 - after each match, partial and finished matches are dropped by AFTER MATCH SKIP, not rows;
 - WITHIN drops a partial match as soon as a row, or the watermark, is that far from its first row.
 """
@@ -183,7 +183,7 @@ class Matcher:
         return found
 
     def _skip(self, first: int, after: int, bounds: tuple[int, ...]) -> int:
-        """Return the sequence number from which matches may begin after a match."""
+        """Return the sequence number from which matches may start after a match."""
         plan = self._plan
         if plan.skip == "next":
             return first + 1

@@ -47,7 +47,7 @@ class RunningCandles:
     __slots__ = ("_candle", "_closed", "_period_ns", "_settled_ns", "_trades", "looks_back", "runs")
 
     def __init__(self, period_ns: int, *, looks_back: bool, settled_ns: int = NO_TIME) -> None:
-        """Begin without a trade; closed candles that open before ``settled_ns`` are known."""
+        """Start without a trade; closed candles that open before ``settled_ns`` are known."""
         self.runs: dict[str, RunningRun] = {}
         self.looks_back = looks_back
         self._period_ns = period_ns
@@ -89,7 +89,7 @@ class RunningCandles:
             yield from self._ready()
 
     def passed(self, until_ns: int) -> tuple[Row, ...]:
-        """Return the closed candles that become rows before, as all trades before a time are known."""
+        """Return the closed candles that become rows before because all trades before a time are known."""
         return () if self._trades else self._before(until_ns - self._period_ns + 1)
 
     def _before(self, open_ns: int) -> tuple[Row, ...]:

@@ -97,7 +97,7 @@ class PlainRun:
         return RunResult(kind, row, row, row[0], (values,), "row")
 
     def missed(self, stream: RowsOfTicker, row: Row, silent: bool) -> RunResult | None:
-        """Take a row that does not fit, as a step before has dropped it."""
+        """Take a row that does not fit because a step before has dropped it."""
         if self.latch is False:
             return None
         if silent:

@@ -53,8 +53,8 @@ class Stream:
 
         Args:
             ticker: The market.
-            lead_ns: Distance of the watermark from the newest row's time: the period of candles less a millisecond, as
-                no further row is expected within it; less the delay.
+            lead_ns: Distance of the watermark from the newest row's time: the period of candles less a millisecond,
+                because no more rows are expected within it; less the delay.
             order: Slots by which rows of one time are sorted, each with True for descending.
         """
         self.ticker = ticker

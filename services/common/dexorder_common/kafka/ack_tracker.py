@@ -194,7 +194,7 @@ class AckTracker:
         return True
 
     def forget_pending(self) -> None:
-        """Make every pending record new again: the next deliveries begin at the lowest unacked offset."""
+        """Make every pending record new again: the next deliveries start at the lowest unacked offset."""
         self._early, self._next = self.acked_above(), self.lowest_unacked
         self._pending.clear()
         self._reading_again.clear()

@@ -1,11 +1,11 @@
 """A group's commit in one partition: its offset, its metadata, and where reading starts from it. Pure.
 
-The metadata holds the acked ranges above the committed offset as pairs (gap, length). A gap begins at the end of the
+The metadata holds the acked ranges above the committed offset as pairs (gap, length). A gap starts at the end of the
 range before it. A number has 5 bits per character, lowest bits first, in base64's alphabet; 0x20 is set on all but its
 last character. Offsets 1, 3, 4 acked at offset 0 are ``BBBC``, as Kafka-Pixy writes them.
 
 Ours end with a full stop. confluent-kafka reads metadata that others committed with bytes of foreign memory behind it,
-and these can look like further pairs: without the stop such a commit would make us skip records that were never
+and these can look like more pairs: without the stop such a commit would make us skip records that were never
 delivered (docs/decisions/0006).
 """
 

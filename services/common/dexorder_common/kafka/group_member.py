@@ -103,7 +103,7 @@ class GroupMember:
         self._room.set()
 
     def note_topic_id(self, topic: str, topic_id: str) -> None:
-        """Read a topic from its beginning if its id has changed: it was deleted and created again."""
+        """Read a topic from its start if its id has changed: it was deleted and created again."""
         before = self._topic_ids.get(topic)
         self._topic_ids[topic] = topic_id
         if before is not None and before != topic_id:

@@ -94,7 +94,7 @@ class MemberCommits:
                 request.done.set_exception(error)
 
     def reset(self) -> None:
-        """Begin with a new consumer, which has no commit in progress."""
+        """Start with a new consumer, which has no commit in progress."""
         self._committing = None
 
     def soon(self) -> None:
@@ -178,7 +178,7 @@ class MemberCommits:
             self._log.warning("last commit failed, records will be delivered again", reason=error_text(error))
 
     def stop_delivering(self, places: Iterable[Place]) -> dict[Place, Commit]:
-        """Return the last commits: with every ack that was accepted, as none is from now on."""
+        """Return the last commits: with every ack that was accepted because none is from now on."""
         commits = {}
         with self._lock:
             for topic, partition in places:

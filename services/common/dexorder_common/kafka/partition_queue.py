@@ -77,7 +77,7 @@ class PartitionQueue(Generic[T]):
     Attributes:
         tracker: None while the first offset is unknown.
         assigned: Whether this member reads the partition.
-        paused: Whether it is not fetched, as nobody takes the fetched records.
+        paused: Whether it is not fetched because nobody takes the fetched records.
         epoch: That of the partition's leaders at the last record; -1 if it is unknown.
         length_bytes: Size of the fetched records.
     """
@@ -119,7 +119,7 @@ class PartitionQueue(Generic[T]):
         return self._committed is not None
 
     def assign(self, commit: Commit | None, *, start: int, epoch: int) -> int:
-        """Begin to deliver records; return the position at which the consumer starts.
+        """Start to deliver records; return the position at which the consumer starts.
 
         Args:
             commit: Kafka's commit; None if the group has none in this partition.
@@ -186,7 +186,7 @@ class PartitionQueue(Generic[T]):
         self._lowered = False
 
     def go_back(self) -> None:
-        """Read from the log's beginning."""
+        """Read from the log's start."""
         self.epoch = -1
         self._epoch_end = 0
         self._lowered = True
@@ -211,7 +211,7 @@ class PartitionQueue(Generic[T]):
     def fetched(self, records: list[tuple[int, T]], *, epoch: int = -1, first_epoch: int = -1) -> bool:
         """Add records in the order of the log; return False if it went back.
 
-        It has gone back if a record is below our position, since the consumer continues at the log's beginning when
+        It has gone back if a record is below our position, since the consumer continues at the log's start when
         the log ends before its position; if it is of an older epoch of the partition's leaders; or if the record before
         the first position is of a later one: it was written after others at these offsets. librdkafka compares only a
         log whose present epoch its consumer does not know yet.
@@ -237,7 +237,7 @@ class PartitionQueue(Generic[T]):
         back = self._read_at is not None and first < self._read_at
         if back:
             self.go_back()
-            self._position = None  # the consumer is at the beginning
+            self._position = None  # the consumer is at the start
         if end > self._epoch_end:
             self.epoch = epoch
             self._epoch_end = end

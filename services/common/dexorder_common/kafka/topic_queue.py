@@ -37,7 +37,7 @@ class TopicQueue(Generic[T]):
     # ---- assignment
 
     def assign(self, partition: int, commit: Commit | None, *, new_group: bool, epoch: int = -1) -> int:
-        """Begin to deliver a partition's records; return the position at which the consumer starts.
+        """Start to deliver a partition's records; return the position at which the consumer starts.
 
         Args:
             commit: Kafka's commit; None if the group has none in this partition.
@@ -69,7 +69,7 @@ class TopicQueue(Generic[T]):
         self._partitions[partition].restart(commit)
 
     def go_back(self) -> None:
-        """Read every partition from its beginning: the topic is another one of the same name."""
+        """Read every partition from its start: the topic is another one of the same name."""
         self._recreated = True
         self.gone_back += len(self._partitions)
         for part in self._partitions.values():
@@ -169,7 +169,7 @@ class TopicQueue(Generic[T]):
         return self._part(partition).ack(offset, delivered_only=delivered_only)
 
     def give_back(self, partition: int, offset: int, *, now_ns: int) -> bool:
-        """Make a record due at once, as its caller went away or does not want it; return False if nobody has it."""
+        """Make a record due at once because its caller went away or does not want it; return False if nobody has it."""
         part = self._partitions.get(partition)
         return part is not None and part.give_back(offset, now_ns=now_ns)
 

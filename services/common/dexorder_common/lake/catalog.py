@@ -80,7 +80,7 @@ class CatalogSettings(BaseSettings):
     more: Annotated[dict[str, str], NoDecode] = Field(
         default_factory=dict, repr=False, validation_alias="DEXORDER_CATALOG_PROPERTIES"
     )
-    """Further properties as a JSON map with pyiceberg's names (``s3.endpoint``, ``s3.access-key-id``, ``token``)."""
+    """More properties as a JSON map with pyiceberg's names (``s3.endpoint``, ``s3.access-key-id``, ``token``)."""
 
     @field_validator("more", mode="before")
     @classmethod

@@ -120,7 +120,7 @@ def join_claims(rows: pa.Table) -> pa.Table:
 
     Claims and retractions are ordered by their dispatches, so the joined row claims the same against any retraction. It
     has the later time of commit: whoever reads the rows since a time misses none. Rows with absences that are
-    provisional stay as they are, as the age of an absence is that of its row.
+    provisional stay as they are because the age of an absence is that of its row.
     """
     found = set(map(decode_coverage, COVERAGE.rows(rows)))  # one may be there twice
     joined: list[CoverageRow] = []
@@ -216,7 +216,7 @@ def renew_marks(catalog: Catalog, *, before_ns: int) -> None:
     Otherwise the files from before the compaction would stay until the next batch.
 
     Args:
-        before_ns: A current snapshot that is younger is left alone, as a batch may follow soon.
+        before_ns: A current snapshot that is younger is left alone because a batch may follow soon.
 
     Raises:
         CommitLost: Another writer was faster.

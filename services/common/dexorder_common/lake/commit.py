@@ -43,7 +43,7 @@ class _Loaded(Transaction):
 
 
 class _Append(_MergeAppendFiles):
-    """Append that merges small manifests, as a look at the table reads every manifest of its partitions."""
+    """Append that merges small manifests because a look at the table reads every manifest of its partitions."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

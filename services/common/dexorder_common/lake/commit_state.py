@@ -104,7 +104,7 @@ class CommitState:
         )
 
     def without(self, source: str, partitions: Collection[int]) -> Self:
-        """Return the state without the offsets of partitions whose log has begun anew."""
+        """Return the state without the offsets of partitions whose log has started again."""
         kept, starts = (
             {**each, source: {p: offset for p, offset in each.get(source, {}).items() if p not in partitions}}
             for each in (self.offsets, self.resume)

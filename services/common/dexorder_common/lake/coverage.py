@@ -37,8 +37,8 @@ class Order(NamedTuple):
 
     Attributes:
         dispatch: Its number; 0 in rows from before numbers were issued, which come first.
-        time_ns: Time of the fetch or of the retraction. It decides between rows without a number only, as a claim and
-            a retraction never share one.
+        time_ns: Time of the fetch or of the retraction. It decides between rows without a number only,
+            because a claim and a retraction never share one.
     """
 
     dispatch: int

@@ -1,7 +1,7 @@
 """Declarations of the suite's Iceberg tables.
 
 Each table is one ``IcebergTable``: name, schema, key, version column, layout. Arrow schemas and Spark DDL are derived
-from it. A new table is one more declaration, here or in a file of its own.
+from it. A new table is one more declaration, here or in its own file.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def curve_server(context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, key: 
 
 
 def curve_authentication(context: zmq.Context[zmq.Socket[bytes]], allowed: KeyCheck) -> AbstractContextManager[None]:
-    """Authenticate clients of a context's ``curve_socket`` sockets in a thread of its own."""
+    """Authenticate clients of a context's ``curve_socket`` sockets in its own thread."""
     return _authenticating(zmq.auth.thread.ThreadAuthenticator(context), allowed)
 
 

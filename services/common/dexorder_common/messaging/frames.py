@@ -8,7 +8,7 @@ A port gives the type bytes its own meaning, so each has its own table (docs/pro
 5571  gateway, ROUTER   container -> gateway  0x20 UserEvent
                         gateway -> container  0x21 EventAck
 
-A topic is ``USER:`` + user_id + NUL. ZMQ matches topics by their beginning; the NUL keeps `a` from receiving `alice`.
+A topic is ``USER:`` + user_id + NUL. ZMQ matches topics by their start; the NUL keeps `a` from receiving `alice`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ decode_ack = _ACKS.decode
 
 
 def topic(user_id: str) -> bytes:
-    """Return the topic of a user's events, which no other user's topic begins with."""
+    """Return the topic of a user's events, which no other user's topic starts with."""
     return b"USER:" + user_id.encode() + b"\x00"
 
 

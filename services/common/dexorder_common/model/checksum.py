@@ -54,7 +54,7 @@ def aggregate(finer: Sequence[Candle]) -> Aggregate | None:
 
 
 def cell_ladder(period_seconds: int, offered: Collection[int], call_candles: int) -> list[int]:
-    """Return the periods for cells: the one to begin with, and the smallest, for cells that do not tally.
+    """Return the periods for cells: the one to start with, and the smallest, for cells that do not tally.
 
     One call brings the finer candles of several cells. Halving the period step by step would cost a call for each step,
     and one for the smallest period has the same candles.
@@ -79,7 +79,7 @@ def scan_periods(cell_seconds: int, offered: Collection[int]) -> list[int]:
 
 
 def _is_divided(cell_seconds: int, period_seconds: int) -> bool:
-    """Return whether whole candles of a period make up a cell; no month, as its length varies."""
+    """Return whether whole candles of a period make up a cell; no month because its length varies."""
     return period_seconds < cell_seconds <= WEEK_SECONDS and cell_seconds % period_seconds == 0
 
 
@@ -102,7 +102,7 @@ def agrees(cell: Candle | None, finer: Aggregate | None, volume_tolerance: float
     """Return whether the finer candles add up to a cell; one whose volume is within the tolerance may be missing.
 
     Args:
-        cell: None if the exchange has no such candle, as nothing was traded.
+        cell: None if the exchange has no such candle because nothing was traded.
         finer: None if there are no finer candles.
         volume_tolerance: Relative difference of volumes that rounding explains.
     """

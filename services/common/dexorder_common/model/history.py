@@ -69,8 +69,8 @@ class HistoryRequest:
         limit: Number of candles after which the answer ends; None for the whole range.
         client_id: The caller, which also receives the notification on its own topic; may be empty.
         refresh: Fetch the whole range from the exchange again, whatever the table has.
-        again: As ``refresh``, but coverage stays in force meanwhile, as nothing is known to be wrong. Only the relay
-            itself submits such requests.
+        again: As ``refresh``, but coverage stays in force until then, because no error is known. Only the relay itself
+            submits such requests.
     """
 
     request_id: str

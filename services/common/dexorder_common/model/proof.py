@@ -1,4 +1,4 @@
-"""Proofs that ranges of a page have no further candles: by which means, and when the exchange was asked. Pure.
+"""Proofs that ranges of a page have no more candles: by which means, and when the exchange was asked. Pure.
 
 The header ``dx-proofs`` of a page and the column ``evidence`` of ``trading.coverage`` hold them as JSON,
 ``[[start_ns, end_ns, kind, answers, first_ns, last_ns], …]``. docs/completeness.md describes the kinds.
@@ -57,7 +57,7 @@ class Proof(NamedTuple):
     @property
     def is_provisional(self) -> bool:
         """Whether an absent candle may still turn up: the range had ended less than an hour before the last answer, or
-        all answers were given within ten minutes. Coarser candles too, as an exchange may compute them at each call."""
+        all answers were given within ten minutes. Coarser candles too: an exchange may compute them at each call."""
         if self.kind is ProofKind.TRADE_IDS:
             return False
         young = self.last_ns - self.span.end_ns < SETTLED_AFTER_NS

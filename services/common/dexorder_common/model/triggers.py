@@ -116,7 +116,7 @@ class TriggerEvent:
         ticker: Market for which it fired; empty for events of the whole trigger.
         columns: Names and Flink's types of the result's columns, in order.
         rows: Values of the result's rows.
-        context: Further facts of the engine, for example when the match began.
+        context: More facts of the engine, for example when the match started.
     """
 
     trigger_id: str

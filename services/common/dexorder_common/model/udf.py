@@ -175,7 +175,7 @@ class UdfStatus:
         message: The UDF's own words for FAILED, what it waits for for WAITING; else empty.
         rows: Rows in the table.
         fed: Points fed since the driver's start.
-        late: Points since then that were not fed, as they came after later ones.
+        late: Points since then that were not fed because they came after later ones.
         lag: Records of the topic that are not read.
         generation: Number of the start that this is about; 0 for one of the file that no call has started.
     """
@@ -196,9 +196,9 @@ class UdfRegistration:
     """Record of a UDF at the relay.
 
     Attributes:
-        generation: Number of the last start; it grows. A start that begins anew has ``begins_anew`` set.
+        generation: Number of the last start; it grows. A start from scratch has ``begins_anew`` set.
         definition: None for the one that the Spark host's file has under this name.
-        since_generation: The last start that begins anew; state of an older one is ignored.
+        since_generation: The last start from scratch; state of an older one is ignored.
         client_id: Who started it; empty without identity.
     """
 

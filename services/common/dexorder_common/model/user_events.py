@@ -84,7 +84,7 @@ def payload_problem(payload: bytes) -> str:
     """
     try:
         parsed = orjson.loads(payload)  # refuses NaN, lone surrogates and bad UTF-8; accepts duplicate keys
-        # Each key has a colon: with no more colons than top-level keys there is no duplicate.
+        # Each key has a colon: without more colons than top-level keys there is no duplicate.
         if payload.count(b":") > (len(parsed) if isinstance(parsed, dict) else 0):
             _UNIQUE_KEYS.decode(payload.decode())
     except _DuplicateKeyError:

@@ -2,10 +2,10 @@
 
     detail        when                                       content
     ErrorInfo     always                                     reason: the error's name; domain; service and method
-    BadRequest    the text begins with a field's name        the field, and the text
+    BadRequest    the text starts with a field's name        the field, and the text
     RetryInfo     the time of the next attempt is known      that time
 
-An error's text begins with the field that it is about (``end_time 5 is not after start_time 9``), so the field is read
+An error's text starts with the field that it is about (``end_time 5 is not after start_time 9``), so the field is read
 from the text. It counts only if the request has a field of this name.
 """
 
@@ -47,7 +47,7 @@ def field_names(message: Descriptor) -> frozenset[str]:
 
 
 def violated_field(text: str, names: Iterable[str]) -> str | None:
-    """Return the field, with its path, that begins a text; None if it begins with another word."""
+    """Return the field, with its path, that starts a text; None if it starts with another word."""
     found = _FIELD.match(text)
     if found is None or found[1] not in names:
         return None

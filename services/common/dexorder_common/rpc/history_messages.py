@@ -95,7 +95,7 @@ def decode_request(
 
 
 def encode_progress(progress: Progress) -> pb.Progress:
-    """Return the progress without its state, which has a field of its own beside it."""
+    """Return the progress without its state, which has its own field beside it."""
     return pb.Progress(**_fields(progress, _PROGRESS), delay=encode_delay(progress.delay))
 
 

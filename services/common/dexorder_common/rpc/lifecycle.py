@@ -117,11 +117,11 @@ async def grpc_server(
     Args:
         register: Adds the servicers and returns their full service names, for reflection and health.
         registry: Metrics of this process, served at ``metrics_listen``; metrics of calls are added to it.
-        extra_addresses: Further plaintext addresses such as ``unix:/path``, where file permissions replace identity.
+        extra_addresses: More plaintext addresses such as ``unix:/path``, where file permissions replace identity.
         roles: Roles that may call a service, by full service name; other services accept identity.STAFF.
         own_identity: Services that check their callers in another way than by the callers file. They receive every
             call; `identity.current_caller` is set if that file knows the caller.
-        trace_roots: Methods (``service/method``) whose calls begin a trace if their caller has none.
+        trace_roots: Methods (``service/method``) whose calls start a trace if their caller has none.
     Yields:
         The bound server; its health is NOT_SERVING until ``set_serving``.
     Raises:

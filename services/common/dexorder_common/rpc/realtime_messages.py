@@ -140,7 +140,7 @@ def decode_job(message: realtime_pb2.RealtimeJob) -> RealtimeJobRecord:
 
 
 def encode_resumption(resumption: Resumption | None) -> ingestor_service_pb2.ResumeRealtimeResponse:
-    """Return where a dispatch begins; None for one that is not current."""
+    """Return where a dispatch starts; None for one that is not current."""
     if resumption is None:
         return ingestor_service_pb2.ResumeRealtimeResponse(current=False)
     return ingestor_service_pb2.ResumeRealtimeResponse(

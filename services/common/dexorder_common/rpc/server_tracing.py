@@ -1,4 +1,4 @@
-"""Spans of the calls that a server answers: only of calls whose caller traces them, and of those that begin a trace.
+"""Spans of the calls that a server answers: only of calls whose caller traces them, and of those that start a trace.
 
 The interceptor is the outermost, so it sees the statuses that the policy gives to errors.
 """
@@ -28,7 +28,7 @@ class TracingInterceptor(grpc.aio.ServerInterceptor):
     """Makes a span for each traced call; other calls pass as they are."""
 
     def __init__(self, roots: Collection[str] = ()) -> None:
-        """Begin a trace for calls of the methods ``roots`` (``service/method``) that have none."""
+        """Start a trace for calls of the methods ``roots`` (``service/method``) that have none."""
         self._roots = frozenset(roots)
 
     async def intercept_service(

@@ -86,7 +86,7 @@ class ServiceSettings(BaseSettings):
         return [self.listen]
 
     def exposed_addresses(self) -> list[str]:
-        """Return the unencrypted addresses of this service; a service with further sockets adds theirs."""
+        """Return the unencrypted addresses of this service; a service with more sockets adds theirs."""
         return [] if self.tls_certificate else self.call_addresses()
 
     def source_of(self, address: str) -> str:

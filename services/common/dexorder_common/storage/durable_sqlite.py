@@ -25,7 +25,7 @@ def open_durable(
 ) -> sqlite3.Connection:
     """Open or create a file and migrate its schema.
 
-    The caller begins and commits transactions; one thread at a time may use the connection.
+    The caller starts and commits transactions; one thread at a time may use the connection.
 
     Args:
         steps: SQL from each version of the schema to the next; the file's ``user_version`` counts the applied steps.
