@@ -16,7 +16,7 @@ from dexorder.client.failures import answer_error
 from dexorder.rows.answers import OnNote, answered_span, check_rows, note_expired, without_bookkeeping
 from dexorder.rows.columns import int64_values
 from dexorder.rows.table import Rows
-from dexorder_common.model.datasets import TICKERS, TRADES
+from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import Code
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
@@ -55,9 +55,9 @@ class RelaySource:
                 note_expired(record, answer.snapshot_id, on_note)
             yield from _ascending(answer.batches(count))
 
-    def trades(self, ticker: str, span: TimeRange) -> Rows:
-        """Return the stored trades of a market in a range, by time and id; CatalogError without a table of them."""
-        return self._market(Series(ticker, dataset=TRADES), span)
+    def points(self, series: Series, span: TimeRange) -> Rows:
+        """Return the stored rows of a dataset without periods in a range, ascending; CatalogError without a table."""
+        return self._market(series, span)
 
     def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker.

@@ -17,6 +17,7 @@ from dexorder.client.moments import Moment
 from dexorder.client.requests import Ended, history_error
 from dexorder.rows.answers import CountedRows, RowSource, catalog_is_set, is_here
 from dexorder_common import tracing
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -96,8 +97,12 @@ class AsyncTableRows:
         """
         check_ticker(ticker)
         span = read_exact_range(since, until)
+        return await self.points(Series(ticker, dataset=TRADES), span)
+
+    async def points(self, series: Series, span: TimeRange) -> Rows:
+        """Return the stored rows of a dataset without periods in a range, ascending; raises as ``trades``."""
         source = await self.source()
-        return await asyncio.to_thread(source.trades, ticker, span)
+        return await asyncio.to_thread(source.points, series, span)
 
     async def snapshots(self, venue: str, since_ns: int) -> Rows:
         """Return the last snapshot of each market of an exchange that was received since a time, by ticker."""

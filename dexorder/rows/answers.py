@@ -53,8 +53,8 @@ class RowSource(Protocol):
     def stored(self, series: Series, span: TimeRange) -> CountedRows:
         """Count the rows of a series that open in a range, at the current snapshot."""
 
-    def trades(self, ticker: str, span: TimeRange) -> Rows:
-        """Return the stored trades of a market in a range, by time and id."""
+    def points(self, series: Series, span: TimeRange) -> Rows:
+        """Return the stored rows of a dataset without periods in a range, ascending."""
 
     def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""
@@ -72,7 +72,7 @@ def is_here(properties: Mapping[str, str]) -> bool:
 
 
 def without_bookkeeping(rows: Rows) -> Rows:
-    """Return trades or snapshots with the columns that describe them."""
+    """Return rows of a dataset without periods, with the columns that describe them."""
     return rows.select([name for name in rows.column_names if name not in _BOOKKEEPING])
 
 

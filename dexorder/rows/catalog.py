@@ -22,9 +22,9 @@ from dexorder.rows.answers import SQLITE, OnNote, answered_span, check_rows, not
 from dexorder.rows.table import Rows
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.lake import catalog as lake
-from dexorder_common.lake.market_rows import last_snapshots, sort_trades
-from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable, received_in, rows_in
-from dexorder_common.model import datasets
+from dexorder_common.lake.market_rows import in_order, last_snapshots
+from dexorder_common.lake.market_tables import table_of
+from dexorder_common.lake.tables import OHLC, TICKERS, IcebergTable, received_in, rows_in
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
@@ -206,11 +206,10 @@ class CatalogSource:
             found = TimeRange(ends_us["min"] * 1_000, next_open(ends_us["max"] * 1_000, series.period_seconds))
         return StoredRows(table, series, found, len(opens), snapshot_id)
 
-    def trades(self, ticker: str, span: TimeRange) -> Rows:
-        """Return the stored trades of a market in a range, by time and id."""
-        return without_bookkeeping(
-            Rows(sort_trades(self._scan(TICKS, rows_in(Series(ticker, dataset=datasets.TRADES), span))))
-        )
+    def points(self, series: Series, span: TimeRange) -> Rows:
+        """Return the stored rows of a dataset without periods in a range, ascending."""
+        found = self._scan(table_of(series.dataset), rows_in(series, span))
+        return without_bookkeeping(Rows(in_order(found, series.dataset)))
 
     def snapshots(self, venue: str, span: TimeRange) -> Rows:
         """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""

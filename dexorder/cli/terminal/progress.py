@@ -52,12 +52,24 @@ def show_one(request: HistoryRequest, console: Console, *, quiet: bool) -> Itera
             yield lambda now: _update(bars, task, now, request)
 
 
+@contextmanager
+def show_hours(name: str, console: Console) -> Iterator[OnProgress]:
+    """Show the progress of a request for a dataset without periods while the block runs."""
+    if not console.is_terminal:
+        yield TenPercentLines(console.print, name, unit="hours")
+        return
+    with bars_on(console) as bars:
+        task = bars.add_task(name, total=0, unit="hours", note="submitting")
+        yield lambda now: bars.update(task, total=now.expected_periods, completed=now.settled_periods, note=phase(now))
+
+
 class TenPercentLines:
     """Progress as one line every 10 %, so that logs stay short."""
 
-    def __init__(self, write: Write, name: str) -> None:
+    def __init__(self, write: Write, name: str, *, unit: str = "candles") -> None:
         self._write = write
         self._name = name
+        self._unit = unit
         self._tenth = -1
         self._waiting: object = ("", "", 0)
 
@@ -69,7 +81,7 @@ class TenPercentLines:
         if tenth > self._tenth or now.state is RequestState.FINISHED or waiting != self._waiting:
             self._tenth = 11 if now.state is RequestState.FINISHED else tenth
             self._waiting = waiting
-            self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} candles, {phase(now)}")
+            self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} {self._unit}, {phase(now)}")
 
 
 class ManyProgress(Protocol):

@@ -31,6 +31,8 @@ from dexorder_ingestor.exchange.venue import CcxtVenue
 from dexorder_ingestor.history.dispatch_runner import DispatchRunner
 from dexorder_ingestor.instrument_reports import InstrumentReporter
 from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.points.runner import PointsRunner
+from dexorder_ingestor.points.sources import SOURCES
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.runner import RealtimeRunner
 from dexorder_ingestor.tickers.runner import TickersRunner
@@ -86,7 +88,9 @@ async def work(
         queries = {name: LiveQueries(venue) for name, venue in venues.items()}
         history = DispatchRunner(venues, publisher, settings, metrics, clock)
         tickers = TickersRunner(queries, publisher, settings, metrics, clock)
-        runners: dict[Dataset, DispatchRunner | TickersRunner] = {CANDLES: history, TICKERS: tickers}
+        points = PointsRunner(SOURCES, venues, publisher, settings, metrics, clock)
+        runners: dict[Dataset, DispatchRunner | TickersRunner | PointsRunner]
+        runners = {CANDLES: history, TICKERS: tickers, **dict.fromkeys(SOURCES, points)}
         realtime = RealtimeRunner(venues, queries, publisher, settings, metrics)
         served = [venues[name] for name in dict.fromkeys(slot.venue for slot in slots.types if slots.free(slot))]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
@@ -97,7 +101,7 @@ async def work(
             return await realtime.run(dispatch, stop)
 
         broker = BrokerConnection(settings, slots, run, metrics, clock, on_connected=partial(health.set, "broker"))
-        control = ControlWatcher(settings, publisher, slots, broker, [*runners.values()], metrics, stop.set)
+        control = ControlWatcher(settings, publisher, slots, broker, [history, tickers, points], metrics, stop.set)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [

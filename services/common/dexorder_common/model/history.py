@@ -292,7 +292,7 @@ class RequestRecord:
         """Return why the request did not end OK, with the missing ranges."""
         text = self.error_message
         if self.status is RequestStatus.NOT_FOUND:
-            text = text or f"no candle of {self.ticker} exists in {self.span}"
+            text = text or f"no {self.request.dataset.rows.removesuffix('s')} of {self.ticker} exists in {self.span}"
         if self.missing and "missing" not in text:
             text = f"{text}{'; ' if text else ''}missing {describe_ranges(self.missing, 5)}"
         return text
@@ -306,6 +306,7 @@ class RequestRecord:
             "period_seconds": self.period_seconds,
             "since": iso(self.span.start_ns),
             "until": iso(self.span.end_ns),
+            **({"dataset": self.request.dataset.name} if self.request.dataset.code else {}),
             "limit": self.limit,
             "refresh": self.request.refresh,
             "again": self.request.again,

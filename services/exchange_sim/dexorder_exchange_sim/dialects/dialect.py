@@ -24,7 +24,7 @@ class RowLayout:
     """Fields of the rows of an answer: indexes in lists, names in dicts.
 
     Attributes:
-        time: Open of a candle, or time of a trade.
+        time: Open of a candle, or time of another row; a number, or a whole number as text.
         close: Last price of a candle, or price of a trade; text.
         volume: Text.
         high: None for trades, which also have no grid, no lows and no unfinished rows.
@@ -42,7 +42,8 @@ class RowLayout:
 
     def time_ns(self, row: Row) -> int:
         """Return a row's time, nanoseconds since the epoch."""
-        time_ns: float = row[self.time] * self.unit_ns
+        time = row[self.time]
+        time_ns: float = (int(time) if isinstance(time, str) else time) * self.unit_ns
         return round(time_ns)
 
 

@@ -8,7 +8,7 @@ from dexorder_common.model.datasets import TICKERS
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Instrument, Series
-from dexorder_common.model.periods import check_period, check_span
+from dexorder_common.model.periods import check_period, check_span, check_times
 from dexorder_common.model.realtime import RealtimeDispatch, RealtimeParams
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, SlotType
@@ -43,6 +43,8 @@ def read_dispatch(request: pb.DataRequest) -> AnyDispatch:
         return _realtime(request)
     if request.type == pb.DataRequest.TICKER_SNAPSHOT:
         return _tickers(request)
+    if request.type == pb.DataRequest.DATASET:
+        return _dataset(request)
     raise InvalidRequest(f"type {request.type} is not one of {', '.join(pb.DataRequest.RequestType.keys())}")
 
 
@@ -80,6 +82,16 @@ def _tickers(request: pb.DataRequest) -> Dispatch:
     if not instrument.is_whole_exchange:
         raise InvalidRequest(f"ticker {request.ticker!r} of a snapshot of tickers is not {series.ticker}")
     return Dispatch(request.job_id, request.request_id, series, TimeRange(0, 0), request.client_id)
+
+
+def _dataset(request: pb.DataRequest) -> Dispatch:
+    if not request.HasField("historical"):
+        raise InvalidRequest("historical is missing")
+    wanted = request.historical
+    ticker = str(Instrument.parse(request.ticker))
+    series = Series.decode(ticker, wanted.period_seconds, request.dataset)
+    span = check_times(wanted.start_time, wanted.end_time)
+    return Dispatch(request.job_id, request.request_id, series, span, request.client_id)
 
 
 def work_complete(completion: DispatchEnd) -> pb.WorkComplete:

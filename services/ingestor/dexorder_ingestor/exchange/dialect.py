@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
+from dexorder_common.model.datasets import Dataset
 from dexorder_ingestor.exchange.answers import MARKET, Path, at
 from dexorder_ingestor.exchange.trades import TradeRow, TradeSeries
 
@@ -101,6 +102,23 @@ class CandleFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PointFacts:
+    """Facts about the history of a dataset without periods. ccxt drops rows of other markets, so raw rows are read.
+
+    Attributes:
+        limit: Largest number of rows of one call.
+        rows_at: Path of the rows in an answer.
+        fields: Names of the exchange's fields, by those of the dataset.
+        market: Field with the exchange's id of the market.
+    """
+
+    limit: int
+    rows_at: Path
+    fields: Mapping[str, str]
+    market: str = "symbol"
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorFacts:
     """Facts about the errors of an exchange.
 
@@ -153,12 +171,14 @@ class Dialect:
 
     Attributes:
         ccxt: ccxt's id of the exchange.
+        points: By dataset without periods, how its history is queried.
         twins: ccxt's ids of other exchanges with the same API.
     """
 
     ccxt: str
     candles: CandleFacts
     trades: TradeSeries = field(default_factory=TradeSeries)
+    points: Mapping[Dataset, PointFacts] = field(default_factory=dict)
     errors: ErrorFacts = ErrorFacts()
     quirks: Quirks = Quirks()
     twins: tuple[str, ...] = ()

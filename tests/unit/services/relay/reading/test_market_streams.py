@@ -22,6 +22,7 @@ from dexorder.client.relayed import RelaySource
 from dexorder.errors import CatalogError, RequestRefused
 from dexorder.rows.table import Rows
 from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, IcebergTable
+from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
@@ -212,7 +213,7 @@ async def test_a_relay_of_an_earlier_release_is_named(tmp_path: Path, monkeypatc
             await asyncio.to_thread(source.snapshots, "SIM", TimeRange(0, 1))
     fake = FakeRelay({}, ended(Notify.OK))  # of a release without ReadRows
     with serving(fake), pytest.raises(CatalogError, match="of an earlier release, which does not send rows; upgrade"):
-        await asyncio.to_thread(RelaySource(fake.address).trades, TICKER, TimeRange(0, 1))
+        await asyncio.to_thread(RelaySource(fake.address).points, Series(TICKER, dataset=TRADES), TimeRange(0, 1))
 
 
 WITHOUT_LAKE = """

@@ -1,0 +1,1 @@
+"""Runs of jobs for datasets whose rows are known by their time alone."""
