@@ -270,6 +270,25 @@ def tickers(
     command.tickers(venue, text, top, options, timeout, relay)
 
 
+@app.command(epilog=example("dexorder funding BTC/USDT:USDT.BINANCE --since -30d"))
+def funding(
+    ticker: Annotated[str, typer.Argument(help="Perpetual future, for example BTC/USDT:USDT.BINANCE")],
+    since: Since = None,
+    until: Until = None,
+    out: Out = None,
+    out_format: Format = None,
+    as_json: Json = False,
+    timeout: Annotated[float | None, typer.Option(min=0, help="Longest wait, in seconds; the request goes on")] = None,
+    relay: Relay = None,
+) -> None:
+    """Fetch the funding rates of a perpetual future, and show them."""
+    from dexorder.cli.history import funding as command
+    from dexorder.cli.rows.options import OutputOptions
+
+    options = _checked(OutputOptions(as_json, out, format=out_format))
+    command.funding(ticker, since, until, options, timeout, relay)
+
+
 @app.command(epilog=example("dexorder markets BINANCE --filter /USDT --tickers"))
 def markets(
     venue: Annotated[str, typer.Argument(help="Part of a ticker after its last dot, for example BINANCE")],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from dexorder import errors
 from dexorder.client import connection
 from dexorder.client.connection import RelayConnection, relay_address
+from dexorder.client.funding import AsyncFunding
 from dexorder.client.inputs import make_request
 from dexorder.client.many import fetch_many
 from dexorder.client.moments import Moment
@@ -91,6 +92,7 @@ class AsyncClient:
         self.rows = AsyncTableRows(self._connection, catalog)
         self.series = AsyncSeries(self._connection)
         self.realtime = AsyncRealtime(self._connection)
+        self._funding = AsyncFunding(self.requests, self.rows)
         self.triggers = AsyncTriggers(self._connection)
         self.udfs = AsyncUdfs(self._connection)
 
@@ -234,6 +236,7 @@ class AsyncClient:
     read_stored = forwarded(lambda self: self.rows, AsyncTableRows.stored)
     find_stored = forwarded(lambda self: self.rows, AsyncTableRows.find)
     trades = forwarded(lambda self: self.rows, AsyncTableRows.trades)
+    funding = forwarded(lambda self: self._funding, AsyncFunding.fetch)
     catalog = forwarded(lambda self: self.rows, AsyncTableRows.catalog)
     coverage = forwarded(lambda self: self.series, AsyncSeries.coverage)
     verify = forwarded(lambda self: self.series, AsyncSeries.verify)

@@ -227,6 +227,7 @@ class Client(BlockingPart[AsyncClient]):
     read_stored = waiting(AsyncClient.read_stored)
     find_stored = waiting(AsyncClient.find_stored)
     trades = waiting(AsyncClient.trades)
+    funding = waiting(AsyncClient.funding)
     catalog = waiting(AsyncClient.catalog)
     coverage = waiting(AsyncClient.coverage)
     verify = waiting(AsyncClient.verify)

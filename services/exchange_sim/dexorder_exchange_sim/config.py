@@ -30,6 +30,9 @@ class SimSettings(BaseSettings):
     """Number of further markets ``X0001/USDT`` and on, each with four trades a second. Default 0."""
     markets_busy_seconds: int = Field(default=60, ge=1, le=60)
     """Number of seconds in each minute that have trades in these markets. Default 60."""
+    funding: dict[str, tuple[tuple[int, int], ...]] = Field(default_factory=dict)
+    """By market that also is a perpetual future, ``[second, hours]`` from which on funding is paid every so many hours,
+    as JSON: ``{"BTCUSDT": [[1704067200, 8], [1706745600, 4]]}``. Default none."""
     faults: tuple[FaultRule, ...] = ()
     """Fault rules in force from the start, see `faults.FaultRule`. Default none."""
     latency_ms: float = Field(default=0, ge=0)

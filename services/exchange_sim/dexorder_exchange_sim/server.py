@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from dexorder_common.config import split_address
 from dexorder_exchange_sim import recorded
 from dexorder_exchange_sim.config import SimSettings
-from dexorder_exchange_sim.dialects import binance
+from dexorder_exchange_sim.dialects import binance, bybit
 from dexorder_exchange_sim.dialects.dialect import Query, SimAnswer, SimDialect, SimRefusal, Tapes
 from dexorder_exchange_sim.faults import (
     BANS,
@@ -38,7 +38,7 @@ from dexorder_exchange_sim.stats import Stats
 from dexorder_exchange_sim.venue import ClockChange, SimClock, SimVenue
 
 _RULES = TypeAdapter(tuple[FaultRule, ...])
-_DIALECTS = (binance.DIALECT,)
+_DIALECTS = (binance.DIALECT, bybit.DIALECT)
 _log = structlog.get_logger(__name__)
 
 
@@ -61,6 +61,7 @@ class Simulator:
             seed=settings.seed,
             extra=extra,
             dark_pools=[instrument for dialect in dialects for instrument in dialect.dark_pools],
+            funding=settings.funding,
         )
         self.plan = self._plan(settings.faults)
         self.stats = Stats()

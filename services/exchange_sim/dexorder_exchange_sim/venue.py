@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dexorder_exchange_sim.absent import Coarser, without
 from dexorder_exchange_sim.candles import Source
+from dexorder_exchange_sim.funding import Funding
 from dexorder_exchange_sim.instruments import INSTRUMENTS, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
 
@@ -90,7 +91,9 @@ class SimVenue:
         seed: int,
         extra: Iterable[SimInstrument] = (),
         dark_pools: Iterable[SimInstrument] = (),
+        funding: Mapping[str, Sequence[tuple[int, int]]] | None = None,
     ) -> None:
+        self.funding = {id: Funding(id, changes) for id, changes in (funding or {}).items()}
         synthetic = (SyntheticMarket(instrument, seed=seed) for instrument in (*INSTRUMENTS, *extra))
         self.sources: dict[str, Source] = {source.instrument.id: source for source in (*synthetic, *recorded)}
         # another seed, or they would trade at the other market's prices

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 
 from dexorder_exchange_sim import server
 from dexorder_exchange_sim.config import SimSettings
+from dexorder_exchange_sim.dialects import bybit
 from dexorder_exchange_sim.trades import TradeSource
 from tests.fakes.exchange import binance_streams, kraken
 from tests.fakes.exchange.filled import Filled
 
-DIALECTS = (binance_streams.DIALECT, kraken.DIALECT)
+DIALECTS = (binance_streams.DIALECT, bybit.DIALECT, kraken.DIALECT)
 
 
 @asynccontextmanager

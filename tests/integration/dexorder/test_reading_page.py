@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.lake.funding import FUNDING
 from dexorder_common.lake.tables import COVERAGE, OHLC, RETRACTIONS
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
@@ -113,7 +114,7 @@ def test_spark(names: dict[str, Any], spark: SparkSession) -> None:
 SCHEMAS = {RETRACTIONS.name: RETRACTIONS.schema} | {table.name: table.schema for table in TABLES}
 
 
-@pytest.mark.parametrize("name", [OHLC.name, COVERAGE.name, RETRACTIONS.name])
+@pytest.mark.parametrize("name", [OHLC.name, FUNDING.name, COVERAGE.name, RETRACTIONS.name])
 def test_listed_columns_are_those_of_the_table(name: str) -> None:
     (listed,) = re.findall(rf"\| column of `{re.escape(name)}`.*?\n\n", PAGE, re.S)
     rows = re.findall(r"^\| `(\w+)` \| (\w+)", listed, re.M)

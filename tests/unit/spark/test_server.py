@@ -32,7 +32,7 @@ class StubDriver:
     def run(self) -> None:
         if self.error:
             raise self.error
-        for name in ("trading.ticks", "trading.tickers"):
+        for name in ("trading.ticks", "trading.tickers", "trading.funding"):
             self.on_ready(name, True)
         self.candles_are_ready.wait()
         self.on_ready("trading.ohlc", True)
@@ -59,6 +59,7 @@ async def test_health_is_that_of_all_tables_and_of_each_and_sigterm_ends_the_pro
 
         await serves("trading.ticks")
         await serves("trading.tickers")
+        await serves("trading.funding")
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status != SERVING
         StubDriver.candles_are_ready.set()
         await serves("trading.ohlc")

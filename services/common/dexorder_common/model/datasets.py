@@ -124,7 +124,15 @@ TICKERS = Dataset(
     pages_count=False,
     is_told_by_period=True,
 )
-DATASETS = (CANDLES, TRADES, TICKERS)
+FUNDING = Dataset(
+    name="funding",
+    rows="funding rates",
+    topic="dexorder.funding",
+    partitions=1,
+    table=f"{NAMESPACE}.funding",
+    time_column="funding_time",
+)
+DATASETS = (CANDLES, TRADES, TICKERS, FUNDING)
 """All of them, candles first."""
 _BY_NAME = {each.name: each for each in DATASETS}
 _BY_TOPIC = {each.topic: each for each in DATASETS}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dexorder_exchange_sim.candles import CandleRequest, Source
+from dexorder_exchange_sim.dialects.binance_funding import ROUTES as FUNDING_ROUTES
 from dexorder_exchange_sim.dialects.binance_rows import (
     AGGREGATES,
     aggregate_rows,
@@ -258,16 +259,16 @@ _ROUTES = {
     "/api/v3/ticker/24hr": _ticker,
     "/fapi/v1/ping": _ping,
     "/fapi/v1/time": _time,
-    "/fapi/v1/exchangeInfo": _no_derivatives,
     "/dapi/v1/ping": _ping,
     "/dapi/v1/time": _time,
     "/dapi/v1/exchangeInfo": _no_derivatives,
+    **FUNDING_ROUTES,
 }
 
 DIALECT = SimDialect(
     prefixes=("/api/", "/fapi/", "/dapi/", "/ws", "/stream"),
     routes=_ROUTES,
-    history=("/api/v3/klines",),
+    history=("/api/v3/klines", "/fapi/v1/fundingRate"),
     connect=connect,
     knows=lambda id, venue: id in venue.sources,
     market=lambda query, venue: query.get("symbol"),

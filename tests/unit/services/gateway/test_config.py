@@ -38,7 +38,8 @@ def test_one_cluster_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
     (cluster,) = load_settings(GatewaySettings).clusters()
     assert (cluster.name, cluster.kafka, cluster.consume.ack_timeout_seconds) == ("default", "kafka:9093", 7)
     assert dict(cluster.options) == {"sasl.password": "secret"}
-    assert [t.name for t in cluster.topics] == ["dexorder.ohlc", "dexorder.ticks", "dexorder.tickers"]
+    names = ["dexorder.ohlc", "dexorder.ticks", "dexorder.tickers", "dexorder.funding"]
+    assert [t.name for t in cluster.topics] == names
     assert "secret" not in repr(cluster)
 
 

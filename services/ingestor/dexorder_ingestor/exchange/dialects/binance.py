@@ -16,7 +16,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dexorder_ingestor.exchange.dialect import CandleFacts, Columns, Dialect, ErrorFacts, HealingCode, Quirks, Remedy
+from dexorder_common.model.datasets import FUNDING
+from dexorder_ingestor.exchange.dialect import (
+    CandleFacts,
+    Columns,
+    Dialect,
+    ErrorFacts,
+    HealingCode,
+    PointFacts,
+    Quirks,
+    Remedy,
+)
 from dexorder_ingestor.exchange.trades import TradeSeries
 
 _COLUMNS: Columns = (0, 1, 2, 3, 4, 5, 7, 8)
@@ -45,6 +55,9 @@ DIALECT = Dialect(
         publish_seconds=30.0,
     ),
     trades=TradeSeries(numbered=True, from_number="fromId", watch={"name": "aggTrade"}, fills=_fills),
+    points={
+        FUNDING: PointFacts(1_000, (), {"time": "fundingTime", "rate": "fundingRate", "mark_price": "markPrice"}),
+    },
     errors=ErrorFacts(
         codes_at=(("code",),),
         healing={

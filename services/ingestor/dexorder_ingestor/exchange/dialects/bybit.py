@@ -11,7 +11,17 @@ the newest.
 
 from __future__ import annotations
 
-from dexorder_ingestor.exchange.dialect import CandleFacts, Columns, Dialect, ErrorFacts, HealingCode, Quirks, Remedy
+from dexorder_common.model.datasets import FUNDING
+from dexorder_ingestor.exchange.dialect import (
+    CandleFacts,
+    Columns,
+    Dialect,
+    ErrorFacts,
+    HealingCode,
+    PointFacts,
+    Quirks,
+    Remedy,
+)
 from dexorder_ingestor.exchange.trades import TradeSeries
 
 _COLUMNS: Columns = (0, 1, 2, 3, 4, 5, 6, None)
@@ -28,6 +38,7 @@ DIALECT = Dialect(
         publish_seconds=30.0,
     ),
     trades=TradeSeries(by_time=False),
+    points={FUNDING: PointFacts(200, ("result", "list"), {"time": "fundingRateTimestamp", "rate": "fundingRate"})},
     errors=ErrorFacts(
         codes_at=(("retCode",), ("ret_code",)),
         always_coded=True,

@@ -1,0 +1,105 @@
+"""REST dialect of Binance's perpetual futures, as far as funding rates need it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dexorder_exchange_sim.dialects.dialect import History, Query, RowLayout, Rows, SimAnswer, SimRefusal
+from dexorder_exchange_sim.funding import Funding
+from dexorder_exchange_sim.venue import SimVenue
+
+_MS = 1_000_000
+_MAX_LIMIT, _DEFAULT_LIMIT = 1_000, 100
+_RATES = RowLayout(time="fundingTime", unit_ns=_MS, close="fundingRate", volume="markPrice")
+
+
+def perpetuals(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
+    """Answer /fapi/v1/exchangeInfo: the markets that have funding rates."""
+    symbols = [_market(venue, id) for id in venue.funding]
+    return SimAnswer({"timezone": "UTC", "serverTime": now_ns // _MS, "rateLimits": [], "symbols": symbols})
+
+
+def funding_rates(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
+    """Answer /fapi/v1/fundingRate: of a window with more rates than the limit, the oldest."""
+    funding = _funding(query, venue)
+    start_ms, end_ms = int(query.get("startTime", 0)), int(query.get("endTime", now_ns // _MS))
+    limit = min(int(query.get("limit", _DEFAULT_LIMIT)), _MAX_LIMIT)
+    rows = _rows(funding, -(-start_ms // 1000), min(end_ms // 1000 + 1, now_ns // 10**9 + 1))
+    window_ns = (start_ms * _MS, end_ms * _MS)
+    history = History(
+        rows[:limit],
+        _RATES,
+        window_ns,
+        wrap=lambda rows: rows,
+        nothing=[],
+        earlier=lambda size: _rows(funding, 0, start_ms // 1000)[-size:],
+    )
+    return SimAnswer(history.rows, history=history)
+
+
+def premium_index(query: Query, venue: SimVenue, now_ns: int) -> SimAnswer:
+    """Answer /fapi/v1/premiumIndex, of one market."""
+    funding, now_s = _funding(query, venue), now_ns // 10**9
+    return SimAnswer(
+        {
+            "symbol": funding.market,
+            "markPrice": funding.mark_price(now_s),
+            "indexPrice": funding.mark_price(now_s),
+            "lastFundingRate": funding.rate(now_s),
+            "interestRate": "0.00010000",
+            "nextFundingTime": funding.next_s(now_s) * 1000,
+            "time": now_ns // _MS,
+        }
+    )
+
+
+def _rows(funding: Funding, start_s: int, end_s: int) -> Rows:
+    return [
+        {
+            "symbol": funding.market,
+            "fundingTime": time_s * 1000,
+            "fundingRate": funding.rate(time_s),
+            "markPrice": funding.mark_price(time_s),
+        }
+        for time_s in funding.times_s(start_s, end_s)
+    ]
+
+
+def _funding(query: Query, venue: SimVenue) -> Funding:
+    found = venue.funding.get(query.get("symbol", ""))
+    if found is None:
+        raise SimRefusal(SimAnswer({"code": -1121, "msg": "Invalid symbol."}, status=400))
+    return found
+
+
+def _market(venue: SimVenue, id: str) -> dict[str, Any]:
+    instrument = venue.sources[id].instrument
+    return {
+        "symbol": id,
+        "pair": id,
+        "contractType": "PERPETUAL",
+        "deliveryDate": 4133404800000,
+        "onboardDate": 1569398400000,
+        "status": "TRADING",
+        "baseAsset": instrument.base,
+        "quoteAsset": instrument.quote,
+        "marginAsset": instrument.quote,
+        "pricePrecision": 2,
+        "quantityPrecision": 3,
+        "baseAssetPrecision": 8,
+        "quotePrecision": 8,
+        "underlyingType": "COIN",
+        "filters": [
+            {"filterType": "PRICE_FILTER", "minPrice": "0.01", "maxPrice": "1000000", "tickSize": "0.01"},
+            {"filterType": "LOT_SIZE", "minQty": "0.001", "maxQty": "1000", "stepSize": "0.001"},
+        ],
+        "orderTypes": ["LIMIT", "MARKET"],
+        "timeInForce": ["GTC"],
+    }
+
+
+ROUTES = {
+    "/fapi/v1/exchangeInfo": perpetuals,
+    "/fapi/v1/fundingRate": funding_rates,
+    "/fapi/v1/premiumIndex": premium_index,
+}
