@@ -101,8 +101,8 @@ class SparkSettings(ServiceSettings):
     """Seconds between the starts of two micro-batches of trades or ticker snapshots. A smaller value delays trades less
     and costs more processor time and small files (docs/spark.md#batch-interval)."""
     candle_batch_seconds: float = Field(default=1.0, ge=0)
-    """Seconds for which a micro-batch of candles collects pages at most while many come. It starts sooner if no more
-    page comes, and at once if the batch before had few."""
+    """Seconds for which a micro-batch of candles collects pages at most while many come. It starts sooner if no page
+    follows, and at once if the batch before had few."""
     tables: str = ",".join(TABLES)
     """Tables to fill, separated by commas; each has its own query and its own Kafka topic. Leave out one
     without a topic."""
@@ -112,7 +112,7 @@ class SparkSettings(ServiceSettings):
     trigger_batch_seconds: float = Field(default=0.1, ge=0)
     """Seconds between the starts of two micro-batches of triggers."""
     trigger_processes: int = Field(default=1, ge=1, le=64)
-    """Processes that evaluate triggers, each those of a part of the tickers. With 1 no more process is started. It
+    """Processes that evaluate triggers, each those of a part of the tickers. With 1, no extra process is started. It
     may be changed at any restart: events, their ids and their order do not depend on it."""
     restarts: int = Field(default=60, ge=0)
     """Restarts of a failed query in a row, at most 5 s apart, before the process exits with a non-zero status. So a

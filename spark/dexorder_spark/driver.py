@@ -1,6 +1,6 @@
 """One Spark session and the queries of its tables, each in its own thread with its own offsets.
 
-A batch of one table waits for nobody but for a free core. If one query fails for good, all end, and the process with
+A batch of one table waits only for a free core. If one query fails for good, all end, and the process with
 them.
 """
 

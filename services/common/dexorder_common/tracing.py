@@ -289,5 +289,5 @@ def _remote(context: TraceContext) -> SpanContext:
 
 
 def _below(parent: TraceContext | None) -> Context | None:
-    """Return the context of a child of ``parent``, or None for that of the current span."""
+    """Return the context of a child of ``parent``, or None for the context of the current span."""
     return None if parent is None else set_span_in_context(NonRecordingSpan(_remote(parent)), Context())

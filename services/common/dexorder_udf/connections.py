@@ -110,7 +110,7 @@ class ProcessConnection:
         """Return the exit code or signal, and the last line on stderr."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
-            self._stderr.join(1)  # what it wrote before it died
+            self._stderr.join(1)  # its last lines before it died
         code = self._process.returncode
         if code is None:
             text = "it closed its stdout"

@@ -1,6 +1,6 @@
 """Connection of the host to a UDF over gRPC, as a socket: two threads carry bytes between the call and a socket pair.
 
-The buffers of the socket pair and gRPC's flow control bound what is under way. Frames are not parsed here.
+The buffers of the socket pair and gRPC's flow control bound the bytes under way. Frames are not parsed here.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class GrpcConnection:
         self._theirs.close()
 
     def _requests(self) -> Iterator[bytes]:
-        """Yield what the host writes, as RunRequest; run by a thread of gRPC."""
+        """Yield the host's bytes, as RunRequest; run by a thread of gRPC."""
         splitter = FrameSplitter(2**63)  # our own frames
         while True:
             try:

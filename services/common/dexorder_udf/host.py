@@ -1,6 +1,6 @@
 """Host of a UDF: runs it, feeds it, and starts it again when it dies, so that each output comes exactly once.
 
-Outputs are handed over only together with a snapshot that covers them. What was fed since the last snapshot is kept. If
+Outputs are handed over only together with a snapshot that covers them. The input since the last snapshot is kept. If
 the UDF dies, the outputs since that snapshot are forgotten, and a new process gets the snapshot and the kept input. So
 a death neither loses nor doubles an output, whether or not the function is deterministic. This holds for UDFs that
 answer a snapshot request after the output of all earlier input, as single-threaded agents do.
@@ -73,7 +73,7 @@ class UdfHost:
 
     @property
     def info(self) -> UdfInfo:
-        """Return what the UDF says about itself; known after ``start``."""
+        """Return the UDF's own description; known after ``start``."""
         if self._info is None:
             raise UdfError(self.spec.name, "it has not been started")
         return self._info
@@ -186,7 +186,7 @@ class UdfHost:
         self._restarts_in_a_row = 0
 
     def _perform(self, action: Callable[[Link], T]) -> T:
-        """Feed what has not been fed, then act; a UDF that dies is started again, as often as allowed."""
+        """Feed the rest of the input, then act; a UDF that dies is started again, as often as allowed."""
         while True:
             try:
                 if self._link is None:

@@ -1,7 +1,7 @@
 """One connection to a UDF in use: frames out, responses in, keepalive. Runs only inside the caller's calls.
 
 There is no thread: whoever waits for the UDF also reads from it, so its output is taken all the time in which its
-silence counts. Between calls the pipe or socket bounds what is under way.
+silence counts. Between calls the pipe or socket bounds the bytes under way.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Link:
     # Requests
 
     def info(self) -> messages.UdfInfo:
-        """Ask what the UDF is; see `init` for the errors."""
+        """Ask for the UDF's description; see `init` for the errors."""
         answer = self._ask(MessageKind.INFO, messages.info_request())
         return self._checked(lambda: messages.read_info(answer.info))
 
@@ -77,7 +77,7 @@ class Link:
             raise UdfError(self._spec.name, f"restore failed: {answer.error or 'it gave no reason'}")
 
     def feed(self, chunk: bytes) -> None:
-        """Write a chunk of whole data frames, and take what the UDF sends meanwhile."""
+        """Write a chunk of whole data frames, and take the UDF's answers."""
         self._session.sends(MessageKind.POINT)
         self._chunks.append(chunk)
         self._run(lambda: not self._chunks, "take its input", "answer_seconds", keepalive=True)
@@ -119,8 +119,8 @@ class Link:
         """Write and read until ``done``.
 
         Args:
-            done: Whether the UDF has done what is waited for.
-            act: What that is, for the error.
+            done: Whether the wait is over.
+            act: Awaited act, for the error.
             setting: Name of the setting with the longest time for it, whatever the UDF sends meanwhile.
             keepalive: Whether silence is an error, too.
         """
@@ -188,7 +188,7 @@ class Link:
             self._written = 0
 
     def _read(self) -> bool:
-        """Take what has arrived; return False at the end of the stream."""
+        """Take the arrived bytes; return False at the end of the stream."""
         try:
             data = os.read(self._connection.read_fd, _READ_BYTES)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Options of a UDF: given by users as text or values, checked against what the UDF declares, before it starts. Pure.
+"""Options of a UDF: given by users as text or values, checked against the UDF's declaration, before it starts. Pure.
 
 A UDF declares for each option the types of its values, so their number too; ``flag`` options have no value. Kapacitor
 allows calling an option more than once; here, one use of an option gives all of its values.

@@ -21,13 +21,13 @@ def group_id(name: str, dimensions: Sequence[str], tags: Mapping[str, str], by_n
 
 
 def group_tags(dimensions: Sequence[str], tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the tags that all points of the group share: those of its dimensions."""
+    """Return the tags that all points of the group share, by its dimensions."""
     return {each: tags.get(each, "") for each in dimensions}
 
 
 @dataclass(slots=True)
 class Point:
-    """One data point. ``group`` follows from the other fields; a host ignores what a UDF says about it.
+    """One data point. ``group`` follows from the other fields; a host ignores the UDF's value.
 
     Attributes:
         time_ns: Time, nanoseconds since 1970, signed 64 bits.

@@ -5,7 +5,7 @@ ReadFn   x-partition, x-start, x-end   read [x-start, x-end) of the partition, t
          (answer) the last eot has msg ``range complete``; then the stream ends with OK
 AckFn    x-replay: 1                   an acked offset n commits n + 1 to the replay group
           x-group                      the replay group of this name, also for PendingFn
-any       x-topic                      another topic than that of plain reads; PendingFn's answer repeats it
+any       x-topic                      another topic than the one of plain reads; PendingFn's answer repeats it
 PendingFn (answer) x-starts, x-ends, x-committed   ``0:17,1:20``, partition:offset
           (answer) x-epochs               ``0:3,1:4``, partition:epoch of the leaders at the log's end
           (answer) x-committed-epochs     those at the commits
@@ -94,7 +94,7 @@ def is_replay(metadata: Metadata | None) -> bool:
 
 
 def group_of(metadata: Metadata | None) -> str:
-    """Return the name of the caller's replay group; empty if it has none of its own.
+    """Return the name of the caller's replay group; empty for the unnamed one.
 
     Raises:
         InvalidRequest: It is not a name.

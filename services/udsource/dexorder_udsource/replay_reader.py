@@ -44,7 +44,7 @@ class RangeReader:
     """Reads one range once. `read` runs in a thread, one call at a time.
 
     Args:
-        check_log: Have Kafka check first that the log up to the range's end is that of the range's epoch.
+        check_log: Have Kafka check first that the log up to the range's end has the range's epoch.
     """
 
     def __init__(self, topic: str, span: ReplayRange, pooled: _PooledConsumer, *, check_log: bool = False) -> None:

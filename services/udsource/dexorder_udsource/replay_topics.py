@@ -1,4 +1,4 @@
-"""Topics that replays read: that of plain reads, and others, which the metadata ``x-topic`` names.
+"""Topics that replays read: the topic of plain reads, and others, which the metadata ``x-topic`` names.
 
 Nothing is opened for another topic before the first call that names it.
 """
@@ -26,7 +26,7 @@ class ReplayTopics:
     """All topics of one process."""
 
     def __init__(self, settings: UdsourceSettings, main: ReplayTopic) -> None:
-        """Create the topics; ``main`` is that of plain reads."""
+        """Create the topics; ``main`` is the topic of plain reads."""
         self._settings = settings
         self._opened = {settings.topic: main}
 

@@ -212,7 +212,7 @@ class TopicMonitor:
         return found
 
     async def with_group(self, state: TopicState, group: str, *, within_s: float | None = None) -> TopicState:
-        """Return the state with the commits of one replay group; the state itself has those of the unnamed one.
+        """Return the state with the commits of one replay group; the state itself has the commits of the unnamed one.
 
         Raises:
             Unavailable: Kafka does not answer, in time where that is limited.

@@ -68,7 +68,7 @@ class Evaluation:
         }
 
     def run(self, inputs: Sequence[tuple[int, Input]]) -> list[Output]:
-        """Take numbered inputs; return what comes of them, in order."""
+        """Take numbered inputs; return their outputs, in order."""
         return [self._output(number, outcome) for number, each in inputs for outcome in self._take(each)]
 
     def _take(self, each: Input) -> list[Outcome]:
@@ -119,14 +119,14 @@ class Evaluation:
 
 
 def watcher_of(trigger_id: str, compiled: CompiledTrigger, tickers: Sequence[str]) -> Watcher:
-    """Return what a trigger watches."""
+    """Return the series that a trigger watches."""
     periods = periods_read(compiled.period_seconds, compiled.given)
     series = tuple(Series.decode(ticker, period) for ticker in tickers for period in periods)
     return Watcher(trigger_id, series, compiled.parameters.expires_ns)
 
 
 def watcher(each: Register) -> Watcher:
-    """Return what a registration watches: nothing if its text is refused."""
+    """Return the series that a registration watches: nothing if its text is refused."""
     try:
         return watcher_of(each.trigger_id, compile_trigger(each.sql, each.parameters), each.tickers)
     except InvalidSql:

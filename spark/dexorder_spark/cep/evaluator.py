@@ -1,4 +1,4 @@
-"""Micro-batches of triggers: what the engine is given, what it answers, and what is kept between batches. No clock.
+"""Micro-batches of triggers: the engine's input, its output, and the state between batches. No clock.
 
 A batch first takes the changes of triggers, so that a registration takes effect at the boundary of a batch, then the
 rows in the order of the records. Its inputs decide everything: evaluated again, they give the same events.
@@ -161,7 +161,7 @@ class Evaluator:
         return JournalBatch(self.batch, self.change, self.positions, inputs, tuple(each.event for each in outputs))
 
     def repeat(self, batches: Iterable[JournalBatch]) -> None:
-        """Evaluate batches of the journal again; their events are those that they have."""
+        """Evaluate batches of the journal again; their events are known."""
         for batch in batches:
             for each in batch.inputs:
                 self._take(each)
@@ -187,5 +187,5 @@ def registered(change: RegistrationChange, request: ingest_pb2.CEPTriggerRequest
 
 
 def watched_by(change: RegistrationChange) -> Watcher | None:
-    """Return what a registration watches; None for a deletion."""
+    """Return the series that a registration watches; None for a deletion."""
     return watcher(registered(change, change.request)) if change.request is not None else None

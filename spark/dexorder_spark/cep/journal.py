@@ -55,7 +55,7 @@ class JournalBatch:
         number: Number; each is one more than the one before.
         change: Last change of triggers that takes part.
         positions: Places after the batch, by topic.
-        inputs: What the engine was given, in order.
+        inputs: Input of the engine, in order.
         events: Serialized ReportedTriggerEvent of the batch, in order.
     """
 
@@ -180,7 +180,7 @@ class Journal:
                 old.unlink()
 
     def _open(self, path: Path, size: int) -> None:
-        """Write to a log from now on, behind its first bytes."""
+        """Append to a log, behind its first bytes."""
         with path.open("ab") as file:
             file.truncate(size)
             os.fsync(file.fileno())

@@ -60,7 +60,7 @@ def rows_of(record: Record, issued: Mapping[str, IssuedDispatch], *, now_ns: int
     """Return the rows with which a record can fire triggers; None if it does not count.
 
     Args:
-        issued: What the relay knows of the record's dispatch.
+        issued: The relay's knowledge of the record's dispatch.
         now_ns: Time of this process.
     """
     headers = record.headers
@@ -77,7 +77,7 @@ def rows_of(record: Record, issued: Mapping[str, IssuedDispatch], *, now_ns: int
 
 
 def without_repeated(rows: Sequence[Row], recent: dict[str, int]) -> list[Row]:
-    """Return trades without those that came before, and keep in ``recent`` the ids of those that may come again."""
+    """Return trades that did not come before, and keep in ``recent`` the ids of those that may come again."""
     kept = []
     for row in rows:
         if row[1] not in recent:
@@ -108,6 +108,6 @@ class Dispatches:
             self._known.popitem(last=False)
 
     def issued(self, dispatch_id: str) -> dict[str, IssuedDispatch]:
-        """Return what is known of a dispatch, by its id."""
+        """Return the known facts of a dispatch, by its id."""
         found = self._known.get(dispatch_id)
         return {dispatch_id: found} if found else {}

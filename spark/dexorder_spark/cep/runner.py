@@ -246,7 +246,7 @@ def stored(catalog: CatalogSettings, clock: Clock | None = None) -> RecentRows:
         span = TimeRange(max(0, now_ns - age_ns), now_ns)
         try:
             return stored_rows(catalog.load(), series, span)
-        except Exception as error:  # catalog, object store and file system raise errors of their own
+        except Exception as error:  # catalog, object store and file system raise their own errors
             log.warning(
                 "recent rows can't be read; a trigger begins without them", series=str(series), error=str(error)
             )

@@ -34,7 +34,7 @@ class Engines(Protocol):
         """Return the triggers by their registrations."""
 
     def run(self, inputs: Sequence[tuple[int, Input]]) -> list[Output]:
-        """Take numbered inputs; return what comes of them, in order."""
+        """Take numbered inputs; return their outputs, in order."""
 
     def dump(self) -> EngineState:
         """Return the state."""
@@ -67,7 +67,7 @@ class Shards:
         return {number: each for answer in self._call("watchers") for number, each in answer.items()}
 
     def run(self, inputs: Sequence[tuple[int, Input]]) -> list[Output]:
-        """Take numbered inputs; return what comes of them, in order. A trigger that ends in one process ends in all."""
+        """Take numbered inputs; return their outputs, in order. A trigger that ends in one process ends in all."""
         parts: list[list[tuple[int, Input]]] = [[] for _ in range(self._count)]
         for number, each in inputs:
             for shard in shards_of(each, self._count):
@@ -123,7 +123,7 @@ def shards_of(each: Input, count: int) -> Collection[int]:
 
 
 def merged(answers: Iterable[Sequence[Output]]) -> list[Output]:
-    """Return the outputs of all processes in the order of the inputs, without what comes after a trigger's end."""
+    """Return the outputs of all processes in the order of the inputs, without outputs after a trigger's end."""
     found: list[Output] = []
     ended: set[int] = set()
     for each in sorted((output for answer in answers for output in answer), key=lambda output: output.input):

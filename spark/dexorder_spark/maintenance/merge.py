@@ -35,7 +35,7 @@ Reduce = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class _Merge:
-    """Files of a partition, and those that take their place."""
+    """Files of a partition, and the files that replace them."""
 
     removed: tuple[DataFile, ...]
     added: tuple[DataFile, ...]
@@ -88,7 +88,7 @@ def _choose(table: Table, max_bytes: int) -> list[list[FileScanTask]]:
     """Return the files to merge, of each partition that has enough of them."""
     partitions = defaultdict[tuple[Any, ...], list[FileScanTask]](list)
     for task in table.scan().plan_files():
-        # Deletes are for the compaction, which also writes files of an older partition spec anew.
+        # Deletes are for the compaction, which also writes files of an older partition spec again.
         if not task.delete_files and task.file.spec_id == table.metadata.default_spec_id:
             partitions[_values(task.file)].append(task)
     chosen = []

@@ -121,7 +121,7 @@ class MaintenanceRunner:
         self._session = session
 
     def detach(self) -> None:
-        """Allow no more steps because the driver stops; cancel the running one, so that nobody waits for it."""
+        """Allow no more steps because the driver stops; cancel the running one, so that no caller waits for it."""
         session = self._session
         self._session = None
         if session is not None and self._in_step.is_set():
@@ -142,7 +142,7 @@ class MaintenanceRunner:
             self.run_due([OHLC.name])
 
     def _names(self) -> tuple[str, ...]:
-        """Return all tables: those of the suite, and those of the UDFs."""
+        """Return all tables of the suite and of the UDFs."""
         try:
             return (*_NAMES, *(each.name for each in udf_tables(self._catalog)))
         except Exception as error:

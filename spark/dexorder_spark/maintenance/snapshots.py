@@ -43,7 +43,7 @@ class SnapshotState:
 
 @dataclass(frozen=True)
 class Tag:
-    """Set the tags of some snapshots, given with their ends, and remove those of others."""
+    """Set the tags of some snapshots, given with their ends, and remove the tags of others."""
 
     until_ns: Mapping[int, int]
     removed: frozenset[int]
@@ -65,7 +65,7 @@ def plan_expiry(
     now_ns: int,
     eager: bool = False,
 ) -> list[Tag | ExpireSnapshots]:
-    """Return what is due: nothing, an expiry, or tags and an expiry.
+    """Return the due steps: none, an expiry, or tags and an expiry.
 
     Args:
         snapshots: All of a table, oldest first.

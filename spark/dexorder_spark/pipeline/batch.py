@@ -118,7 +118,7 @@ class Pipeline:
         """Next offset of each partition; the records before it are committed and reported."""
 
     def resume(self, log_state: SourceState) -> dict[int, int]:
-        """Return the offsets at which a query starts: those of the table; the group's where the table has none.
+        """Return the offsets at which a query starts: the table's; the group's where the table has none.
 
         If the table has read another log, which was deleted since, the log is read from its start.
         """

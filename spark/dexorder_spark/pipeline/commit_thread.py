@@ -36,7 +36,7 @@ class CommitThread:
         self._last = self._executor.submit(self._commit, batch)
 
     def close(self) -> None:
-        """Wait for the running commit, whatever its outcome, and forget it."""
+        """Wait for the running commit to end in any way, and forget it."""
         if self._last is not None:
             wait([self._last])
         self._last = None

@@ -55,7 +55,7 @@ class FileWriter:
     """Buffer of pages, written as one file per partition, in the table's order but for pages that overlap."""
 
     def __init__(self, layout: FileLayout, columns: Sequence[str] | None = None) -> None:
-        """Write files with these columns; by default those that the table declares."""
+        """Write files with these columns; by default the declared ones."""
         self._layout = layout
         table = layout.table
         self._schema = layout.metadata.schema()

@@ -153,7 +153,7 @@ class PageStreamReader(UdStreamReader):
         return vars(self) | super().__getstate__() | {"_opened": None}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch; that of the last one until the next is due."""
+        """Return the end of the next batch; until it is due, the end of the last one."""
         return self._spacing.next(super().latestOffset, self._end_of_log, now_s=time.monotonic())
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:

@@ -1,6 +1,6 @@
 """Search for the records that fail every batch in which they are, so that one of them cannot stop the pipeline.
 
-The decoder refuses whatever it can; this is the last resort, for a record that ends the worker itself. Of a batch that
+The decoder refuses all that it can; this is the last resort, for a record that ends the worker itself. Of a batch that
 failed several times, ever smaller parts are processed, each committed at once, until single records are left that fail
 alone.
 """

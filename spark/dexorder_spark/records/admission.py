@@ -1,4 +1,4 @@
-"""Rule that decides which records of a batch count: only those of dispatches that the relay has issued. Pure.
+"""Rule that decides which records of a batch count: only records of dispatches that the relay has issued. Pure.
 
 A producer can write any page to the topic. The id of a dispatch cannot be guessed, and the relay knows for which range
 of which series it issued each one.
@@ -45,7 +45,7 @@ def refusal(
     """Return why a page or a final does not count; None if it does.
 
     Args:
-        issued: What the relay knows of the batch's dispatches, by id.
+        issued: The relay's knowledge of the batch's dispatches, by id.
         now_ns: The driver's time.
     """
     dispatch = issued.get(dispatch_id)

@@ -15,8 +15,8 @@ def lost_partitions(state: CommitState, client: SourceClient, log_state: SourceS
     """Return the partitions whose log starts again: the topic was created again, or lost records that were read.
 
     Args:
-        state: What the table has.
-        log_state: What the source says.
+        state: State of the table.
+        log_state: Answer of the source.
     """
     source = client.address
     kept = state.offsets.get(source, {})

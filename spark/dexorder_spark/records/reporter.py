@@ -37,7 +37,7 @@ class BatchReporter(Protocol):
     """The relay, as the pipeline needs it. Either call may block for as long as it is unavailable."""
 
     def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
-        """Return those of the dispatches that were issued, by id."""
+        """Return the issued ones of these dispatches, by id."""
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
         """Report one batch, which is durable there when this returns; repeating a report changes nothing."""

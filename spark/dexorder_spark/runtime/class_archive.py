@@ -47,5 +47,5 @@ def _stream_once(session: SparkSession, checkpoint: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_home()  # the archive fits one class path, which is that of the home
+    write_home()  # the archive fits one class path, the home's
     sys.exit(class_archive.main("dexorder_spark.runtime.class_archive", class_archive.spark_program(), run_driver))

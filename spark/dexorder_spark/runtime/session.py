@@ -105,7 +105,7 @@ def session_conf(settings: SparkSettings, scratch: str, java_options: Sequence[s
         "spark.sql.inMemoryColumnarStorage.compressed": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # Without the UI, nobody reads what Spark keeps of the last thousand jobs, stages and queries.
+        # Without the UI, no user reads what Spark keeps of the last thousand jobs, stages and queries.
         "spark.ui.retainedJobs": "10",
         "spark.ui.retainedStages": "10",
         "spark.ui.retainedTasks": "100",
@@ -159,11 +159,11 @@ def build_session(
     extra: Mapping[str, str] | None = None,
     java_options: Sequence[str] | None = None,
 ) -> SparkSession:
-    """Start the JVM, or use that of ``spark-submit``, and register the data source. One session per process.
+    """Start the JVM, or use the one of ``spark-submit``, and register the data source. One session per process.
 
     Args:
         extra: More Spark settings.
-        java_options: More Java options; None for those that use the class archive if there is one.
+        java_options: More Java options; None for the options that use the class archive if it exists.
 
     Raises:
         Conflict: Java or the jars are missing, or this process's user has no name; says what to do.
@@ -222,7 +222,7 @@ def _check_user() -> None:
 
 
 def another_session(session: SparkSession, catalog: CatalogSettings) -> SparkSession:
-    """Return a session of the same Spark with settings of its own, such as the properties of a commit by MERGE."""
+    """Return a session of the same Spark with separate settings, such as the properties of a commit by MERGE."""
     another = session.newSession()
     for key, value in catalog_conf(catalog).items():
         another.conf.set(key, value)

@@ -57,7 +57,7 @@ def channel(address: str) -> grpc.Channel:
 
 
 def read_method(address: str) -> grpc.StreamStreamMultiCallable[pb.ReadRequest, pb.ReadResponse | DecodeError]:
-    """Return ReadFn with answers that are messages, or errors for those that do not parse.
+    """Return ReadFn with answers that are messages, or errors where they do not parse.
 
     gRPC's own parser would fail the call without telling which message was malformed.
     """
@@ -77,7 +77,7 @@ class SourceClient:
     """Calls of one server. It holds a channel, so it is created where it is used and never pickled.
 
     Args:
-        address: host:port or unix:path; ``#name`` behind it for another topic of udsource than that of plain reads.
+        address: host:port or unix:path; ``#name`` behind it for another topic of udsource than the one of plain reads.
         group: Whose acks are read and written; empty for those of every reader without a group.
     """
 

@@ -47,7 +47,7 @@ class RangePartition(InputPartition):
 
 
 class ReplayPlanner:
-    """Planner of a stream: plans ranges of offsets and acks those that are committed."""
+    """Planner of a stream: plans ranges of offsets and acks the committed ones."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

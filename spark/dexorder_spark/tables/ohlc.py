@@ -32,7 +32,7 @@ _VALUES = ("open", "high", "low", "close", "volume")
 
 
 def check_headers(headers: PageHeaders) -> None:
-    """Raise InvalidRequest if the headers are not those of a record of candles."""
+    """Raise InvalidRequest if the headers do not belong to a record of candles."""
     check_period(headers.period_seconds)
 
 
@@ -141,7 +141,7 @@ def _refuse_first(opens_ns: npt.NDArray[Any], bad: npt.NDArray[np.bool_], fault:
 
 
 def sample_page() -> tuple[PageHeaders, bytes]:
-    """Return a good page of a series that nobody asks for."""
+    """Return a good page of an invented series."""
     span = TimeRange(0, MAX_PAGE_CANDLES * _MINUTE_NS)
     headers = PageHeaders(Kind.PAGE, SAMPLE_TICKER, 60, SAMPLE_DISPATCH, 0, span, 1)
     candles = [Candle(i * _MINUTE_NS, 1.0, 2.0, 0.5, 1.5, 1.0) for i in range(MAX_PAGE_CANDLES)]

@@ -44,7 +44,7 @@ _SNAPSHOT = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
 
 
 def check_headers(headers: PageHeaders) -> None:
-    """Raise InvalidRequest if the headers are not those of a record of ticker snapshots."""
+    """Raise InvalidRequest if the headers do not belong to a record of ticker snapshots."""
     if not Instrument.parse(headers.ticker).is_whole_exchange:
         raise InvalidRequest(f"ticker {headers.ticker!r} of ticker snapshots is not {ALL_SYMBOLS}.EXCHANGE")
     check_without_period(headers, "ticker snapshots")
@@ -123,7 +123,7 @@ def _refuse_doubles(rows: pa.RecordBatch) -> None:
 
 
 def sample_page() -> tuple[PageHeaders, bytes]:
-    """Return a good record of an exchange that nobody asks for."""
+    """Return a good record of an invented exchange."""
     snapshots = [pb.TickerSnapshot(ticker=f"S{n}/PAGE.NONE", time=SECOND_NS, last=1.0) for n in range(500)]
     span = TimeRange(0, 2 * SECOND_NS)
     ticker = Series.whole_exchange("NONE", datasets.TICKERS).ticker

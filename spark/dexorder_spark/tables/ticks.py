@@ -49,7 +49,7 @@ _TRADE = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
 
 
 def check_headers(headers: PageHeaders) -> None:
-    """Raise InvalidRequest if the headers are not those of a record of trades."""
+    """Raise InvalidRequest if the headers do not belong to a record of trades."""
     check_without_period(headers, "a record of trades")
     if headers.empty:
         raise InvalidRequest("a record of trades has verified-empty ranges, which only candles have")
@@ -129,7 +129,7 @@ def _by_time(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def sample_page() -> tuple[PageHeaders, bytes]:
-    """Return a good record of a ticker that nobody asks for."""
+    """Return a good record of an invented ticker."""
     trades = [pb.Trade(trade_id=str(n), time=n, price=1.0, amount=1.0, side=pb.Trade.SIDE_BUY) for n in range(1, 501)]
     headers = PageHeaders(Kind.TRADES, SAMPLE_TICKER, 0, SAMPLE_DISPATCH, 0, TimeRange(0, SECOND_NS), 1)
     return headers, pb.Trades(trades=trades).SerializeToString()

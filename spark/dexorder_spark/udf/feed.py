@@ -1,4 +1,4 @@
-"""Rules that turn rows of candles or trades into what a UDF is fed: each point once, in the order of time. Pure.
+"""Rules that turn rows of candles or trades into the input of a UDF: each point once, in the order of time. Pure.
 
 A group is a ticker and, for candles, a period. Within a group a point that comes after a later one is not fed, and
 neither is a copy of one that was: so a candle that is fetched again, revised or amended is not fed twice. Trades may be
@@ -61,7 +61,7 @@ class UdfFeed:
         """Continue after ``state``, which is changed in place.
 
         Args:
-            edge: What the UDF wants.
+            edge: The UDF's kind of input.
 
         Raises:
             InvalidRequest: The UDF wants batches and ``input.window`` is not set, or the reverse.

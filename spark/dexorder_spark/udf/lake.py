@@ -1,4 +1,4 @@
-"""Table of a UDF's output: what it has, and commits that carry rows, position and state together.
+"""Table of a UDF's output: its state, and commits that carry rows, position and state together.
 
 The state is a file that the snapshot's summary names. It lies beside the tables' folders, not in one, as maintenance
 removes from these what no snapshot references. A commit succeeds only if the table is as it was when it was read, so of
@@ -37,7 +37,7 @@ _STATE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.state$")
 
 @dataclass(frozen=True)
 class Loaded:
-    """The table as it was read: what a commit requires to be unchanged.
+    """The table as it was read, which a commit requires to be unchanged.
 
     Attributes:
         state: None for a table without a state.
@@ -81,7 +81,7 @@ class UdfLake:
             return Loaded(table, found, StageState(outputs=self._count(table)), fault)
 
     def _count(self, table: Table) -> int:
-        """Return the sequence number after those of all rows."""
+        """Return the sequence number after the last row."""
         found = table.scan(selected_fields=("sequence",)).to_arrow().column("sequence")
         return int(pc.max(found).as_py()) + 1 if len(found) else 0
 

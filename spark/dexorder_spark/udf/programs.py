@@ -97,7 +97,7 @@ def parse_declared(found: object, file_name: str) -> dict[str, Declared]:
 def wanted(
     declared: Mapping[str, Declared], registrations: Iterable[UdfRegistration], *, any_command: bool
 ) -> dict[str, Wanted]:
-    """Return the UDFs that are to run, by name; those that cannot have a fault."""
+    """Return the UDFs that are to run, by name; the ones that cannot have a fault."""
     found = {name: Wanted(_resolved(each.definition, declared)) for name, each in declared.items() if each.starts}
     for each in registrations:
         found.pop(each.name, None)

@@ -38,7 +38,7 @@ class Describer(Protocol):
     """The relay, as far as a reader needs it."""
 
     def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
-        """Return those of the dispatches that were issued, by id; waits while the relay is away."""
+        """Return the issued ones of these dispatches, by id; waits while the relay is away."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""All UDFs of a driver: follows the relay's registry, starts and stops their stages, and reports what they do.
+"""All UDFs of a driver: follows the relay's registry, starts and stops their stages, and reports on them.
 
 A stage stops between two batches, or in the middle of one that is then fed again. Nothing starts before the relay has
 answered once, since it knows what was stopped. While it is away afterwards, all go on as they are.
@@ -62,7 +62,7 @@ class LogBook:
         return {name: list(lines) for name, lines in found.items()}
 
     def put_back(self, taken: dict[str, list[Line]]) -> None:
-        """Keep lines again that were not delivered, before those that came since."""
+        """Keep lines again that were not delivered, before newer ones."""
         with self._lock:
             for name, lines in taken.items():
                 newer = self._waiting.get(name, ())
@@ -104,7 +104,7 @@ class RelayRegistry:
     def sync(
         self, declared: Iterable[Declared], statuses: Iterable[UdfStatus], lines: Mapping[str, list[Line]]
     ) -> list[UdfRegistration]:
-        """Report, and return what was registered; RpcError while the relay is away."""
+        """Report, and return the registrations; RpcError while the relay is away."""
         request = pb.SyncUdfsRequest(
             declared=[encode_definition(each.definition) for each in declared],
             statuses=map(encode_status, statuses),
@@ -179,7 +179,7 @@ class UdfStages:
             log.error("UDFs cannot be started", error=f"{type(error).__name__}: {error}"[:500])
 
     def apply(self, all_wanted: Mapping[str, Wanted]) -> None:
-        """Stop what is not wanted, or wanted otherwise; start what is wanted and does not run."""
+        """Stop stages that are not wanted, or wanted otherwise; start the wanted ones that do not run."""
         for name, each in list(self._running.items()):
             if all_wanted.get(name) == each.wanted:
                 continue

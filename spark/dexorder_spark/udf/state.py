@@ -1,4 +1,4 @@
-"""State of a UDF's stage as bytes: what it was fed, how much it has given, and its own snapshot. Pure.
+"""State of a UDF's stage as bytes: its input, the size of its output, and its own snapshot. Pure.
 
 8 bytes      length of the header, big endian
 header       JSON: version, generation, number of outputs and of those sent on, groups, open windows

@@ -95,7 +95,7 @@ def remainder_of_decimals(a: Decimal, b: Decimal, precision: int, scale: int) ->
 
 
 def to_bigint(value: float | int | Decimal) -> int:
-    """Return a number without its fraction; what is outside the type becomes its limit, as Java casts."""
+    """Return a number without its fraction; a number outside the type becomes its limit, as Java casts."""
     if isinstance(value, float):
         if value != value:
             return 0

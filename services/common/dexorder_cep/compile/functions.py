@@ -20,7 +20,7 @@ class Signature(NamedTuple):
     Attributes:
         least: Fewest arguments.
         most: Most arguments.
-        accepts: What the arguments are, for errors.
+        accepts: Meaning of the arguments, for errors.
         fits: Whether the arguments' types are accepted.
         argument_types: Types to which the arguments are converted; None keeps them.
         result: Type of the result, without regard to NULL arguments.

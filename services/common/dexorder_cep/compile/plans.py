@@ -122,7 +122,7 @@ class PlainPlan:
     """Condition on single rows, or on windows.
 
     Attributes:
-        steps: From the table's rows to those of the condition.
+        steps: From the table's rows to the condition's.
         condition: ``f(row, ticker)``.
         rearmed: ``f(row, ticker)``: whether the value is far enough behind the threshold; None without ``rearm``.
         filtered: Whether a row that the last step drops is one that does not fit.

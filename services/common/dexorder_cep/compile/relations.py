@@ -192,7 +192,7 @@ def _first(function: Function | None) -> Function | None:
 
 
 class OverScope(RowScope):
-    """Names of a SELECT over rows, with OVER; each column with OVER gets a slot after those of the row."""
+    """Names of a SELECT over rows, with OVER; each column with OVER gets a slot after the row's."""
 
     def __init__(self, relation: Relation) -> None:
         super().__init__(relation.columns, *relation.names)

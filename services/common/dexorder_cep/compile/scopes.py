@@ -51,7 +51,7 @@ class RowScope:
 class PatternScope:
     """Names in an expression of MATCH_RECOGNIZE.
 
-    ``A.close`` is the value of A's last row; ``close`` is that of the last row of the match so far.
+    ``A.close`` is the value of A's last row; ``close`` is the value of the last row of the match so far.
     """
 
     def __init__(self, columns: tuple[TypedColumn, ...], variables: dict[str, int], candidate: int | None) -> None:
@@ -201,7 +201,7 @@ def _map(tree: Typed, move: object) -> Typed:
 
 
 def _of_row(tree: Typed, columns: dict[str, TypedColumn]) -> Typed:
-    """Return the argument of an aggregate: its columns are those of each row."""
+    """Return the argument of an aggregate: its columns are the row's."""
     if isinstance(tree, PatternValue):
         kind = next(each.type for each in columns.values() if each.slot == tree.reference.slot)
         return ColumnValue(tree.reference.slot, kind)

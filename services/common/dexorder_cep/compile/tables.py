@@ -48,7 +48,7 @@ class TableSource(NamedTuple):
 
 
 def find_table(table: Table) -> TableSource:
-    """Return what a table's name means: ``ticks``, ``ohlc``, or candles of a period, as ``ohlc_5m`` and ``ohlc_1h``.
+    """Find a table by its name: ``ticks``, ``ohlc``, or candles of a period, as ``ohlc_5m`` and ``ohlc_1h``.
 
     Raises:
         InvalidSql: There is no such table.

@@ -68,7 +68,7 @@ class TokenReader:
         """Take a name that is quoted or not reserved.
 
         Args:
-            what: What the name is for, for the error.
+            what: Purpose of the name, for the error.
             also: Reserved words that are accepted here without quotes.
         """
         token = self.token

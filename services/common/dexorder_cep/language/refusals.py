@@ -51,7 +51,7 @@ class InvalidSql(InvalidRequest):
     Attributes:
         line: Line of the text from 1; 0 if a parameter is refused.
         column: Column of the text from 1; 0 if a parameter is refused.
-        reason: What is wrong and what is accepted.
+        reason: The fault, and the accepted values.
     """
 
     def __init__(self, line: int, column: int, reason: str) -> None:

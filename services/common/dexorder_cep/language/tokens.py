@@ -10,7 +10,7 @@ from dexorder_cep.language.refusals import MAX_TEXT_BYTES, MAX_TOKENS, TextPosit
 Kind = Literal["name", "quoted", "number", "text", "symbol", "end"]
 
 
-# Reserved words are those of the parser of Flink 2.2.1 (tests/peers/flink/reserved_words.py).
+# Reserved words of the parser of Flink 2.2.1 (tests/peers/flink/reserved_words.py).
 RESERVED = frozenset(
     """
     ABS ALL ALLOCATE ALLOW ALTER AND ANY ARE ARRAY ARRAY_CONCAT_AGG ARRAY_MAX_CARDINALITY AS ASENSITIVE

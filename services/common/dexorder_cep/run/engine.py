@@ -58,7 +58,7 @@ class Engine:
 
         Args:
             trigger_id: Not registered yet.
-            registration_number: Differs from that of every earlier registration of the id.
+            registration_number: Differs from the number of every earlier registration of the id.
             compiled: The trigger.
             at_ns: Time of the registration; rows whose candle was closed, or that were traded, by then never fire.
             tickers: Markets; None or none for all.

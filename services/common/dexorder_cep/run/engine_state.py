@@ -15,7 +15,7 @@ _NUMBER, _TICKERS = 1, 5
 
 
 class EngineState(NamedTuple):
-    """Triggers, and for each ticker what they have seen of it. The parts are JSON."""
+    """Triggers, and their state for each ticker. The parts are JSON."""
 
     triggers: bytes
     tickers: Mapping[str, bytes]

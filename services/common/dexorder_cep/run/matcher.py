@@ -5,7 +5,7 @@ therefore ``(first, state, bounds)``: the sequence number of its first row, the 
 sequence number of the first row of each variable so far. The rows of a variable end where those of the next one
 start, those of the last one end before the current row. A partial match has no rows of its own.
 
-Rules of Flink that differ from those of other databases:
+Rules of Flink that differ from other databases:
 
 - a finished match waits until no older partial match is left (``_emit``);
 - of the matches that start at one row, one is emitted; which one depends on the order in java.util.PriorityQueue;
@@ -94,7 +94,7 @@ class Matcher:
         potential: Heap = []
         steps, moves = self._plan.steps, self._plan.moves
         size = 0
-        for partial in partials:  # this loop is most of what a trigger costs
+        for partial in partials:  # this loop is most of a trigger's cost
             first, state, bounds = partial
             known = len(bounds)
             step = steps[state][known]
@@ -123,7 +123,7 @@ class Matcher:
         return found
 
     def _moves(self, state: int, mask: int) -> tuple[Move, ...]:
-        """Return what a bit set of a state's step means."""
+        """Return the meaning of a bit set of a state's step."""
         found = tuple(
             (take.variable + 1, take.target, take.target is None or bool(mask >> 2 * index & 2))
             for index, take in enumerate(self._plan.automaton.states[state])

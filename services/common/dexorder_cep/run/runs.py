@@ -1,4 +1,4 @@
-"""A trigger on one ticker: what it remembers between rows, and when it has a result. Pure.
+"""A trigger on one ticker: its memory between rows, and its results. Pure.
 
 Every run has ``on_row`` for the newest row of a stream (``silent`` for rows before the registration, which must not
 fire), ``on_time`` for a watermark if it is ``timed`` (``at_ns`` is the time of the registration), ``oldest``, the
@@ -81,7 +81,7 @@ class PlainRun:
         return self.changed(stream, row, fits)
 
     def changed(self, stream: RowsOfTicker, row: Row, fits: bool) -> RunResult | None:
-        """Take a row for which the condition is not what the latch says."""
+        """Take a row for which the condition differs from the latch."""
         known = self.latch
         if fits:
             if self._sticky:
@@ -183,7 +183,7 @@ class DerivedRows:
 
 
 class DerivedRun:
-    """Condition or pattern on derived rows: stages, and a run on what they give."""
+    """Condition or pattern on derived rows: stages, and a run on their rows."""
 
     __slots__ = ("_filtered", "_inner", "_rows", "_stages", "timed")
 

@@ -1,4 +1,4 @@
-"""Errors of librdkafka: those that are worth a retry, our error for each, and the reason of a lost connection."""
+"""Errors of librdkafka: which are worth a retry, our error for each, and the reason of a lost connection."""
 
 from __future__ import annotations
 

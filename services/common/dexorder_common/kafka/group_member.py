@@ -272,7 +272,7 @@ class GroupMember:
             self._log.error("log went back, reading it from its beginning", topic=topic, partition=partition)
 
     def _check_error(self, topic: str | None, error: KafkaError) -> None:
-        """Act on an error that Kafka's client reports; it recovers by itself from those that only are logged."""
+        """Act on an error that Kafka's client reports; it recovers by itself from errors that are only logged."""
         if (failure := group_error(KafkaException(error), self._group)) is not None:
             raise failure
         if error.fatal():

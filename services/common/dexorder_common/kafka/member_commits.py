@@ -1,4 +1,4 @@
-"""Topics that a member of a group reads, and its commits: those that follow from acks, and those that callers set.
+"""Topics that a member of a group reads, and its commits, which follow from acks or are set by callers.
 
 Only the member's thread uses the consumer; the queues are shared under the member's lock.
 """
@@ -80,7 +80,7 @@ class MemberCommits:
         self._requests: deque[_Request] = deque()
 
     def request(self, topic: str, wanted: Mapping[int, Commit]) -> Future[None]:
-        """Commit what a caller wants, and continue from there; any thread, with the lock held."""
+        """Commit the offsets that a caller gives, and continue there; any thread, with the lock held."""
         done: Future[None] = Future()
         self._requests.append(_Request(topic, wanted, done))
         return done

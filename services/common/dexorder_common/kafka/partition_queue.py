@@ -72,12 +72,12 @@ class QueueProgress:
 
 
 class PartitionQueue(Generic[T]):
-    """Fetched records of a partition and the states of those that were delivered.
+    """Fetched records of a partition and the states of the delivered ones.
 
     Attributes:
         tracker: None while the first offset is unknown.
         assigned: Whether this member reads the partition.
-        paused: Whether it is not fetched because nobody takes the fetched records.
+        paused: Whether it is not fetched because no caller takes the fetched records.
         epoch: That of the partition's leaders at the last record; -1 if it is unknown.
         length_bytes: Size of the fetched records.
     """
@@ -314,7 +314,7 @@ class PartitionQueue(Generic[T]):
     # ---- what callers do
 
     def take(self, limit: int, *, now_ns: int) -> list[tuple[int, T, str]]:
-        """Return offset, record and reason of the next deliveries: those that are due, then new ones."""
+        """Return offset, record and reason of the next deliveries: due ones, then new ones."""
         tracker, found = self.tracker, list[tuple[int, T, str]]()
         if tracker is None:
             return found

@@ -93,7 +93,7 @@ class IcebergTable:
 
     @property
     def order_columns(self) -> tuple[str, ...]:
-        """Columns by which rows are sorted in files: those of ``order``, else the key."""
+        """Columns by which rows are sorted in files: ``order``, else the key."""
         ordered = (self.schema.find_column_name(each.source_id) or "" for each in self.order.fields)
         return tuple(ordered) or self.key
 
@@ -435,7 +435,7 @@ def udf_table(name: str) -> IcebergTable:
 
 
 def udf_tables(catalog: Catalog) -> list[IcebergTable]:
-    """Return the tables of all UDFs that the catalog has, also of those that no longer run."""
+    """Return the tables of all UDFs that the catalog has, running or not."""
     try:
         found = sorted(str(name[-1]) for name in catalog.list_tables(NAMESPACE))
     except NoSuchNamespaceError:

@@ -23,7 +23,7 @@ _CONTEXT = re.compile(rf"[0-9a-f]{{{CONTEXT_LENGTH}}}", re.ASCII)
 
 
 class TraceContext(NamedTuple):
-    """A span that is recorded: 32 hexadecimal digits of its trace, and 16 of its own."""
+    """A span that is recorded: 32 hexadecimal digits of its trace, and 16 of the span."""
 
     trace_id: str
     span_id: str

@@ -108,7 +108,7 @@ class HistoryRequest:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Topics on which the end is announced. The client is told the last one."""
+        """Topics on which the end is announced. The client gets the last one."""
         own = f"HISTORY_READY:{self.request_id}"
         return (own, f"RESPONSE:{self.client_id}") if self.client_id else (own,)
 
@@ -118,7 +118,7 @@ class Delay:
     """Reason for which an ingestor has no next page yet, and the time of its next attempt.
 
     Attributes:
-        reason: What the exchange did or did not do last.
+        reason: Last error of the exchange.
         retries: Failed attempts of the current query.
         next_attempt_ns: Wall clock time of the next attempt; 0 while one is under way.
         banned_until_ns: Wall clock end of the exchange's ban; 0 without one.

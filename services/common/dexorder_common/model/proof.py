@@ -99,7 +99,7 @@ def encode_proofs(proofs: Iterable[Proof]) -> str:
 
 
 def parse_proofs(text: str) -> tuple[Proof, ...]:
-    """Parse the JSON of proofs; InvalidRequest names what is not one."""
+    """Parse the JSON of proofs; InvalidRequest names the part at fault."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

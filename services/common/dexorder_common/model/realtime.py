@@ -38,7 +38,7 @@ class RealtimeParams:
 
     @property
     def series(self) -> tuple[int, ...]:
-        """Periods of all series that are produced: 0 for trades first, then those of candles."""
+        """Periods of all series that are produced: 0 for trades first, then the periods of candles."""
         return (TRADES_PERIOD, *self.periods) if self.include_ticks else self.periods
 
 
@@ -155,7 +155,7 @@ class Resumption:
     """Start of a realtime dispatch.
 
     Attributes:
-        start_ns: Trades are wanted from then on.
+        start_ns: Start of the wanted trades.
         last_trade_id: Id of the last trade settled before; empty if it is not known.
         candles: By period, the open time of the first candle that is wanted; may lie in the future.
     """

@@ -1,4 +1,4 @@
-"""Declaration of a user's function (UDF) on the stream: what it runs, what it is fed, where its output goes. Pure.
+"""Declaration of a user's function (UDF) on the stream: its program, its input, the place of its output. Pure.
 
 The relay keeps declarations, the Spark driver runs them; ``dexorder_common/rpc/udf_messages.py`` converts them.
 """

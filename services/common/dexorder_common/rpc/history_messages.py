@@ -106,7 +106,7 @@ def decode_progress(state: pb.RequestState.ValueType, message: pb.Progress) -> P
 
 
 def encode_delay(delay: Delay | None) -> pb.Delay | None:
-    """Return what holds up a dispatch."""
+    """Return the reason that holds up a dispatch."""
     if delay is None:
         return None
     return pb.Delay(
@@ -118,7 +118,7 @@ def encode_delay(delay: Delay | None) -> pb.Delay | None:
 
 
 def decode_delay(message: pb.Delay) -> Delay:
-    """Return what holds up a dispatch; InvalidRequest if a time is too large."""
+    """Return the reason that holds up a dispatch; InvalidRequest if a time is too large."""
     for field in ("next_attempt", "banned_until"):
         if (time_ns := getattr(message, field)) > MAX_TIME_NS:
             raise InvalidRequest(f"delay.{field} {time_ns} is larger than {MAX_TIME_NS}")

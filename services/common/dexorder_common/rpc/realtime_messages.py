@@ -26,14 +26,14 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, realtime_pb2
 
 
 def encode_params(params: RealtimeParams) -> ingest_pb2.RealtimeParams:
-    """Return the message of what is produced."""
+    """Return the message of the produced series."""
     return ingest_pb2.RealtimeParams(
         include_ticks=params.include_ticks, include_ohlc=bool(params.periods), ohlc_period_seconds=params.periods
     )
 
 
 def decode_params(message: ingest_pb2.RealtimeParams) -> RealtimeParams:
-    """Return what is produced; InvalidRequest if ``include_ohlc`` and the periods contradict each other."""
+    """Return the produced series; InvalidRequest if ``include_ohlc`` and the periods contradict each other."""
     if message.include_ohlc != bool(message.ohlc_period_seconds):
         raise InvalidRequest(
             f"include_ohlc is {message.include_ohlc}, and ohlc_period_seconds is {list(message.ohlc_period_seconds)}; "

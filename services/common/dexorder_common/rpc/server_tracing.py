@@ -1,4 +1,4 @@
-"""Spans of the calls that a server answers: only of calls whose caller traces them, and of those that start a trace.
+"""Spans of the calls that a server answers: only of calls whose caller traces them, and of calls that start a trace.
 
 The interceptor is the outermost, so it sees the statuses that the policy gives to errors.
 """

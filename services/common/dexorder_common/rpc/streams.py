@@ -14,7 +14,7 @@ async def until(closing: asyncio.Future[None], requests: AsyncIterator[T]) -> As
     """Yield the requests until the client has sent its last one or ``closing`` is done."""
     while not closing.done():
         request = asyncio.ensure_future(anext(requests))
-        request.add_done_callback(retrieved)  # asyncio would log the failure of a request that nobody awaits
+        request.add_done_callback(retrieved)  # asyncio would log the failure of a request that is not awaited
         try:
             await asyncio.wait((request, closing), return_when=asyncio.FIRST_COMPLETED)
         finally:
