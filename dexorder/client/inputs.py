@@ -7,21 +7,18 @@ from collections.abc import Iterable
 
 from dexorder.client.moments import Moment, moment_ns
 from dexorder.errors import RequestRefused
+from dexorder_common.model.datasets import CANDLES, DATASETS, TRADES, Dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.periods import (
     PERIOD_SECONDS,
     PERIODS,
-    TRADES_PERIOD,
     check_period,
     check_span,
     floor_to_grid,
 )
 from dexorder_common.model.time_range import TimeRange
-
-TRADES = "trades"
-"""Stands for the period of trades in coverage."""
 
 
 def make_request(
@@ -75,20 +72,30 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
         raise RequestRefused(str(error)) from None
 
 
+def covered_dataset(period: str | int) -> Dataset:
+    """Return the dataset whose coverage is meant: the name of one without periods, 0 for trades, else candles."""
+    named = {each.name: each for each in DATASETS if each.is_covered and not each.has_periods}
+    return TRADES if period == 0 else named.get(str(period), CANDLES)
+
+
 def read_part(
-    period: str | int, since: Moment | None, until: Moment | None, *, now_ns: int | None = None, trades: bool = False
+    period: str | int,
+    since: Moment | None,
+    until: Moment | None,
+    *,
+    now_ns: int | None = None,
+    dataset: Dataset = CANDLES,
 ) -> tuple[int, int | None, int | None]:
     """Return the period in seconds and the given ends, rounded down to its grid; RequestRefused as ``read_range``.
 
-    With ``trades`` the period may be ``trades`` or 0, which accepts every time.
+    For a dataset without periods, the period is its name, of which the seconds are 0, and every time is accepted.
     """
-    is_trades = trades and period in (TRADES, TRADES_PERIOD)
-    if since is not None and until is not None and not is_trades:
+    if since is not None and until is not None and dataset.has_periods:
         seconds, span = read_range(period, since, until, now_ns=now_ns)
         return seconds, span.start_ns, span.end_ns
     now_ns = time.time_ns() if now_ns is None else now_ns
     try:
-        seconds = TRADES_PERIOD if is_trades else parse_period(period)
+        seconds = parse_period(period) if dataset.has_periods else 0
         start_ns, end_ns = (
             value if value is None else floor_to_grid(moment_ns(value, field, now_ns=now_ns), seconds)
             for field, value in (("since", since), ("until", until))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dexorder_common.model.periods import PERIODS, TRADES_PERIOD
+from dexorder_common.model.datasets import realtime_dataset
+from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.realtime import (
     RealtimeJobRecord,
     RealtimeState,
@@ -157,8 +158,9 @@ class Realtime:
 
 def series_name(period_seconds: int) -> str:
     """Return ``trades``, or the period."""
-    if period_seconds == TRADES_PERIOD:
-        return "trades"
+    dataset = realtime_dataset(period_seconds)
+    if not dataset.has_periods:
+        return dataset.name
     return PERIODS.get(period_seconds, str(period_seconds))
 
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from dexorder import errors
 from dexorder.client.connection import RelayConnection
-from dexorder.client.inputs import read_part
+from dexorder.client.inputs import covered_dataset, read_part
 from dexorder.client.moments import Moment
 from dexorder_common.model.coverage import (
     Coverage,
@@ -43,19 +43,19 @@ class AsyncSeries:
     ) -> Coverage:
         """Return the coverage of a series: all of it, or between two times, rounded down to the period's grid.
 
-        Period ``trades`` returns the ranges in which the stored trades of a market are complete. With ``detail`` it
-        includes the pages behind the ranges. Raises RequestRefused if the relay refuses the request.
+        In place of a period, ``trades`` and ``funding`` return the ranges in which these rows are complete. With
+        ``detail`` it includes the pages behind the ranges. Raises RequestRefused if the relay refuses the request.
         """
-        seconds, start_ns, end_ns = read_part(period, since, until, trades=True)
-        request = pb.GetCoverageRequest(
-            ticker=ticker, period_seconds=seconds, start_time=start_ns, end_time=end_ns, detail=detail
-        )
+        dataset = covered_dataset(period)
+        seconds, start_ns, end_ns = read_part(period, since, until, dataset=dataset)
+        series = Series(ticker, seconds, dataset)
+        request = pb.GetCoverageRequest(**series.encode(), start_time=start_ns, end_time=end_ns, detail=detail)
         known, pages = list[CoverageRange](), list[CoveragePage]()
         async with aclosing(self._connection.answers(self._connection.stub.GetCoverage, request)) as answers:
             async for answer in answers:
                 known += map(decode_coverage_range, answer.ranges)
                 pages += map(decode_coverage_page, answer.pages)
-        return Coverage(ticker, seconds, tuple(known), tuple(pages))
+        return Coverage(ticker, seconds, tuple(known), tuple(pages), dataset)
 
     async def verify(
         self,

@@ -56,6 +56,10 @@ def test_rates_arrive_once_each_although_the_interval_changes_answers_are_faulty
         hours = {8: 60 * 3, 4: 60 * 6, 1: 60 * 24}
         intervals = [row["interval_seconds"] // 3_600 for row in found]
         assert {each: intervals.count(each) for each in hours} == {8: 181, 4: 360, 1: 1_439}
+        covered = client.coverage(TICKER, "funding")
+        assert [(each.span.start_ns, each.span.end_ns) for each in covered.known] == [
+            (since_s * SECOND_NS, until_s * SECOND_NS)
+        ]
         # all of it is covered now: nothing is fetched again, and the command reads the same rows
         calls = suite.metric("ingestor", "dexorder_ingestor_calls_total")
         shown = suite.dexorder("funding", TICKER, "--since", "2024-02-28", "--until", "2024-03-02", "--json")

@@ -10,10 +10,10 @@ from dexorder.cli.terminal.progress import phase
 from dexorder.cli.terminal.unknown import refuse_unknown
 from dexorder.client.async_client import AsyncClient
 from dexorder.client.blocking import Client
-from dexorder.client.inputs import TRADES, read_part
+from dexorder.client.inputs import covered_dataset, read_part
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from dexorder_common.model.history import RequestRecord, RequestState
-from dexorder_common.model.periods import PERIODS, TRADES_PERIOD, total_periods
+from dexorder_common.model.periods import PERIODS, total_periods
 from dexorder_common.model.proof import describe_evidence
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
@@ -152,21 +152,21 @@ def coverage(
     ticker: str, period: str, since: str | None, until: str | None, detail: bool, as_json: bool, relay: str | None
 ) -> None:
     """Print the covered ranges of a series and the holes between them; with ``detail`` also the pages behind them."""
-    _, since_ns, until_ns = read_part(period, since, until, trades=True)
+    _, since_ns, until_ns = read_part(period, since, until, dataset=covered_dataset(period))
     found = asyncio.run(find_coverage(ticker, period, since_ns, until_ns, detail=detail, relay=relay))
     whole = found.whole(since_ns, until_ns)
     if as_json:
         for value in (*(each.as_json(found.period_seconds) for each in whole), *(p.as_json() for p in found.pages)):
             output.print_json_line(value)
         return
-    out, name = output.stdout(), f"{found.ticker} {PERIODS.get(found.period_seconds, TRADES)}"
+    out, name = output.stdout(), f"{found.ticker} {PERIODS.get(found.period_seconds, found.dataset.name)}"
     if not whole:
         out.print(f"{name}: nothing is covered")
         return
-    if found.period_seconds == TRADES_PERIOD:
+    if not found.dataset.has_periods:
         complete = {CoverageKind.ROWS: "complete"}
         rows = ((iso(e.span.start_ns), iso(e.span.end_ns), complete.get(e.kind, _KINDS[e.kind])) for e in whole)
-        out.print(output.plain_table(("since", "until", "trades"), rows))
+        out.print(output.plain_table(("since", "until", found.dataset.name), rows))
         return
     cells = ((*output.range_cells(each.span, found.period_seconds), _KINDS[each.kind]) for each in whole)
     out.print(output.plain_table(("since", "until", "periods", "kind"), cells))

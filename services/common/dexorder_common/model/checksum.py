@@ -80,7 +80,7 @@ def scan_periods(cell_seconds: int, offered: Collection[int]) -> list[int]:
 
 def _is_divided(cell_seconds: int, period_seconds: int) -> bool:
     """Return whether whole candles of a period make up a cell; no month because its length varies."""
-    return period_seconds < cell_seconds <= WEEK_SECONDS and cell_seconds % period_seconds == 0
+    return period_seconds < cell_seconds <= WEEK_SECONDS and not cell_seconds % period_seconds
 
 
 def tallies(cell: Candle | None, finer: Aggregate | None, periods: int, volume_tolerance: float) -> bool:

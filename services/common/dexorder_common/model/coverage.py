@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from dexorder_common.model.datasets import CANDLES, Dataset
 from dexorder_common.model.history import Progress, RequestRecord, RequestStatus, range_json
 from dexorder_common.model.periods import count_periods
 from dexorder_common.model.time_range import TimeRange, subtract
@@ -99,6 +100,7 @@ class Coverage:
     period_seconds: int
     known: tuple[CoverageRange, ...]
     pages: tuple[CoveragePage, ...] = ()
+    dataset: Dataset = CANDLES
 
     def whole(self, since_ns: int | None = None, until_ns: int | None = None) -> list[CoverageRange]:
         """Return the ranges with the holes as kind missing: between them, and out to the given ends."""

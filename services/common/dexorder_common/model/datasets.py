@@ -145,6 +145,11 @@ def dataset_named(name: str) -> Dataset:
     return _BY_NAME[name]
 
 
+def realtime_dataset(period_seconds: int) -> Dataset:
+    """Return the dataset of a series of a realtime job: candles of a period, or trades, whose period is 0."""
+    return CANDLES if period_seconds else TRADES
+
+
 def dataset_of_topic(topic: str) -> Dataset | None:
     """Return the dataset whose records a topic has, or None."""
     return _BY_TOPIC.get(topic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dexorder_common.model.datasets import CANDLES, TICKERS, TRADES, Dataset, dataset_named
+from dexorder_common.model.datasets import CANDLES, TICKERS, Dataset, dataset_named, realtime_dataset
 from dexorder_common.model.errors import InvalidRequest
 
 MAX_TICKER_LENGTH = 256
@@ -78,9 +78,8 @@ class Series(NamedTuple):
             if bool(period_seconds) != named.has_periods:
                 raise InvalidRequest(f"period_seconds {period_seconds} does not go with dataset {dataset}")
             return cls(ticker, period_seconds, named)
-        if period_seconds:
-            return cls(ticker, period_seconds)
-        return cls(ticker, 0, TICKERS if ticker.startswith(f"{ALL_SYMBOLS}.") else TRADES)
+        is_whole = not period_seconds and ticker.startswith(f"{ALL_SYMBOLS}.")
+        return cls(ticker, period_seconds, TICKERS if is_whole else realtime_dataset(period_seconds))
 
     @classmethod
     def whole_exchange(cls, venue: str, dataset: Dataset) -> Series:

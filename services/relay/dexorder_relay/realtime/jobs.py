@@ -7,9 +7,9 @@ from secrets import token_hex
 
 import structlog
 
+from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
 from dexorder_common.model.history import PageResult
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.realtime import (
     RealtimeDispatch,
     RealtimeJobRecord,
@@ -185,8 +185,8 @@ class RealtimeJobs:
             if (position := job.positions.get(each.period_seconds)) is not None:
                 position.count += each.count
                 position.reported_ns, position.lag_ns = wall_ns, each.lag_ns
-            kind = "trades" if each.period_seconds == TRADES_PERIOD else "candles"
-            context.metrics.realtime_settled.labels(job.exchange, kind).inc(each.count)
+            dataset = realtime_dataset(each.period_seconds)
+            context.metrics.realtime_settled.labels(job.exchange, dataset.name).inc(each.count)
         if changes:
             await context.store.commit(changes)
         return list(fenced)
@@ -206,7 +206,7 @@ class RealtimeJobs:
                 rules.settle(self.registry, job, period, page.span, new_request_id, changes, current=current)
             elif self._context.state.job_of(page.dispatch_id) is None:
                 log.error("realtime record refused", ticker=job.ticker, period_seconds=period, reason=page.refused)
-                if period != TRADES_PERIOD and period in job.positions:
+                if page.series.dataset.has_periods and period in job.positions:
                     rules.refetch(self.registry, job, period, page.span, new_request_id, changes)
         if changes:
             await self._context.store.commit(changes)

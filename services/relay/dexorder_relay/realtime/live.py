@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dexorder_common.model.periods import TRADES_PERIOD
+from dexorder_common.model.datasets import TRADES, realtime_dataset
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_protos.dexorder.market.v1 import market_pb2
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
@@ -29,13 +29,12 @@ class Interest:
 
     def wants(self, kind: LiveKind) -> bool:
         """Return whether the client wants to see items of a kind."""
-        if kind.period_seconds == TRADES_PERIOD:
-            return self.trades
-        return self.has_series(kind.period_seconds) and (kind.closed or self.running)
+        has_series = self.has_series(kind.period_seconds)
+        return has_series and (kind.closed or self.running or realtime_dataset(kind.period_seconds) is TRADES)
 
     def has_series(self, period_seconds: int) -> bool:
         """Return whether the client has asked for trades (0) or for candles of a period."""
-        return self.trades if period_seconds == TRADES_PERIOD else period_seconds in self.periods
+        return self.trades if realtime_dataset(period_seconds) is TRADES else period_seconds in self.periods
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +92,7 @@ class LiveHub:
         items: list[LiveItem[Message]] = []
         for trade in trades:
             trade.ticker = ticker
-            items.append(LiveItem(LiveKind(ticker, TRADES_PERIOD), trade.time, trade))
+            items.append(LiveItem(LiveKind(ticker, 0), trade.time, trade))
         for candle in candles:
             candle.ticker = ticker
             items.append(

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from dataclasses import replace
 
-from dexorder_common.model.datasets import TRADES
+from dexorder_common.model.datasets import TRADES, realtime_dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import TRADES_PERIOD, ceil_to_grid, check_period, floor_to_grid
+from dexorder_common.model.periods import ceil_to_grid, check_period, floor_to_grid
 from dexorder_common.model.realtime import RealtimeDispatch, StartedSubscription, Subscription
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
@@ -205,7 +205,7 @@ def settle(
     position, hole = job.settle(period, span, current=current, last_trade_id=last_trade_id)
     if position is None:
         return
-    if period == TRADES_PERIOD:
+    if realtime_dataset(period) is TRADES:
         registry.dirty.add(job.id)
     else:
         changes.append(PositionChanged(job.id, period, job.positions[period]))

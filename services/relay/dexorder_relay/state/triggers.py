@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from dexorder_cep import periods_read
+from dexorder_common.model.datasets import CANDLES, realtime_dataset
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.periods import TRADES_PERIOD
 from dexorder_common.model.realtime import RealtimeParams
 from dexorder_common.model.triggers import RegisteredTrigger, Trigger, TriggerState
 from dexorder_common.model.user_events import MAX_CHANNELS, id_problem
@@ -79,10 +79,10 @@ def needed(triggers: Iterable[RegisteredTrigger]) -> dict[str, RealtimeParams]:
     return {ticker: params_of(periods) for ticker, periods in found.items()}
 
 
-def params_of(periods: Iterable[int]) -> RealtimeParams:
+def params_of(periods: Collection[int]) -> RealtimeParams:
     """Return the parameters of a subscription to series of these periods; 0 stands for trades."""
-    periods = set(periods)
-    return RealtimeParams(TRADES_PERIOD in periods, tuple(sorted(periods - {TRADES_PERIOD})))
+    candles = {period for period in periods if realtime_dataset(period) is CANDLES}
+    return RealtimeParams(candles != {*periods}, tuple(sorted(candles)))
 
 
 def changes(

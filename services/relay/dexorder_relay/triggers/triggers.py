@@ -14,8 +14,9 @@ from secrets import token_hex
 import structlog
 
 from dexorder_cep import CompiledTrigger, compile_trigger
+from dexorder_common.model.datasets import realtime_dataset
 from dexorder_common.model.errors import InvalidRequest, NotFound, SuiteError
-from dexorder_common.model.periods import TRADES_PERIOD, check_period
+from dexorder_common.model.periods import check_period
 from dexorder_common.model.realtime import RealtimeParams, Subscription
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, Trigger
 from dexorder_common.rpc.identity import Caller
@@ -80,7 +81,7 @@ class RegisteredTriggers:
     async def compile(self, trigger: Trigger) -> CompiledTrigger:
         """Return the compiled text; InvalidSql, or InvalidRequest for a period that nobody builds."""
         compiled = await asyncio.to_thread(compile_trigger, trigger.sql, trigger.parameters)
-        if compiled.period_seconds != TRADES_PERIOD:
+        if realtime_dataset(compiled.period_seconds).has_periods:
             check_period(compiled.period_seconds)
         return compiled
 
