@@ -117,6 +117,7 @@ class BlockingTableRows(BlockingPart[AsyncTableRows]):
     stored = waiting(AsyncTableRows.stored)
     find = waiting(AsyncTableRows.find)
     trades = waiting(AsyncTableRows.trades)
+    points = waiting(AsyncTableRows.points)
     snapshots = waiting(AsyncTableRows.snapshots)
     catalog = waiting(AsyncTableRows.catalog)
 

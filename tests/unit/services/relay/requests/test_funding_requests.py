@@ -30,7 +30,7 @@ def write(s: Suite, *minutes: int) -> None:
 
 
 async def land(s: Suite, dispatch: Any, start: int, end: int, **final: Any) -> None:
-    span = {"start_time": at(start), "end_time": at(end)}
+    span: dict[str, Any] = {"start_time": at(start), "end_time": at(end)}
     page = ppb.PageResult(job_id=dispatch.job_id, ticker=PERPETUAL, dataset="funding", **span)
     await s.pipeline.report(pages=[page], finals=[final_of(dispatch.job_id, **final)])
 
