@@ -17,7 +17,7 @@ from dexorder.client.moments import Moment
 from dexorder.client.requests import Ended, history_error
 from dexorder.rows.answers import CountedRows, RowSource, catalog_is_set, is_here
 from dexorder_common import tracing
-from dexorder_common.model.datasets import TRADES
+from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dexorder.rows.table import Rows
 
 T = TypeVar("T")
-READ = "read trading.ohlc"
+READ = f"read {CANDLES.table}"
 """Name of the span of reading rows."""
 
 # What reads rows is imported by the first call that does: pyiceberg takes most of a second of processor time.
@@ -143,4 +143,4 @@ def check_ended(ended: Ended, *, partial: bool) -> None:
 
 def read_span() -> AbstractContextManager[Span]:
     """Return the span of reading rows."""
-    return tracing.span(READ, SpanKind.CLIENT, {"db.system.name": "iceberg", "db.collection.name": "trading.ohlc"})
+    return tracing.span(READ, SpanKind.CLIENT, {"db.system.name": "iceberg", "db.collection.name": CANDLES.table})

@@ -23,6 +23,7 @@ from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.plan import Ports
 from dexorder.testing.processes import free_block, metric_at, until
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.datasets import CANDLES
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso_microseconds
@@ -130,7 +131,7 @@ class Suite:
 
     def rows(self, ticker: str, period_seconds: int, span: TimeRange) -> pa.Table:
         """Return the rows of a range as pyiceberg reads them, in time order."""
-        table = CatalogSettings.local(self.directory).load().load_table("trading.ohlc")
+        table = CatalogSettings.local(self.directory).load().load_table(CANDLES.table)
         found = table.scan(
             f"ticker = '{ticker}' and period_seconds = {period_seconds}"
             f" and open_time >= '{iso_microseconds(span.start_ns)}' and open_time < '{iso_microseconds(span.end_ns)}'"

@@ -63,6 +63,9 @@ class FundingSource:
         return funding_pb2.FundingRates(rates=rates).SerializeToString(deterministic=True)
 
 
+SOURCE = FundingSource()
+
+
 def read_answer(raw: Any, facts: PointFacts, market_id: str, window: TimeRange) -> PointAnswer:
     """Return the rates in an exchange's answer; BadAnswer if one is not valid, or of another market or time."""
     if not isinstance(raw, (list, dict)):
