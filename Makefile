@@ -82,10 +82,12 @@ smoke: classes  ## The whole suite as processes, each part killed once, and the 
 	  tests/smoke tests/conformance tests/integration tests/newcomer
 
 nightly: classes  ## Shortened campaigns; every property with new random examples, whose seed is printed.
-	$(PY) -m pytest -m "nightly and not soak"
-	DEXORDER_TEST_AUTO_CREATE=1 $(PY) -m pytest -m "not smoke and not nightly and not soak" tests/conformance/pixy
-	@seed=$${DEXORDER_TEST_SEED:-$$RANDOM$$RANDOM}; echo "seed $$seed; repeat with DEXORDER_TEST_SEED=$$seed"; \
-	  $(PY) -m pytest -m "hypothesis and not smoke and not soak" --hypothesis-profile=nightly --hypothesis-seed=$$seed
+	@export DEXORDER_TEST_SEED=$${DEXORDER_TEST_SEED:-$$RANDOM$$RANDOM}; \
+	  echo "seed $$DEXORDER_TEST_SEED; repeat with DEXORDER_TEST_SEED=$$DEXORDER_TEST_SEED"; set -ex; \
+	  $(PY) -m pytest -m "nightly and not soak"; \
+	  DEXORDER_TEST_AUTO_CREATE=1 $(PY) -m pytest -m "not smoke and not nightly and not soak" tests/conformance/pixy; \
+	  $(PY) -m pytest -m "hypothesis and not smoke and not soak" --hypothesis-profile=nightly \
+	    --hypothesis-seed=$$DEXORDER_TEST_SEED
 
 soak: classes  ## Long campaigns; results under bench/results.
 	$(PY) -m pytest -s -m soak tests/nightly tests/integration/production

@@ -1,12 +1,11 @@
-"""Random numbers of a run, from one seed that is printed and can be repeated."""
+"""Random numbers of a run, from one seed: always the same in the gate, a new one in `make nightly`, which prints it."""
 
 from __future__ import annotations
 
 import os
-import secrets
 from random import Random
 
-SEED = int(os.environ.get("DEXORDER_TEST_SEED") or secrets.randbelow(2**31))
+SEED = int(os.environ.get("DEXORDER_TEST_SEED") or 36)
 
 
 def seeded(purpose: str) -> Random:

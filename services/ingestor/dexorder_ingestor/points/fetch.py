@@ -22,7 +22,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SettledPoint:
     """A settled row.
 
     Attributes:
@@ -39,7 +39,7 @@ class PointPage:
     """A settled part of a range, with all of its rows."""
 
     span: TimeRange
-    points: tuple[Point, ...]
+    points: tuple[SettledPoint, ...]
 
 
 class PointSource(Protocol):
@@ -53,7 +53,7 @@ class PointSource(Protocol):
     async def settled_before_ns(self, session: CcxtSession, symbol: str) -> int:
         """Return the exchange's own word for how far its rows are known: the time of the next one, or its clock."""
 
-    def encode(self, points: tuple[Point, ...]) -> bytes:
+    def encode(self, points: tuple[SettledPoint, ...]) -> bytes:
         """Return the value of a page's record."""
 
 
@@ -130,7 +130,7 @@ def pages_of(evidence: PointEvidence, span: TimeRange) -> list[PointPage]:
     if not span:
         return []
     points = [
-        Point(time_ns, values, None if before_ns is None else round(before_ns / SECOND_NS))
+        SettledPoint(time_ns, values, None if before_ns is None else round(before_ns / SECOND_NS))
         for time_ns, values in evidence.points(span).items()
         for before_ns in [evidence.interval_before(time_ns)]
     ]

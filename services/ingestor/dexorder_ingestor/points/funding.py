@@ -13,7 +13,7 @@ from dexorder_ingestor.exchange.dialect import PointFacts
 from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.venue import CcxtSession
 from dexorder_ingestor.points.evidence import PointAnswer, Values
-from dexorder_ingestor.points.fetch import Point
+from dexorder_ingestor.points.fetch import SettledPoint
 from dexorder_protos.dexorder.market.v1 import funding_pb2
 
 _EXACT_MS = 2**43
@@ -49,7 +49,7 @@ class FundingSource:
 
         return await session.query(f"{symbol} next funding time", fetch)
 
-    def encode(self, points: tuple[Point, ...]) -> bytes:
+    def encode(self, points: tuple[SettledPoint, ...]) -> bytes:
         """Return the value of a page's record."""
         rates = [
             funding_pb2.FundingRate(

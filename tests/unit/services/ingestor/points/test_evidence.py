@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from random import Random
 
 import pytest
 
@@ -105,36 +105,38 @@ def test_the_newest_row_is_waited_for_while_it_may_be_late() -> None:
     assert late.next_window() is None  # the interval has become longer
 
 
-def truth() -> dict[int, Values]:
+def truth(rng: Random) -> dict[int, Values]:
     """Return rates whose interval changes from 8 h to 4 h to 1 h."""
     time_ns, found = 0, {}
     for hours, count in ((8, 60), (4, 90), (1, 300)):
         for _ in range(count):
             time_ns += hours * HOUR
-            found[time_ns] = (round(random.uniform(-1e-3, 1e-3), 8),)
+            found[time_ns] = (round(rng.uniform(-1e-3, 1e-3), 8),)
     return found
 
 
-def faulty(known: dict[int, Values], window: TimeRange, limit: int, *, newest: bool, share: float) -> PointAnswer:
+def faulty(
+    known: dict[int, Values], window: TimeRange, limit: int, *, newest: bool, share: float, rng: Random
+) -> PointAnswer:
     """Return what an exchange answers; with a probability it lacks rows, has a false one, or nothing."""
     times = [time_ns for time_ns in sorted(known) if window.start_ns <= time_ns < window.end_ns]
     times = times[-limit:] if newest else times[:limit]
     found = {time_ns: known[time_ns] for time_ns in times}
-    if times and random.random() < share:
-        place = random.randrange(len(times))
-        match random.choice(["hole", "short", "newest", "edited", "empty", "false", "first", "last"]):
+    if times and rng.random() < share:
+        place = rng.randrange(len(times))
+        match rng.choice(["hole", "short", "newest", "edited", "empty", "false", "first", "last"]):
             case "hole":
-                found = {t: v for t, v in found.items() if t not in times[place : place + random.randint(1, 6)]}
+                found = {t: v for t, v in found.items() if t not in times[place : place + rng.randint(1, 6)]}
             case "short":
                 found = {t: found[t] for t in times[: place + 1]}
             case "newest":
                 found = {t: found[t] for t in times[place:]}
             case "edited":
-                found[times[place]] = (random.random(),)
+                found[times[place]] = (rng.random(),)
             case "empty":
                 found = {}
             case "false" if place + 1 < len(times):
-                found[times[place] + random.randrange(HOUR)] = (0.5,)
+                found[times[place] + rng.randrange(HOUR)] = (0.5,)
             case "first":
                 del found[times[0]]
             case "last":
@@ -147,14 +149,14 @@ def faulty(known: dict[int, Values], window: TimeRange, limit: int, *, newest: b
 def test_an_interval_that_changes_is_settled_without_a_lost_or_doubled_row(share: float, newest: bool) -> None:
     answers = 0
     for seed in range(25):
-        random.seed(f"{seed}/{share}/{newest}")
-        known = truth()
+        rng = Random(f"{seed}/{share}/{newest}")
+        known = truth(rng)
         now_ns = max(known) + HOUR
-        start_ns = random.choice([0, 3, 100, 450]) * HOUR
-        span = TimeRange(start_ns, random.choice([now_ns, random.randrange(start_ns + 10 * HOUR, now_ns)]))
+        start_ns = rng.choice([0, 3, 100, 450]) * HOUR
+        span = TimeRange(start_ns, rng.choice([now_ns, rng.randrange(start_ns + 10 * HOUR, now_ns)]))
         found = PointEvidence(span, now_ns=now_ns)
         while (window := found.next_window()) is not None:
-            found.add(faulty(known, window, random.choice([50, 100, 1000]), newest=newest, share=share))
+            found.add(faulty(known, window, rng.choice([50, 100, 1000]), newest=newest, share=share, rng=rng))
         pages = pages_of(found, span)
         assert [page.span.start_ns for page in pages] == [span.start_ns, *(page.span.end_ns for page in pages[:-1])]
         assert pages[-1].span.end_ns == span.end_ns

@@ -18,7 +18,7 @@ from dexorder_exchange_sim.funding import Funding
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects.binance import DIALECT
-from dexorder_ingestor.points.fetch import Point
+from dexorder_ingestor.points.fetch import SettledPoint
 from dexorder_ingestor.points.funding import FundingSource, read_answer
 from dexorder_ingestor.points.sources import SOURCES
 from dexorder_ingestor.server import work
@@ -135,7 +135,7 @@ def test_every_dataset_that_the_given_protocol_lacks_has_its_source() -> None:
 
 
 def test_a_page_has_these_bytes() -> None:
-    points = (Point(28_800 * SECOND_NS, (0.0001, 42.5), None), Point(57_600 * SECOND_NS, (-0.5, None), 28_800))
+    points = (SettledPoint(28_800 * SECOND_NS, (0.0001, 42.5), None), SettledPoint(57_600 * SECOND_NS, (-0.5, None), 28_800))
     assert FundingSource().encode(points) == bytes.fromhex(
         "0a1a08808094ae98c606112d431cebe2361a3f190000000000404540"  # time, rate, mark price
         "0a15088080a8dcb08c0d11000000000000e0bf2080e101"  # time, rate, interval
