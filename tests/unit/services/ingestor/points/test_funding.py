@@ -135,7 +135,10 @@ def test_every_dataset_that_the_given_protocol_lacks_has_its_source() -> None:
 
 
 def test_a_page_has_these_bytes() -> None:
-    points = (SettledPoint(28_800 * SECOND_NS, (0.0001, 42.5), None), SettledPoint(57_600 * SECOND_NS, (-0.5, None), 28_800))
+    points = (
+        SettledPoint(28_800 * SECOND_NS, (0.0001, 42.5), None),
+        SettledPoint(57_600 * SECOND_NS, (-0.5, None), 28_800),
+    )
     assert FundingSource().encode(points) == bytes.fromhex(
         "0a1a08808094ae98c606112d431cebe2361a3f190000000000404540"  # time, rate, mark price
         "0a15088080a8dcb08c0d11000000000000e0bf2080e101"  # time, rate, interval
