@@ -25,6 +25,7 @@ from dexorder_common.lake.claims import claim_rows, write_claims
 from dexorder_common.lake.commit import commit_files
 from dexorder_common.lake.commit_state import CommitState
 from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, OHLC
+from dexorder_common.model.datasets import DATASETS
 from dexorder_common.model.errors import Conflict, InvalidRequest, Unavailable
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
@@ -119,7 +120,8 @@ def test_many_files_deletes_manifests_and_snapshots_are_reduced_and_the_rows_rem
     oracle.check(trading)
     assert sorted((c.span, c.empty) for c in TableReader(trading.load()).coverage()) == covered
 
-    ohlc, _, _, coverage, dead = done
+    assert len(done) == len(DATASETS) + 2
+    ohlc, *_, coverage, dead = done
     assert (ohlc.data_files_before >= 8, ohlc.data_files_after) == (True, 2), "one a partition"
     assert (ohlc.delete_files_before > 0, ohlc.delete_files_after) == (True, 0)
     assert (said[0].data_files_after, said[0].delete_files_after) == (2, 0)
