@@ -13,8 +13,8 @@ import argparse
 import random
 import time
 
-from dexorder.testing import report
 from dexorder_cep import CompiledTrigger, Engine, compile_trigger
+from tests.rig import report
 
 MINUTE_NS = 60_000_000_000
 WARM_CANDLES = 25

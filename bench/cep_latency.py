@@ -24,8 +24,6 @@ from typing import Any
 import grpc
 import zmq.asyncio
 
-from dexorder.testing import report
-from dexorder.testing.processes import free_block
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
@@ -35,6 +33,8 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT
+from tests.rig import report
+from tests.rig.processes import free_block
 from tests.unit.services.relay.harness import catalog_settings, environment, make_tables
 from tests.unit.services.relay.realtime.worker import RawWorker
 

@@ -31,9 +31,9 @@ from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
 from bench.parts.completeness.tables import Result
-from dexorder.testing.report import heading
-from dexorder.testing.suite import running_suite
 from dexorder_common.model.time_range import TimeRange
+from tests.rig.report import heading
+from tests.rig.suite import running_suite
 
 CANDLES, SMALL = 100_000, 5_000
 DEADLINE_SECONDS = 300.0

@@ -22,9 +22,9 @@ from bench.parts import events_processes as processes
 from bench.parts import events_raw
 from bench.parts.events_load import EVENT_BYTES, Measured
 from bench.parts.pixy_processes import Server
-from dexorder.testing import report
-from dexorder.testing.events_gateway import EventsGateway
-from dexorder.testing.report import Row, quantile
+from tests.rig import report
+from tests.rig.events_gateway import EventsGateway
+from tests.rig.report import Row, quantile
 
 MOST_A_COMMIT = events_raw.MOST
 SESSIONS = 200

@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.parts.cpu import cpu_seconds
-from dexorder.testing import report
-from dexorder.testing.report import Row, table
-from dexorder.testing.suite import running_suite
 from tests.newcomer.installed import build_wheel
 from tests.paths import ROOT
+from tests.rig import report
+from tests.rig.report import Row, table
+from tests.rig.suite import running_suite
 
 EXTRAS = ("", "events", "gateway", "udsource", "ingestor", "lake", "relay", "spark", "driver", "suite")
 AIM_MB, AIM_IMPORT_S, AIM_READY_S = 150, 0.4, 15

@@ -26,8 +26,8 @@ from typing import Any
 from bench.memory import family
 from bench.parts.backfill import PAGE, SLOTS, make_client
 from dexorder.supervisor.plan import PARTS
-from dexorder.testing import report
-from dexorder.testing.suite import Suite, running_suite
+from tests.rig import report
+from tests.rig.suite import Suite, running_suite
 
 SINCE_MS = 1_705_276_800_000
 """2024-01-15, a midnight."""

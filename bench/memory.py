@@ -23,10 +23,10 @@ import numpy as np
 
 from bench.parts.latency import one_request
 from dexorder.supervisor.plan import PARTS
-from dexorder.testing import report
-from dexorder.testing.oracle import minutes
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
+from tests.rig import report
+from tests.rig.oracle import minutes
+from tests.rig.suite import Suite, running_suite
 
 REQUEST_SECONDS = 2.0
 CANDLES = 60

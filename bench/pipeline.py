@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.parts import backfill, broker, latency, sink
-from dexorder.testing import report
-from dexorder.testing.suite import running_suite
+from tests.rig import report
+from tests.rig.suite import running_suite
 
 PARTS = ("latency", "backfill", "sink", "broker")
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from bench.parts import pixy_idle, pixy_processes, pixy_raw, pixy_rounds
 from bench.parts.pixy_rounds import FULL, READ, SMALL, WRITE, Plan, Results, Samples
-from dexorder.testing import report
-from dexorder.testing.kafka import RunningKafka
-from dexorder.testing.report import Row
+from tests.rig import report
+from tests.rig.kafka import RunningKafka
+from tests.rig.report import Row
 
 UNARY_TARGET = 0.85
 IDLE_CORES, IDLE_THREADS = 0.08, 50

@@ -34,12 +34,12 @@ from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.client.inputs import make_request
 from dexorder.client.requests import Ended
-from dexorder.testing import report
-from dexorder.testing.oracle import VALUES
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_common.model.periods import count_periods, floor_to_grid
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from tests.rig import report
+from tests.rig.oracle import VALUES
+from tests.rig.suite import Suite, running_suite
 
 DAY_SECONDS = 86_400
 STAGES = (

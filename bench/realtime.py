@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.parts import realtime_latency, realtime_memory, realtime_speed, realtime_start
-from dexorder.testing import report
+from tests.rig import report
 
 
 def main() -> int:

@@ -25,8 +25,6 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 
-from dexorder.testing import report
-from dexorder.testing.report import Row, table
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import claim_rows, collect_claims, join_claims, write_claims
 from dexorder_common.lake.commit import commit_files
@@ -41,6 +39,8 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.config import MaintenanceSettings
 from dexorder_spark.maintenance.merge import merge_small_files
 from dexorder_spark.tables.table import ensure_tables
+from tests.rig import report
+from tests.rig.report import Row, table
 
 INSTRUMENTS, TRADES_A_SECOND = 100, 5
 SYMBOLS = 600

@@ -27,13 +27,13 @@ from pathlib import Path
 from bench.parts import pixy_raw, sink, source_processes, spark_append, spark_running, spark_upsert
 from bench.parts.spark_rows import Stage
 from dexorder.setup.jars import jar_paths
-from dexorder.testing import report
-from dexorder.testing.kafka import RunningKafka
 from dexorder_common import logs
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.datasets import CANDLES
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.runtime.session import build_session
+from tests.rig import report
+from tests.rig.kafka import RunningKafka
 
 PARTS = ("append", "latency", "running", "upsert", "size")
 BESIDE_KAFKAS = {"append", "latency", "running"}

@@ -25,12 +25,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from dexorder.testing.report import heading, markdown
 from dexorder_udf import messages
 from dexorder_udf.framing import FrameSplitter
 from dexorder_udf.host import UdfHost
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.spec import UdfSpec
+from tests.rig.report import heading, markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 FED_AT_ONCE = 5_000

@@ -22,9 +22,9 @@ from pathlib import Path
 from bench.parts import pixy_raw, source_processes
 from bench.parts.pixy_processes import Server
 from bench.parts.source_load import Job
-from dexorder.testing import report
-from dexorder.testing.kafka import RunningKafka
-from dexorder.testing.report import Row
+from tests.rig import report
+from tests.rig.kafka import RunningKafka
+from tests.rig.report import Row
 
 TOPIC = "bench-source"
 PAYLOAD_BYTES = len(pixy_raw.VALUE)

@@ -55,7 +55,7 @@ def kafka_jars() -> Path:
 @pytest.fixture(scope="session")
 def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run one broker for the whole session and return its ``bootstrap.servers``."""
-    from dexorder.testing.kafka import RunningKafka
+    from tests.rig.kafka import RunningKafka
 
     creates = "true" if CREATES_TOPICS in os.environ else "false"
     settings = f"auto.create.topics.enable={creates}\n"
@@ -67,7 +67,7 @@ def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture
 def kafka_topic(kafka: str) -> Callable[[int], str]:
     """Return a function that creates a new topic with a number of partitions and returns its name."""
-    from dexorder.testing.kafka import create_topic
+    from tests.rig.kafka import create_topic
 
     return lambda partitions: create_topic(kafka, partitions)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dexorder.testing.processes import ServiceProcess
 from tests.gateway_thread import GatewayUser
+from tests.rig.processes import ServiceProcess
 
 StartProcess = Callable[..., "GatewayProcess"]
 

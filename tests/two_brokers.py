@@ -8,8 +8,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from dexorder.supervisor.kafka import HOST, new_cluster_id
-from dexorder.testing.kafka import RunningKafka
-from dexorder.testing.processes import free_ports, until
+from tests.rig.kafka import RunningKafka
+from tests.rig.processes import free_ports, until
 
 
 class TwoBrokers:

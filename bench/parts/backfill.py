@@ -11,13 +11,13 @@ import ccxt.async_support as ccxt
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import Client
 from dexorder.client.inputs import make_request
-from dexorder.testing.oracle import minutes
-from dexorder.testing.report import Row, table
-from dexorder.testing.suite import Suite
 from dexorder_common.exchanges import Exchange, override_urls
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from tests.rig.oracle import minutes
+from tests.rig.report import Row, table
+from tests.rig.suite import Suite
 
 SLOTS = 4
 """As in the shipped file ``sim``."""

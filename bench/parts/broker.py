@@ -18,14 +18,14 @@ import uvloop
 import zmq
 import zmq.asyncio
 
-from dexorder.testing.oracle import minutes
-from dexorder.testing.processes import free_ports
-from dexorder.testing.report import Row, table
 from dexorder_common.messaging.frames import decode_work, encode_work
 from dexorder_common.rpc.channel import open_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from tests.paths import ROOT
+from tests.rig.oracle import minutes
+from tests.rig.processes import free_ports
+from tests.rig.report import Row, table
 
 CALLERS = 64
 SLOTS = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dexorder.testing.suite import Suite
+from tests.rig.suite import Suite
 
 PARTS = ("sim", "ingestor", "gateway", "kafka", "udsource", "spark", "relay")
 

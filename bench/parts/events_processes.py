@@ -12,9 +12,8 @@ from typing import Any
 
 from bench.parts.events_load import Measured
 from bench.parts.pixy_processes import Server, running
-from dexorder.testing.event_keys import Keys
-from dexorder.testing.events_gateway import EventsGateway
 from tests.paths import ROOT
+from tests.rig.events_gateway import EventsGateway, Keys
 
 MUCH = {"soft_events_per_second": 1e9, "hard_events_per_second": 1e9, "queued_events": 1_000_000_000}
 

@@ -13,10 +13,6 @@ from typing import Any
 
 import grpc
 
-from dexorder.testing.dispatches import dispatch_id
-from dexorder.testing.oracle import minutes
-from dexorder.testing.report import Row, spread, table
-from dexorder.testing.suite import Suite
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model import datasets
 from dexorder_common.model.dispatch_id import number_of
@@ -29,6 +25,10 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from dexorder_protos.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
+from tests.rig.dispatches import dispatch_id
+from tests.rig.oracle import minutes
+from tests.rig.report import Row, spread, table
+from tests.rig.suite import Suite
 
 WARM_RUNS = 3
 FIRST_MINUTE = -2_000_000

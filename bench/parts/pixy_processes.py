@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.testing.processes import free_ports
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from dexorder_protos.kafkapixy.kafkapixy_pb2_grpc import KafkaPixyStub
 from tests.paths import ROOT
+from tests.rig.processes import free_ports
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -12,11 +12,11 @@ from pyiceberg.exceptions import NoSuchTableError
 
 from bench.parts.realtime_memory import exchanges_file, start_all, symbols
 from dexorder import AsyncClient
-from dexorder.testing.report import Row, quantile, table
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.times import SECOND_NS, from_datetime, iso_microseconds
 from dexorder_spark.config import SparkSettings
+from tests.rig.report import Row, quantile, table
+from tests.rig.suite import Suite, running_suite
 
 MARKETS = 20
 WARM_SECONDS, SECONDS = 45.0, 90.0

@@ -17,10 +17,10 @@ from bench.memory import memory, slopes
 from bench.parts.cpu import all_cpu_seconds
 from dexorder import AsyncClient, Client
 from dexorder.errors import RelayUnreachable
-from dexorder.testing import report
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.times import SECOND_NS
+from tests.rig import report
+from tests.rig.suite import Suite, running_suite
 
 BUSY_SECONDS = 6
 """Of each minute, with four trades each: 24 trades a minute in each market."""

@@ -24,9 +24,9 @@ from bench.parts.cpu import cpu_seconds
 from bench.parts.realtime_memory import exchanges_file, start_all, symbols
 from dexorder import Client
 from dexorder.setup.config import PROJECT_ROOT
-from dexorder.testing.processes import until
-from dexorder.testing.report import Row, table
-from dexorder.testing.suite import Suite, running_suite
+from tests.rig.processes import until
+from tests.rig.report import Row, table
+from tests.rig.suite import Suite, running_suite
 
 MARKETS = 20
 TRADES_A_SECOND = 4

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.memory import memory
 from bench.parts.cpu import cpu_seconds
-from dexorder.testing.report import Row, table
-from dexorder.testing.suite import running_suite
+from tests.rig.report import Row, table
+from tests.rig.suite import running_suite
 
 TABLES = ("ohlc", "ohlc,ticks,tickers")
 STARTS = 3

@@ -11,10 +11,6 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
-from dexorder.testing.dispatches import dispatch_id, issued
-from dexorder.testing.oracle import minutes
-from dexorder.testing.report import Row, table
-from dexorder.testing.suite import Suite
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model import datasets
@@ -27,6 +23,10 @@ from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.runtime.session import build_session, catalog_conf
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import ensure_tables
+from tests.rig.dispatches import dispatch_id, issued
+from tests.rig.oracle import minutes
+from tests.rig.report import Row, table
+from tests.rig.suite import Suite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

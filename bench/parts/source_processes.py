@@ -14,10 +14,10 @@ from google.protobuf.empty_pb2 import Empty
 
 from bench.parts.pixy_processes import Client, Server, running
 from bench.parts.source_load import Job, Measured
-from dexorder.testing.processes import free_ports
 from dexorder_protos.source.v1.source_pb2_grpc import SourceStub
 from tests.paths import ROOT
 from tests.peers.environment import peer_python
+from tests.rig.processes import free_ports
 
 _START_SECONDS = 120.0
 _MEMORY_SOURCE = ROOT / "tests" / "peers" / "numaflow" / "memory_source.py"

@@ -11,9 +11,9 @@ from typing import Any
 from confluent_kafka import Producer
 
 from bench.parts.spark_rows import SIDES, Stage, Watched, append, produce, wait_idle
-from dexorder.testing.oracle import minutes
-from dexorder.testing.report import Row, spread, table
 from dexorder_common.model.page import MAX_PAGE_CANDLES
+from tests.rig.oracle import minutes
+from tests.rig.report import Row, spread, table
 
 WARM_PAGES = 3
 FIRST_MINUTE = -500_000

@@ -17,7 +17,6 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from bench.parts.latency import candles
-from dexorder.testing.dispatches import dispatch_id
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.lake.tables import MICROSECONDS
 from dexorder_common.model.page import Kind, PageHeaders
@@ -25,6 +24,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_spark.source.udsource import decoding_source
 from dexorder_spark.tables.ohlc import decode_candles
+from tests.rig.dispatches import dispatch_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

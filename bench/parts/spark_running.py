@@ -11,7 +11,6 @@ from bench.parts import spark_append
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage
 from bench.parts.spark_upsert import open_catalog
-from dexorder.testing.report import Row, table
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.page import MAX_PAGE_CANDLES
 from dexorder_spark.config import SparkSettings
@@ -21,6 +20,7 @@ from dexorder_spark.pipeline.page_source import page_source
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.table_driver import QueryRules, start_query
 from dexorder_spark.tables.ohlc import CANDLES
+from tests.rig.report import Row, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

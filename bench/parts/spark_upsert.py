@@ -16,9 +16,6 @@ from confluent_kafka import Producer
 from bench.parts.latency import candles
 from bench.parts.sink import NoReporter
 from bench.parts.spark_rows import Stage, Watched, produce, wait_idle
-from dexorder.testing.dispatches import dispatch_id
-from dexorder.testing.oracle import minutes
-from dexorder.testing.report import Row, spread, table
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
@@ -35,6 +32,9 @@ from dexorder_spark.source.records import RAW, RAW_DDL
 from dexorder_spark.table_driver import QueryRules, start_query
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import ensure_tables
+from tests.rig.dispatches import dispatch_id
+from tests.rig.oracle import minutes
+from tests.rig.report import Row, spread, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from dexorder.setup import config
 from dexorder.supervisor.plan import Ports
-from dexorder.testing.processes import free_block
-from dexorder.testing.suite import Suite
 from tests.documentation.blocks import Block
 from tests.documentation.entries import Page, Run, Saved
 from tests.documentation.session import END
 from tests.newcomer.tutorial import Step, missing, shell_step, words
 from tests.paths import ROOT
+from tests.rig.processes import free_block
+from tests.rig.suite import Suite
 
 COMMAND_SECONDS = 300
 AT_END = "trap 'kill $(jobs -p) 2>/dev/null && wait || true' EXIT"

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from dexorder.testing import dispatches
 from dexorder_common.kafka.page_record import final_value, page_value
 from dexorder_common.lake.commit import append_rows
 from dexorder_common.lake.coverage import CoverageRow, encode_coverage
@@ -18,6 +17,7 @@ from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from tests.rig import dispatches
 
 MINUTE_NS = 60 * SECOND_NS
 DAY = parse_time("2024-01-31T23:30:00Z")  # pages of an hour from here span two months

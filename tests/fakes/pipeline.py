@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dexorder.testing.dispatches import issued
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.coverage import decode_coverage
@@ -23,6 +22,7 @@ from dexorder_spark.records.reporter import FinalReport
 from dexorder_spark.source.records import RAW, RAW_DDL
 from tests.fakes.pages import MINUTE_NS, control, page, span
 from tests.fakes.source_server import FakeSource
+from tests.rig.dispatches import issued
 
 OTHER = "ETH/USDT.BINANCE"
 Key = tuple[str, int]

@@ -10,12 +10,12 @@ from typing import Any
 
 import grpc
 
-from dexorder.testing.dispatches import issued
 from dexorder_common.model.udf import UdfRegistration
 from dexorder_common.rpc.history_messages import encode_issued_dispatch
 from dexorder_common.rpc.udf_messages import encode_registration
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
+from tests.rig.dispatches import issued
 
 _MAX_DELAY_SECONDS = 600.0
 

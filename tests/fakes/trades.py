@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from dexorder.testing.dispatches import dispatch_id, realtime_dispatch_id
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from tests.fakes.pages import TICKER, Record
+from tests.rig.dispatches import dispatch_id, realtime_dispatch_id
 
 MIDNIGHT_NS = parse_time("2024-02-01T00:00:00Z")
 VENUE = "BINANCE"

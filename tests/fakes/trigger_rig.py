@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dexorder.testing.dispatches import realtime_dispatch_id
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
@@ -28,6 +27,7 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from tests.fakes.pipeline_relay import PipelineRelay, served
 from tests.fakes.source_server import FakeSource, RunningSource
 from tests.paths import ROOT
+from tests.rig.dispatches import realtime_dispatch_id
 
 MINUTE_NS = 60 * SECOND_NS
 START_NS = parse_time("2024-02-01T00:00:00Z")

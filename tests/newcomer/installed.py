@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dexorder.setup import config
 from dexorder.supervisor.plan import Ports
-from dexorder.testing.processes import free_block, until
 from tests.confined import confined, own_folder
 from tests.paths import ROOT
+from tests.rig.processes import free_block, until
 
 READY_SECONDS = 240
 

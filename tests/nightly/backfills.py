@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import grpc
 import pyarrow as pa
 
-from dexorder.testing.oracle import assert_equal, minutes, oracle
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite
 from dexorder_common.model.history import RequestState, RequestStatus
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly.runner import Loop
+from tests.rig.oracle import assert_equal, minutes, oracle
+from tests.rig.processes import until
+from tests.rig.suite import Suite
 
 FIRST_MINUTE = -2_900_000
 SYMBOLS = ("BTC/USDT", "ETH/USDT", "LTC/USDT", "BNB/USDT", "XRP/USDT", "ADA/USDT", "TRX/USDT", "ETH/BTC", "ETH/USD")

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dexorder.testing.processes import free_ports, scrape, until
 from tests.nightly import relay_life
 from tests.nightly.honest_workers import JOB_PERIODS, JOBS
 from tests.nightly.runner import Worker, resident_bytes
 from tests.paths import EXCHANGES
+from tests.rig.processes import free_ports, scrape, until
 from tests.unit.services.relay.harness import catalog_settings, make_tables
 
 SLOTS, PAUSE_SECONDS = 8, 0.05

@@ -18,9 +18,6 @@ from typing import Any, get_args
 
 import pyarrow as pa
 
-from dexorder.testing.oracle import VALUES, assert_equal, minutes
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite
 from dexorder_common.model.history import RequestState, RequestStatus
 from dexorder_common.model.periods import PERIOD_SECONDS, count_periods, next_open
 from dexorder_common.model.time_range import TimeRange
@@ -30,6 +27,9 @@ from dexorder_exchange_sim.periods import PERIODS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from tests.nightly.backfills import Backfills, submit
 from tests.nightly.watching import Listener, RelayFile
+from tests.rig.oracle import VALUES, assert_equal, minutes
+from tests.rig.processes import until
+from tests.rig.suite import Suite
 
 SHARE = 0.2
 KINDS = tuple(kind for kind in get_args(Kind) if kind not in (*STATUSES, *SILENCES, "edited"))

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dexorder.testing.kafka import RunningKafka
-from dexorder.testing.processes import free_block
+from tests.rig.kafka import RunningKafka
+from tests.rig.processes import free_block
 
 
 class ControlledKafka:

@@ -8,8 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dexorder.testing.event_keys import Keys
-from dexorder.testing.events_gateway import EventsGateway
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import CRITICAL, INFORMATIONAL, Container, event
 from tests.integration.events.provider_servers import ProviderServers
@@ -17,6 +15,7 @@ from tests.integration.events.rig import Rig
 from tests.integration.events.sessions import Session
 from tests.nightly.event_fuzz import FUZZED_USER
 from tests.nightly.runner import Worker
+from tests.rig.events_gateway import EventsGateway, Keys
 
 HONEST_USER = "honest"
 PAUSE_S = 0.01

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dexorder.testing.event_keys import Keys
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 from tests.nightly.event_fuzz_campaign import MUCH
 from tests.nightly.runner import Worker
+from tests.rig.events_gateway import Keys
 
 TOKEN_S = 100_000
 PATIENCE_S = 20_000.0

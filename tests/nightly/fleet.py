@@ -12,12 +12,12 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
-from dexorder.testing.kafka import create_topic
-from dexorder.testing.processes import until
 from dexorder_common.kafka.commits import committed_ranges
 from tests.gateway_process import GatewayProcess
 from tests.gateway_thread import WAIT_SECONDS
 from tests.nightly.numbered import COMMIT_MS, KafkaWriter, Ledger, NoCommits, Place, Reader
+from tests.rig.kafka import create_topic
+from tests.rig.processes import until
 
 PATIENCE_S = 240.0
 SESSION_TIMEOUT_MS = 6_000

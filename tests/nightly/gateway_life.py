@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dexorder.testing.processes import until
 from tests.nightly.fleet import PATIENCE_S, Fleet
 from tests.nightly.numbered import NoCommits, PixyWriter
 from tests.nightly.watching import HealthLog
+from tests.rig.processes import until
 from tests.seeds import seeded
 
 AROUND = 30

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite
 from tests.nightly.backfills import Backfills
 from tests.nightly.watching import HealthLog, Memory, RelayFile
+from tests.rig.processes import until
+from tests.rig.suite import Suite
 
 CHECKED = ("gateway", "udsource")
 MEASURED = ("relay", "ingestor", "gateway", "udsource", "spark")

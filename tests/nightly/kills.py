@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite
 from tests.nightly.watching import RelayFile
+from tests.rig.processes import until
+from tests.rig.suite import Suite
 
 LIMITS = {"relay": 10, "gateway": 10, "udsource": 10, "ingestor": 25, "spark": 60}
 """Seconds until a part is ready again with its jobs running again."""

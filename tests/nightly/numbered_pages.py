@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dexorder.testing.dispatches import dispatch_id
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
+from tests.rig.dispatches import dispatch_id
 
 TICKERS = tuple(f"NUMBER{n}/USDT.SIM" for n in range(4))
 """One ticker per partition of the topic, so that every partition always has records."""

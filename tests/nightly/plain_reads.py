@@ -14,10 +14,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from dexorder.testing.processes import ServiceProcess
 from dexorder_protos.source.v1 import source_pb2 as pb
 from tests.integration.services.udsource.client import Acker, Reader, SourceClient, offset_of
 from tests.nightly.topic_log import TopicLog
+from tests.rig.processes import ServiceProcess
 
 PARTITIONS, RECORDS = 4, 200
 """Partitions of the topic; records written in each life of udsource."""

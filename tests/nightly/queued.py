@@ -17,8 +17,6 @@ from typing import Any
 
 import grpc
 
-from dexorder.testing.oracle import minutes
-from dexorder.testing.processes import free_ports
 from dexorder_common.rpc.channel import open_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
@@ -26,6 +24,8 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly import relay_life
 from tests.nightly.backfills import historical
 from tests.paths import EXCHANGES
+from tests.rig.oracle import minutes
+from tests.rig.processes import free_ports
 
 CLIENTS = 8
 MOST_DELAY_SECONDS = 0.05

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from bench.parts.realtime_memory import exchanges_file
 from dexorder import AsyncClient
-from dexorder.testing.oracle import assert_equal, candles_of
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.periods import PERIOD_SECONDS
 from dexorder_common.model.time_range import TimeRange, subtract
@@ -24,6 +22,8 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_exchange_sim.config import SimSettings
 from dexorder_exchange_sim.instruments import extra_instruments
 from dexorder_exchange_sim.market import SyntheticMarket
+from tests.rig.oracle import assert_equal, candles_of
+from tests.rig.suite import Suite, running_suite
 
 PERIODS = ("1m", "5m", "1h")
 BUSY_SECONDS = 1

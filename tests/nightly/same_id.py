@@ -16,15 +16,15 @@ from typing import Any
 
 import grpc
 
-from dexorder.testing.oracle import assert_equal, minutes, oracle
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite
 from dexorder_common.model.history import RequestStatus
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly.backfills import historical
 from tests.nightly.stopped_ingestor import ended
+from tests.rig.oracle import assert_equal, minutes, oracle
+from tests.rig.processes import until
+from tests.rig.suite import Suite
 
 CLIENTS = 8
 KLINES = "/api/v3/klines"

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dexorder.testing.processes import until
 from dexorder_spark.records.fault import Moment
 from tests.nightly.numbered_pages import Verdict
 from tests.nightly.source_rig import PATIENCE_SECONDS, Rig, kill_at_once
+from tests.rig.processes import until
 
 Death = Callable[[Rig], None]
 

@@ -30,7 +30,6 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from sqlalchemy.exc import OperationalError
 
 from dexorder.demo.run import MARKER, processes_marked
-from dexorder.testing.processes import ServiceProcess, free_block, until
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import Offsets, state_of
@@ -43,6 +42,7 @@ from tests.fakes.tcp_proxy import CuttingProxy, in_a_thread
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.numbered_pages import TICKERS, NumberedPages, Verdict
 from tests.nightly.topic_log import TopicLog
+from tests.rig.processes import ServiceProcess, free_block, until
 
 PATIENCE_SECONDS = 300.0
 RECORDS_A_BATCH = 12

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite
 from tests.nightly.backfills import Backfills
 from tests.nightly.watching import RelayFile
+from tests.rig.processes import until
+from tests.rig.suite import Suite
 
 PATIENCE_SECONDS = 300
 DIED = "DEXORDER_SPARK_FAULT: killing this driver now"

@@ -15,9 +15,6 @@ from pathlib import Path
 
 import zmq
 
-from dexorder.testing.oracle import assert_equal, minutes, oracle
-from dexorder.testing.processes import free_ports, metric_at, until
-from dexorder.testing.suite import Suite
 from dexorder_common.kafka.page_record import final_value, page_value
 from dexorder_common.messaging.frames import encode_work
 from dexorder_common.model.history import RequestRecord, RequestState, RequestStatus
@@ -32,6 +29,9 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as pixy_rpc
 from tests.nightly.backfills import historical, submit
 from tests.nightly.watching import RelayFile, Unacked
 from tests.paths import ROOT
+from tests.rig.oracle import assert_equal, minutes, oracle
+from tests.rig.processes import free_ports, metric_at, until
+from tests.rig.suite import Suite
 
 NOT_CURRENT = 'dexorder_relay_frames_dropped_total{reason="not_current"}'
 PATIENCE_SECONDS = 300

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from dexorder.testing.report import print_campaign
 from tests.nightly import broker_campaign
 from tests.nightly.honest_workers import JOBS
+from tests.rig.report import print_campaign
 from tests.unit.services.relay.state.state_machine import StateMachine
 
 STEPS = int(os.environ.get("DEXORDER_SOAK_STEPS", "100000"))

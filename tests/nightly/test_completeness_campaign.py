@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dexorder.testing.oracle import minutes
-from dexorder.testing.report import print_campaign
-from dexorder.testing.suite import running_suite
 from tests.nightly import completeness_kills
 from tests.nightly.completeness_kills import Thin
+from tests.rig.oracle import minutes
+from tests.rig.report import print_campaign
+from tests.rig.suite import running_suite
 from tests.unit.services.ingestor.history.simulated import campaign
 from tests.unit.services.ingestor.history.simulated.properties import PROPERTIES
 

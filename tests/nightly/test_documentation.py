@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.processes import free_block
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_gateway.config import GatewaySettings
 from tests.documentation.blocks import BLOCKS, blocks_of
 from tests.documentation.pages import PAGES
 from tests.documentation.running import HTTP, SIMULATED, ports, read
+from tests.rig.processes import free_block
+from tests.rig.suite import Suite, running_suite
 
 GRPCURL = "github.com/fullstorydev/grpcurl/cmd/grpcurl@v1.9.4"
 TOPICS = GatewaySettings.model_fields["topics"].default

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import print_campaign
 from tests.integration.events import flooded
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import make_rig
 from tests.nightly import event_fuzz_campaign, event_leaks
 from tests.nightly.event_kills import Campaign
 from tests.nightly.test_broker_campaign import FRAMES, RATE, ROUNDS, percentiles
+from tests.rig.report import print_campaign
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_EVENT_KILLS", "200"))
 EVENTS = int(os.environ.get("DEXORDER_SOAK_CRITICAL_EVENTS", "1000"))

@@ -12,9 +12,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.testing.processes import until
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.source_rig import PATIENCE_SECONDS, Rig
+from tests.rig.processes import until
 
 FREEZE_SECONDS = float(os.environ.get("DEXORDER_NIGHTLY_FREEZE_SECONDS", "150"))
 """Spark takes an executor without a heartbeat for lost after 120 s by default."""

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import median_and_worst, print_campaign
 from tests.nightly import gateway_life
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.fleet import SESSION_TIMEOUT_MS, Fleet
 from tests.nightly.gateway_life import Outage
 from tests.nightly.numbered import Ledger
+from tests.rig.report import median_and_worst, print_campaign
 
 CHANGES = int(os.environ.get("DEXORDER_SOAK_GATEWAY_CHANGES", "100"))
 KILLS = int(os.environ.get("DEXORDER_SOAK_GATEWAY_KILLS", "50"))

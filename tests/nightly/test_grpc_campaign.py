@@ -19,14 +19,14 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.testing.oracle import minutes
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_common.model.datasets import CANDLES
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from dexorder_protos.source.v1 import source_pb2 as source
 from tests.nightly.mutations import mutated
+from tests.rig.oracle import minutes
+from tests.rig.suite import Suite, running_suite
 
 MESSAGES = int(os.environ.get("DEXORDER_SOAK_PROTOBUFS", "20000"))
 STREAM_SHARE = 20

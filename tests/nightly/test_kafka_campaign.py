@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.processes import until
-from dexorder.testing.report import print_campaign
-from dexorder.testing.suite import running_suite
 from tests.nightly import kafka_outage
 from tests.nightly.backfills import Backfills
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.watching import Listener, Memory
+from tests.rig.processes import until
+from tests.rig.report import print_campaign
+from tests.rig.suite import running_suite
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_KAFKA_SECONDS", "60"))
 CANDLES = 100_000

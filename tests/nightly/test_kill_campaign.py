@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from dexorder.testing.report import median_and_worst, print_campaign
-from dexorder.testing.suite import Suite, running_suite
 from tests.nightly.backfills import Backfills
 from tests.nightly.kills import LIMITS, Kills
 from tests.nightly.watching import Listener
+from tests.rig.report import median_and_worst, print_campaign
+from tests.rig.suite import Suite, running_suite
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_KILLS", "50"))
 PARTS = os.environ.get("DEXORDER_SOAK_KILLED", " ".join(LIMITS)).split()

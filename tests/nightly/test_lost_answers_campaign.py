@@ -17,13 +17,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.testing.kafka import RunningKafka
-from dexorder.testing.processes import free_ports
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.server import gateway
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fakes.tcp_proxy import LossyProxy
+from tests.rig.kafka import RunningKafka
+from tests.rig.processes import free_ports
 
 CUTS = int(os.environ.get("DEXORDER_SOAK_CUTS", "500"))
 WRITERS = 8

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import print_campaign
 from tests.nightly.queued import Campaign
+from tests.rig.report import print_campaign
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_QUEUED_KILLS", "1000"))
 KILLS_A_DATABASE = 25

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.processes import until
 from tests.confined import confined, own_folder, skip_unless_possible
 from tests.paths import ROOT
+from tests.rig.processes import until
 
 pytestmark = pytest.mark.nightly
 

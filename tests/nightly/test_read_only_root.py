@@ -18,12 +18,12 @@ import pytest
 
 from dexorder.supervisor import health
 from dexorder.supervisor.plan import KAFKA_PIXY, Ports
-from dexorder.testing.processes import free_ports, until
-from dexorder.testing.suite import running_suite
 from dexorder_common.lake.catalog import CatalogSettings
 from tests.confined import UID, confined, own_folder, skip_unless_possible
 from tests.nightly.pods import Pod
 from tests.paths import ROOT
+from tests.rig.processes import free_ports, until
+from tests.rig.suite import running_suite
 
 pytestmark = [
     pytest.mark.nightly,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import print_campaign
 from tests.nightly import realtime_seam, trade_replay
 from tests.nightly.synthetic_trades import write_trades
 from tests.nightly.trade_replay import Every, Recording, Replay
+from tests.rig.report import print_campaign
 
 FILES = os.environ.get("DEXORDER_SOAK_TRADES", "")
 SPEED = float(os.environ.get("DEXORDER_SOAK_TRADES_SPEED", "360"))

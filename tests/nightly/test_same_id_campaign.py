@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import print_campaign
-from dexorder.testing.suite import running_suite
 from tests.nightly import same_id
 from tests.nightly.backfills import FIRST_MINUTE
+from tests.rig.report import print_campaign
+from tests.rig.suite import running_suite
 
 SUBMISSIONS = int(os.environ.get("DEXORDER_SOAK_SUBMISSIONS", "10000"))
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_200)]

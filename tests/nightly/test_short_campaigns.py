@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.suite import Suite
 from tests.nightly import kafka_outage, same_id, stopped_ingestor
 from tests.nightly.backfills import Backfills
 from tests.nightly.queued import Campaign
+from tests.rig.suite import Suite
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 FIRST_MINUTE = -500_000

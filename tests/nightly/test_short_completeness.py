@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pyarrow.compute as pc
 import pytest
 
-from dexorder.testing.oracle import minutes
-from dexorder.testing.suite import Suite
 from tests.nightly import completeness_kills
 from tests.nightly.completeness_kills import Thin
+from tests.rig.oracle import minutes
+from tests.rig.suite import Suite
 from tests.smoke.conftest import FAULTS
 from tests.smoke.recorded import recorded
 

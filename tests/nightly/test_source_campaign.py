@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import print_campaign
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.plain_reads import PlainReads
 from tests.nightly.source_faults import driver_deaths, groups
 from tests.nightly.source_rig import Rig
+from tests.rig.report import print_campaign
 
 KILLS = int(os.environ.get("DEXORDER_SOAK_SOURCE_KILLS", "50"))
 # The limit ends a campaign that hangs; it does not measure the duration of one.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import print_campaign
-from dexorder.testing.suite import running_suite
 from tests.nightly import spark_fault
 from tests.nightly.backfills import Backfills
 from tests.nightly.watching import Listener
+from tests.rig.report import print_campaign
+from tests.rig.suite import running_suite
 
 DEATHS = int(os.environ.get("DEXORDER_SOAK_SPARK_DEATHS", "50"))
 CANDLES = 100_000

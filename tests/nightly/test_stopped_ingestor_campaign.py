@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.report import print_campaign
-from dexorder.testing.suite import running_suite
 from tests.nightly import stopped_ingestor
 from tests.nightly.backfills import FIRST_MINUTE
+from tests.rig.report import print_campaign
+from tests.rig.suite import running_suite
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_STOP_SECONDS", "90"))
 CANDLES = 50_000

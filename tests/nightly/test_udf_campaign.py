@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from dexorder.testing.report import print_campaign
 from tests.nightly.udf_fuzz import fuzz
 from tests.nightly.udf_kills import run
+from tests.rig.report import print_campaign
 
 FRAMES = int(os.environ.get("DEXORDER_SOAK_UDF_FRAMES", "1000000"))
 KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_KILLS", "100"))

@@ -23,10 +23,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dexorder.testing.kafka import create_topic
-from dexorder.testing.processes import until
-from dexorder.testing.report import print_campaign
-from dexorder.testing.suite import Suite
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.tables import udf_table
 from dexorder_common.model.times import from_datetime
@@ -36,6 +32,10 @@ from tests.nightly.synthetic_trades import write_trades
 from tests.nightly.trade_replay import Recording, Replay
 from tests.nightly.trade_replay import Row as Trade
 from tests.paths import ROOT
+from tests.rig.kafka import create_topic
+from tests.rig.processes import until
+from tests.rig.report import print_campaign
+from tests.rig.suite import Suite
 
 DRIVER_KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_DRIVER_KILLS", "20"))
 UDF_KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_KILLS", "100"))

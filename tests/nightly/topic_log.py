@@ -8,7 +8,7 @@ from typing import Any, Self
 import tenacity
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from dexorder.testing.kafka import create_topic
+from tests.rig.kafka import create_topic
 
 Record = tuple[int, str, bytes, Mapping[str, str]]
 """Partition, key, value, headers."""

@@ -24,13 +24,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dexorder import Client
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.periods import PERIOD_SECONDS
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_common.model.times import SECOND_NS, from_datetime
 from dexorder_exchange_sim.dialects.binance_rows import AGGREGATES
+from tests.rig.processes import until
+from tests.rig.suite import Suite, running_suite
 
 MS_NS = 1_000_000
 PERIODS = ("1m", "5m", "1h")

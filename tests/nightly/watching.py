@@ -13,12 +13,12 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dexorder.supervisor.orphan_guard import session_members
-from dexorder.testing.suite import Suite
 from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
 from tests.nightly.runner import Loop, resident_bytes
+from tests.rig.suite import Suite
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import pytest_asyncio
 
-from dexorder.testing.suite import Suite, running_suite
 from tests.browser import Browser, browser
 from tests.fakes.otlp import Collector, collector
 from tests.integration.events.provider_servers import ProviderServers
 from tests.nightly.spark_fault import fault_environment
+from tests.rig.suite import Suite, running_suite
 from tests.smoke.recorded import recorded
 
 FAULTS = [

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import zmq
 
-from dexorder.testing.processes import until
 from dexorder_common.messaging.frames import encode_work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests import zmtp
 from tests.nightly.broker_campaign import Relay, running_relay
 from tests.paths import ROOT
+from tests.rig.processes import until
 from tests.unit.services.ingestor.conftest import minutes
 from tests.unit.services.ingestor.fakes import dispatch
 

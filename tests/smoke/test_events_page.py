@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from dexorder.testing.processes import free_ports
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import AttemptRow
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.browser import Browser
 from tests.fakes.events.sessions_gateway import Served, served
 from tests.fakes.tcp_proxy import TcpProxy
+from tests.rig.processes import free_ports
 from tests.smoke.events_page import CARDS, CONNECTION, opened, sign_in
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(240)]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dexorder import Client
-from dexorder.testing.suite import running_suite
 from dexorder_common.model.times import SECOND_NS, from_datetime
 from dexorder_exchange_sim.funding import Funding
+from tests.rig.suite import running_suite
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dexorder.testing.kafka import create_topic
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import GatewayProcess
 from tests.nightly import gateway_life
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.fleet import Fleet
+from tests.rig.kafka import create_topic
 from tests.seeds import seeded
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]

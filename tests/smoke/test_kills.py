@@ -16,10 +16,10 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from dexorder.testing.oracle import assert_equal, minutes, oracle
-from dexorder.testing.suite import Suite
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso
+from tests.rig.oracle import assert_equal, minutes, oracle
+from tests.rig.suite import Suite
 from tests.seeds import seeded
 from tests.smoke.recorded import recorded
 

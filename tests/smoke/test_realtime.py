@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dexorder import Client
-from dexorder.testing.suite import Suite
 from dexorder_common.model.history import HistoryRequest
 from dexorder_common.model.time_range import TimeRange, subtract
 from dexorder_common.model.times import SECOND_NS, from_datetime
+from tests.rig.suite import Suite
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 

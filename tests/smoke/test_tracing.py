@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from dexorder.testing.oracle import minutes
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite
 from tests.fakes.otlp import CollectedSpan, Collector
+from tests.rig.oracle import minutes
+from tests.rig.processes import until
+from tests.rig.suite import Suite
 from tests.smoke.test_kills import start_history
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]

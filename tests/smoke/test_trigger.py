@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dexorder.testing.suite import Suite
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from tests.rig.suite import Suite
 from tests.smoke.test_realtime import traded
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(300)]

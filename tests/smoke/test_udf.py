@@ -10,9 +10,9 @@ import pytest
 
 from dexorder import Client
 from dexorder.rows.catalog import open_catalog
-from dexorder.testing.suite import Suite
 from dexorder_common.lake.tables import udf_table
 from dexorder_common.model.times import from_datetime
+from tests.rig.suite import Suite
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
 

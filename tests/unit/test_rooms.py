@@ -17,7 +17,7 @@ from tests.paths import ROOT
 MOST_FILES = 20
 
 LAYERS = {
-    "dexorder": "__main__ | testing | demo | cli | cli/history cli/live cli/events cli/udf cli/suite | cli/rows"
+    "dexorder": "__main__ | demo | cli | cli/history cli/live cli/events cli/udf cli/suite | cli/rows"
     " | cli/terminal | client events | charts | rows | udf/functions | udf | supervisor | setup | errors",
     "dexorder_cep": "run | compile | language",
     "dexorder_common": "exchanges | rpc | kafka lake messaging storage metrics"
@@ -47,7 +47,6 @@ MAY_IMPORT = {
     "dexorder.cli.events": (*LIBRARIES, "dexorder", "dexorder_gateway"),  # issues the tokens of users
     "dexorder.cli.suite": (*LIBRARIES, "dexorder", *PACKAGES),  # `dexorder serve`
     "dexorder.supervisor": (*LIBRARIES, "dexorder", *PACKAGES),
-    "dexorder.testing": (*LIBRARIES, "dexorder", *PACKAGES),
     "dexorder_cep": ("dexorder_common.model",),
     "dexorder_common": ("dexorder_protos",),
     "dexorder_exchange_sim": LIBRARIES,

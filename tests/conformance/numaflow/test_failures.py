@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dexorder.testing.processes import free_ports, until
 from tests.conformance.numaflow.vertex import StartUdsource, Udsource
 from tests.integration.services.udsource.client import produce
 from tests.peers.numaflow_reader import Batch, NumaflowReader, Refused
+from tests.rig.processes import free_ports, until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import Producer
 
-from dexorder.testing.kafka import create_topic
-from dexorder.testing.processes import until
 from tests.conformance.numaflow.vertex import Udsource
 from tests.peers.numaflow_reader import NumaflowReader, Place, Record, Refused
+from tests.rig.kafka import create_topic
+from tests.rig.processes import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 PARTITIONS = 2

@@ -16,10 +16,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
-from dexorder.testing.processes import until
 from tests.conformance.numaflow.vertex import StartUdsource
 from tests.integration.services.udsource.client import produce
 from tests.paths import ROOT
+from tests.rig.processes import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dexorder.testing.processes import until
 from tests.conformance.numaflow.vertex import StartUdsource
 from tests.integration.services.udsource.client import produce
+from tests.rig.processes import until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.kafka, pytest.mark.timeout(600)]
 MakeTopic = Callable[[int], str]

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from dexorder.testing.processes import ServiceProcess
 from tests.peers.numaflow_reader import NumaflowReader
+from tests.rig.processes import ServiceProcess
 
 StartUdsource = Callable[..., "Udsource"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import Filled, GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, refusal
+from tests.rig.processes import until
 
 pytestmark = pytest.mark.kafka
 

@@ -13,11 +13,11 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from dexorder.testing.kafka import RunningKafka, create_topic
-from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import GatewayProcess
 from tests.gateway_thread import GatewayThread, committed, numbers, records
+from tests.rig.kafka import RunningKafka, create_topic
+from tests.rig.processes import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dexorder.testing.processes import free_ports, until
 from dexorder_common.config import split_address
 from dexorder_common.rpc.identity import token_hash
 from dexorder_gateway.config import GatewaySettings
@@ -23,6 +22,7 @@ from tests.conformance.pixy.http_client import HttpClient
 from tests.fixtures import needs_missing_topics
 from tests.fixtures_tls import Authority
 from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway, Write, committed, numbers, records
+from tests.rig.processes import free_ports, until
 
 pytestmark = pytest.mark.kafka
 FORM = "application/x-www-form-urlencoded"

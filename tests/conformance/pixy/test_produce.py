@@ -8,10 +8,10 @@ from functools import partial
 import grpc
 import pytest
 
-from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import StartProcess
 from tests.gateway_thread import Filled, GatewayThread, MakeTopic, numbers, records, refusal
+from tests.rig.processes import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 PLACES = {

@@ -6,10 +6,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import StartProcess
 from tests.gateway_thread import WAIT_SECONDS, Filled, MakeTopic, StartGateway, Write, committed, numbers
+from tests.rig.processes import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dexorder.testing.kafka import RunningKafka
-from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.fixtures import needs_missing_topics
 from tests.gateway_thread import GatewayThread, StartGateway, numbers, records
+from tests.rig.kafka import RunningKafka
+from tests.rig.processes import until
 
 pytestmark = pytest.mark.kafka
 

@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.testing.processes import free_ports
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_process import StartProcess
 from tests.gateway_thread import MakeTopic, Write, committed, numbers, refusal
+from tests.rig.processes import free_ports
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 FOREVER_MS = 3_600_000

@@ -7,9 +7,9 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import WAIT_SECONDS, Filled, MakeTopic, StartGateway, Write, numbers
+from tests.rig.processes import until
 
 pytestmark = pytest.mark.kafka
 

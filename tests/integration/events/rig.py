@@ -12,14 +12,13 @@ from typing import Any
 import grpc
 
 from dexorder.events import AsyncPublisher
-from dexorder.testing.event_keys import Keys
-from dexorder.testing.events_gateway import EventsGateway
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 from tests.integration.events import sessions
 from tests.integration.events.container import PATIENCE_S, Container, until
 from tests.integration.events.provider_servers import ProviderServers
+from tests.rig.events_gateway import EventsGateway, Keys
 
 SPARE_CONTAINERS = 80
 KINDS = ("browser", "native")

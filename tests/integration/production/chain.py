@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from dexorder import Client
 from dexorder.client.inputs import make_request
-from dexorder.testing.oracle import assert_equal, minutes, oracle
-from dexorder.testing.suite import Suite
 from dexorder_common.model.time_range import TimeRange
+from tests.rig.oracle import assert_equal, minutes, oracle
+from tests.rig.suite import Suite
 
 CANDLES = 2_500
 FIRST, SECOND = minutes(0, CANDLES), minutes(CANDLES - 500, CANDLES)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyspark
 
 from dexorder.setup.java import java_env
-from dexorder.testing.processes import free_ports
 from tests.integration.production.servers import HOST, process
 from tests.paths import ROOT
+from tests.rig.processes import free_ports
 
 BIN = Path(pyspark.__file__).parent / "bin"
 

@@ -23,10 +23,10 @@ from pyarrow.fs import S3FileSystem
 
 from dexorder.setup import jars, java
 from dexorder.supervisor.orphan_guard import guarded
-from dexorder.testing.processes import free_ports
 from tests.debian import ensure_installed
 from tests.fixtures_tls import Authority
 from tests.paths import ROOT
+from tests.rig.processes import free_ports
 
 HOST = "127.0.0.1"
 READY_SECONDS = 120

@@ -10,9 +10,9 @@ import pytest
 
 from dexorder import Client
 from dexorder.setup import jars, java
-from dexorder.testing.suite import running_suite
 from tests.integration.production.chain import check_histories, told
 from tests.integration.production.servers import BUCKET, postgres, production_environment, rest_catalog, s3
+from tests.rig.suite import running_suite
 
 
 @pytest.fixture(scope="module", autouse=True)

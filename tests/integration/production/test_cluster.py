@@ -11,7 +11,6 @@ import pytest
 
 from dexorder import Client
 from dexorder.setup import jars, java
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_common.lake.catalog import CatalogSettings
 from tests.integration.production.chain import check_history
 from tests.integration.production.cluster import (
@@ -26,6 +25,7 @@ from tests.integration.production.cluster import (
 from tests.integration.production.servers import postgres, production_environment, s3
 from tests.paths import ROOT
 from tests.reading_page import SECTIONS, code_of
+from tests.rig.suite import Suite, running_suite
 
 PARTS = ("--only", "kafka,sim,relay,gateway,udsource,ingestor")
 pytestmark = pytest.mark.timeout(900)

@@ -9,11 +9,11 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.testing.processes import free_ports
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_spark import server
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_spark.table_driver import QueryFailed
+from tests.rig.processes import free_ports
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 

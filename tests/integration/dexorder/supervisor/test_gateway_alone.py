@@ -15,12 +15,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dexorder.supervisor.plan import KAFKA_PIXY, Ports
-from dexorder.testing.kafka import RunningKafka
-from dexorder.testing.processes import until
-from dexorder.testing.suite import Suite, running_suite
 from dexorder_gateway.events.service import NAMES
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
+from tests.rig.kafka import RunningKafka
+from tests.rig.processes import until
+from tests.rig.suite import Suite, running_suite
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

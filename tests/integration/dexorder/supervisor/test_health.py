@@ -8,7 +8,7 @@ from grpc_health.v1 import health as grpc_health
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from dexorder.supervisor.health import check, kafka_problem
-from dexorder.testing.processes import free_ports
+from tests.rig.processes import free_ports
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "http", "kafka"])

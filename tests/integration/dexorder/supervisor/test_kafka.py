@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 from dexorder.setup.config import SetupError
 from dexorder.setup.java import Java
 from dexorder.supervisor import kafka as broker
-from dexorder.testing.kafka import RunningKafka, create_topic
-from dexorder.testing.processes import free_ports
 from tests.paths import ROOT
+from tests.rig.kafka import RunningKafka, create_topic
+from tests.rig.processes import free_ports
 
 JAVA = Java(Path("/opt/java"), "21.0.8", "PATH")
 

@@ -18,8 +18,8 @@ from dexorder.supervisor.plan import Part
 from dexorder.supervisor.process import OrphanGuard, PartProcess, child_environment, restart_delay
 from dexorder.supervisor.state import PartState, SuiteState, process_alive, read_state, registered
 from dexorder.supervisor.suite import Reporter, run_parts
-from dexorder.testing.processes import free_ports
 from tests.paths import ROOT
+from tests.rig.processes import free_ports
 
 CHILD = """
 import http.server, os, signal, subprocess, sys

@@ -10,8 +10,6 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dexorder.testing.kafka import create_topic
-from dexorder.testing.processes import until
 from dexorder_gateway.kafkapixy.options import CLIENT_ID
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
@@ -26,6 +24,8 @@ from tests.gateway_thread import (
     numbers,
     refusal,
 )
+from tests.rig.kafka import create_topic
+from tests.rig.processes import until
 
 pytestmark = pytest.mark.kafka
 

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from dexorder.testing.processes import until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.gateway_thread import (
@@ -25,6 +24,7 @@ from tests.gateway_thread import (
     refusal,
 )
 from tests.raw_headers import produce_raw
+from tests.rig.processes import until
 
 pytestmark = pytest.mark.kafka
 

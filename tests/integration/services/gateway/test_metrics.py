@@ -11,11 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from dexorder.testing.processes import free_ports, until
 from dexorder_gateway.kafkapixy.metrics import KafkaMetrics
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import Filled, MakeTopic, StartGateway, Write, numbers, refusal
 from tests.paths import ROOT
+from tests.rig.processes import free_ports, until
 
 DOCS = ROOT / "docs"
 Samples = Callable[..., dict[str, float]]

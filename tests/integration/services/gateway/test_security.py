@@ -12,12 +12,12 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from structlog.testing import capture_logs
 
 from dexorder.supervisor.kafka import HOST
-from dexorder.testing.kafka import RunningKafka, create_topic
-from dexorder.testing.processes import free_ports, until
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_tls import Authority, Pair
 from tests.gateway_thread import GatewayThread, refusal
+from tests.rig.kafka import RunningKafka, create_topic
+from tests.rig.processes import free_ports, until
 
 pytestmark = pytest.mark.kafka
 PASSWORDS = {"plain": "plain-pass", "scram": "scram-pass"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from dexorder.testing.processes import until
 from dexorder_gateway.kafkapixy.options import CLIENT_ID
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import (
@@ -19,6 +18,7 @@ from tests.gateway_thread import (
     numbers,
     refusal,
 )
+from tests.rig.processes import until
 
 pytestmark = pytest.mark.kafka
 Place = pb.PartitionOffset

@@ -11,11 +11,11 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
-from dexorder.testing.kafka import RunningKafka, create_topic
-from dexorder.testing.processes import free_ports
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.gateway_thread import WAIT_SECONDS, GatewayThread, records, refusal
+from tests.rig.kafka import RunningKafka, create_topic
+from tests.rig.processes import free_ports
 
 
 def administrative_calls(stub: rpc.KafkaPixyStub, topic: str) -> list[tuple[Any, Any]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import zmq.asyncio
 
-from dexorder.testing.processes import free_ports
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
+from tests.rig.processes import free_ports
 from tests.unit.services.relay.harness import Ingestor, minute, page, suite
 from tests.unit.services.relay.harness import final_of as final
 

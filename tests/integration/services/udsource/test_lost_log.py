@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dexorder.testing.processes import until
 from dexorder_common.model.errors import Unavailable
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.options import SourceOptions
 from dexorder_udsource.config import UdsourceSettings
 from dexorder_udsource.server import serve
 from tests.integration.services.common.kafka.group_reader import create_placed, write
+from tests.rig.processes import until
 from tests.two_brokers import TwoBrokers
 from tests.unit.spark.source.engine import Checkpoint, Engine, Row
 

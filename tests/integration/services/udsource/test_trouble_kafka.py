@@ -17,8 +17,6 @@ from confluent_kafka.admin import AdminClient
 from google.protobuf.empty_pb2 import Empty
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.testing.kafka import RunningKafka, create_topic
-from dexorder.testing.processes import free_ports
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.rpc import lifecycle
 from dexorder_protos.source.v1 import source_pb2 as pb
@@ -27,6 +25,8 @@ from dexorder_udsource.server import serve
 from dexorder_udsource.topic_monitor import TopicMonitor
 from tests.integration.services.udsource.client import REPLAY, SourceClient, offset_of, produce, range_of
 from tests.integration.services.udsource.conftest import MakeSettings, StartSource
+from tests.rig.kafka import RunningKafka, create_topic
+from tests.rig.processes import free_ports
 
 pytestmark = pytest.mark.kafka
 MakeTopic = Callable[[int], str]

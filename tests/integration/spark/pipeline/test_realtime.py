@@ -12,7 +12,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from dexorder.testing.dispatches import realtime_dispatch_id
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import state_of
@@ -46,6 +45,7 @@ from tests.fakes.trades import (
     trades_head,
     trades_record,
 )
+from tests.rig.dispatches import realtime_dispatch_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

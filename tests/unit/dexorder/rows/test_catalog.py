@@ -4,7 +4,7 @@ import pytest
 
 from dexorder.errors import CatalogError
 from dexorder.rows.catalog import catalog_properties, open_catalog
-from dexorder.testing.processes import free_ports
+from tests.rig.processes import free_ports
 
 ANNOUNCED = {"type": "sql", "uri": "postgresql://me@db/lake", "warehouse": "s3://lake", "s3.region": "eu-west-1"}
 

@@ -11,9 +11,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from dexorder.testing.processes import free_ports
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.server import work
+from tests.rig.processes import free_ports
 from tests.unit.services.ingestor.conftest import FAST, StartWorld, exchanges_file
 from tests.unit.services.ingestor.fakes import FakeBroker
 

@@ -20,7 +20,6 @@ import zmq
 import zmq.asyncio
 from pyiceberg.catalog import Catalog
 
-from dexorder.testing.processes import free_block
 from dexorder_common.clock import Clock, SystemClock
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.coverage import CoverageRow, encode_coverage
@@ -46,6 +45,7 @@ from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.leases import Assignment, Leases
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES
+from tests.rig.processes import free_block
 
 TICKER = "BTC/USDT.SIM"
 EARLIER = dispatch_id(1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dexorder.testing.dispatches import dispatch_id, issued, realtime_dispatch_id
 from dexorder_common.model import datasets
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.times import SECOND_NS
@@ -13,6 +12,7 @@ from dexorder_protos.source.v1 import source_pb2
 from dexorder_spark.cep.records import Record, rows_of, select, without_repeated
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import DAY, MINUTE_NS, TICKER, control, page
+from tests.rig.dispatches import dispatch_id, issued, realtime_dispatch_id
 
 NOW_NS = DAY + 10 * MINUTE_NS
 REALTIME = realtime_dispatch_id(1, TICKER)

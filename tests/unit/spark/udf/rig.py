@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dexorder.testing.dispatches import issued
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.udf import TICKS, UdfCommand, UdfDefinition, UdfInput, UdfOutput, UdfState
 from dexorder_spark.tables.ohlc import CANDLES
@@ -23,6 +22,7 @@ from dexorder_spark.udf.stage import UdfStage
 from tests.fakes.pipeline import wait_until
 from tests.fakes.source_server import RunningSource
 from tests.paths import ROOT
+from tests.rig.dispatches import issued
 
 FRAME_LIMIT = 64 << 20
 

@@ -12,13 +12,13 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dexorder.testing.kafka import create_topic
-from dexorder.testing.processes import until
 from dexorder_common.kafka.group_member import GroupMember
 from dexorder_common.kafka.member_commits import TopicReading
 from dexorder_common.kafka.partition_queue import Delivery, ReadRules
 from dexorder_common.kafka.topic_queue import TopicQueue
 from dexorder_common.model.errors import SuiteError
+from tests.rig.kafka import create_topic
+from tests.rig.processes import until
 
 WAIT_SECONDS = 60.0
 OPTIONS = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500, "fetch.wait.max.ms": 50}

@@ -20,8 +20,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from dexorder.testing.kafka import RunningKafka, create_topic
-from dexorder.testing.processes import until
 from dexorder_common.kafka.member_commits import NotAssigned, NotRead
 from dexorder_common.kafka.partition_queue import END, ReadRules
 from dexorder_common.model.errors import NotAllowed, Unavailable
@@ -31,6 +29,8 @@ from tests.integration.services.common.kafka.group_reader import (
     create_again,
     write,
 )
+from tests.rig.kafka import RunningKafka, create_topic
+from tests.rig.processes import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 MakeTopic = Callable[[int], str]

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
-from dexorder.testing.processes import until
 from dexorder_common.kafka.partition_queue import END, ReadRules
 from tests.integration.services.common.kafka.group_reader import WAIT_SECONDS, GroupReader, create_placed, write
+from tests.rig.processes import until
 from tests.two_brokers import TwoBrokers
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]

@@ -16,7 +16,6 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from structlog.testing import capture_logs
 
 from dexorder.supervisor.orphan_guard import guarded
-from dexorder.testing.processes import free_ports, until
 from dexorder_common.config import BadSettings
 from dexorder_gateway.config import GatewaySettings
 from dexorder_gateway.server import gateway
@@ -25,6 +24,7 @@ from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.conformance.pixy.http_client import HttpClient
 from tests.gateway_thread import GatewayThread, GatewayUser, records, refusal
 from tests.paths import ROOT
+from tests.rig.processes import free_ports, until
 
 MakeTopic = Callable[[int], str]
 StartWith = Callable[..., GatewayThread]

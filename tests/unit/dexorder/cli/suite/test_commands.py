@@ -14,7 +14,7 @@ from dexorder.cli.app import app
 from dexorder.cli.suite import doctor
 from dexorder.supervisor.plan import Ports, SuiteOptions
 from dexorder.supervisor.state import PartState, SuiteState, register, write_state
-from dexorder.testing.processes import free_ports
+from tests.rig.processes import free_ports
 
 
 class Healthz(http.server.BaseHTTPRequestHandler):

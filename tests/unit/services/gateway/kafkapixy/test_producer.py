@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from dexorder.testing.processes import free_ports
 from dexorder_common.model.errors import Exhausted, Unavailable
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ProduceConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, KafkaMetrics
 from dexorder_gateway.kafkapixy.producer import RecordProducer, RoundRobin
+from tests.rig.processes import free_ports
 
 
 def producer(registry: CollectorRegistry, rules: ProduceConfig) -> RecordProducer:

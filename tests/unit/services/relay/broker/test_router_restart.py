@@ -9,7 +9,6 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from dexorder.testing.processes import free_ports
 from dexorder_common.clock import ManualClock, SystemClock
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.times import SECOND_NS
@@ -19,6 +18,7 @@ from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
+from tests.rig.processes import free_ports
 from tests.unit.services.ingestor.fakes import history_slots
 from tests.unit.services.relay.harness import Suite, final_of, minute, page, suite, until
 

@@ -13,10 +13,10 @@ from typing import IO
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.kafka import HOST, wait_ready
 from dexorder.supervisor.orphan_guard import guarded
-from dexorder.testing.processes import free_ports, until
+from tests.paths import ROOT
+from tests.rig.processes import free_ports, until
 
 READY_SECONDS = 90
 STOP_SECONDS = 60
@@ -56,7 +56,7 @@ class RunningKafka:
             command += ["--properties", str(more)]
         command += [f"--add-scram={user}" for user in scram]
         self._log: IO[bytes] = self.log_file.open("ab")
-        self.process = subprocess.Popen(command, cwd=PROJECT_ROOT, stdout=self._log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=self._log, stderr=subprocess.STDOUT)
         try:
             wait_ready(self.bootstrap, READY_SECONDS)
         except TimeoutError as error:

@@ -19,9 +19,7 @@ import grpc
 import pyarrow as pa
 
 from dexorder.demo.run import MARKER, processes_marked
-from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.plan import Ports
-from dexorder.testing.processes import free_block, metric_at, until
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.datasets import CANDLES
 from dexorder_common.model.history import RequestRecord
@@ -32,6 +30,8 @@ from dexorder_common.rpc.history_messages import decode_record
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
+from tests.paths import ROOT
+from tests.rig.processes import free_block, metric_at, until
 
 READY_SECONDS = 180
 _READY = re.compile(r"\] (all parts are ready|ready: )")
@@ -59,7 +59,7 @@ class Suite:
         """Run one command against this suite."""
         return subprocess.run(
             [sys.executable, "-m", "dexorder", *arguments],
-            cwd=PROJECT_ROOT,
+            cwd=ROOT,
             env=os.environ | self.environment | {"DEXORDER_RELAY": self.relay, "DEXORDER_DIR": str(self.directory)},
             text=True,
             capture_output=True,
@@ -147,7 +147,7 @@ def running_suite(directory: Path, *options: str, **environment: str) -> Iterato
     with (directory / "up.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "dexorder", "up", "--dir", str(directory), "--base-port", str(base_port), *options],
-            cwd=PROJECT_ROOT,
+            cwd=ROOT,
             env=os.environ | environment | {MARKER: marker},
             stdout=log,
             stderr=subprocess.STDOUT,

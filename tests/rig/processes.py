@@ -18,9 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from dexorder.setup.config import PROJECT_ROOT
 from dexorder.supervisor.orphan_guard import guarded
 from dexorder_common.config import split_address
+from tests.paths import ROOT
 
 START_SECONDS = STOP_SECONDS = 120.0
 WAIT_SECONDS = 60.0
@@ -89,7 +89,7 @@ class ServiceProcess:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 [*guarded(), sys.executable, "-m", module],
-                cwd=PROJECT_ROOT,
+                cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
