@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from bench.parts.latency import candles
 from dexorder_common.kafka.page_record import page_value
-from dexorder_common.lake.tables import MICROSECONDS
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb

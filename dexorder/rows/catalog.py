@@ -23,8 +23,7 @@ from dexorder.rows.table import Rows
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.lake import catalog as lake
 from dexorder_common.lake.market_rows import in_order, last_snapshots
-from dexorder_common.lake.market_tables import table_of
-from dexorder_common.lake.tables import OHLC, TICKERS, IcebergTable, received_in, rows_in
+from dexorder_common.lake.tables import OHLC, TICKERS, IcebergTable, received_in, rows_in, table_of
 from dexorder_common.model.history import RequestRecord
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 
 from prometheus_client import (
@@ -22,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from dexorder_common.config import split_address
 from dexorder_common.model.errors import Code
+from dexorder_common.packages import version
 
 _BOUNDS = tuple(float(bound) for bound in Histogram.DEFAULT_BUCKETS)
 _LABELS = ("grpc_type", "grpc_service", "grpc_method")
@@ -104,8 +104,4 @@ def _add_process(registry: CollectorRegistry) -> None:
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
-    try:
-        number = version("dexorder")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        number = "unknown"
-    Info("dexorder_build", "Version of the package.", registry=registry).info({"version": number})
+    Info("dexorder_build", "Version of the package.", registry=registry).info({"version": version()})

@@ -26,8 +26,7 @@ from dexorder_protos.source.v1 import source_pb2
 from dexorder_protos.source.v1 import source_pb2_grpc as rpc
 from dexorder_udsource.config import UdsourceSettings
 from dexorder_udsource.numaflow import FatalFailure, exit_after, remove_server_info, write_server_info
-from dexorder_udsource.replay_reader import ReplayPool
-from dexorder_udsource.replay_topics import ReplayTopic, ReplayTopics
+from dexorder_udsource.replay_reader import ReplayPool, ReplayTopic, ReplayTopics
 from dexorder_udsource.service import SourceService
 from dexorder_udsource.topic_monitor import TopicMonitor
 from dexorder_udsource.topic_reader import TopicReader, UdsourceMetrics

@@ -13,7 +13,7 @@ from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.rpc.streams import until
 from dexorder_protos.source.v1 import source_pb2 as pb
 from dexorder_udsource import codec, replay
-from dexorder_udsource.replay_topics import ReplayTopics
+from dexorder_udsource.replay_reader import ReplayTopics
 from dexorder_udsource.topic_monitor import TopicMonitor, TopicState
 from dexorder_udsource.topic_reader import TopicReader, UdsourceMetrics
 

@@ -18,8 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from dexorder_common.kafka.client_errors import error_text
 from dexorder_common.kafka.client_options import LIBRDKAFKA_LOG, client_id
-from dexorder_common.kafka.group_commits import commit_now, committed, topic_ids
-from dexorder_common.kafka.member_commits import position_of
+from dexorder_common.kafka.member_commits import commit_now, committed, position_of, topic_ids
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_udsource import replay
 from dexorder_udsource.config import UdsourceSettings

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dexorder_common.kafka.page_record import parse_response
-from dexorder_common.lake.tables import spark_ddl
+from dexorder_common.lake.arrow_types import spark_ddl
 from dexorder_common.model.dispatch_id import number_of
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Instrument

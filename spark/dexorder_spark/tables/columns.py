@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
-from dexorder_common.lake.tables import MICROSECONDS
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.page import PageHeaders
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from dexorder_common.lake.funding import FUNDING as FUNDING_TABLE
+from dexorder_common.lake.tables import FUNDING as FUNDING_TABLE
 from dexorder_common.model import datasets
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.page import MAX_INT32, Kind, PageHeaders

@@ -15,7 +15,8 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from dexorder_common.kafka.page_record import page_value, parse_response
-from dexorder_common.lake.tables import MICROSECONDS, OHLC
+from dexorder_common.lake.arrow_types import MICROSECONDS
+from dexorder_common.lake.tables import OHLC
 from dexorder_common.model import datasets
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle, Kind, PageHeaders

@@ -9,8 +9,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from dexorder_common.lake.market_tables import MARKET_TABLES
-from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, IcebergTable
+from dexorder_common.lake.tables import COVERAGE, DEAD_LETTERS, MARKET_TABLES, IcebergTable
 from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.dispatch_id import new_dispatch_id
 from dexorder_common.model.instrument import Series

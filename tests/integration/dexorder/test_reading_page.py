@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.lake.funding import FUNDING
-from dexorder_common.lake.tables import COVERAGE, OHLC, RETRACTIONS
+from dexorder_common.lake.tables import COVERAGE, FUNDING, OHLC, RETRACTIONS
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dexorder_common.lake.tables import MICROSECONDS, OHLC
+from dexorder_common.lake.arrow_types import MICROSECONDS
+from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.pipeline.decode import decode_record
 from dexorder_spark.tables import ohlc

@@ -17,8 +17,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from dexorder_common.kafka.client_errors import error_text, group_error, topic_error
 from dexorder_common.kafka.commits import Commit
-from dexorder_common.kafka.group_commits import committed, metadata_of
-from dexorder_common.kafka.member_commits import MemberCommits, NotRead, Place, TopicReading, position_of
+from dexorder_common.kafka.member_commits import (
+    MemberCommits,
+    NotRead,
+    Place,
+    TopicReading,
+    committed,
+    metadata_of,
+    position_of,
+)
 from dexorder_common.model.errors import SuiteError
 
 log = structlog.get_logger(__name__)

@@ -8,7 +8,7 @@ the newest snapshot whose claims ``trading.coverage`` then has. Whoever reads co
 from __future__ import annotations
 
 import uuid
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
@@ -35,9 +35,8 @@ from dexorder_common.lake.tables import (
 )
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import PageResult
-from dexorder_common.model.instrument import Series
 from dexorder_common.model.proof import join_evidence, proofs_of, provisional_ranges
-from dexorder_common.model.time_range import TimeRange, merge
+from dexorder_common.model.time_range import TimeRange, joined, merge
 
 CLAIMING = (OHLC, TICKS)
 """Tables whose commits claim coverage."""
@@ -56,55 +55,38 @@ def claim_rows(pages: Iterable[PageResult], *, now_ns: int) -> list[CoverageRow]
     Args:
         now_ns: Time of the commit.
     """
-    given = sorted({page for page in pages if page.span}, key=_order)
-    rows = [
+    given = sorted({page for page in pages if page.span}, key=lambda page: (page.dispatch_id, page.series, page.span))
+    rows = (
         CoverageRow(p.series, p.span, p.dispatch, p.fetched_ns, p.empty, now_ns, p.rows, evidence=p.evidence)
         for p in given
-    ]
-    return _join(rows, [page.dispatch_id for page in given])
+    )
+    return joined(rows, _join)
 
 
 def join_pages(pages: Iterable[PageResult]) -> list[PageResult]:
     """Return the same pages with each contiguous run of good pages of one dispatch as one page."""
     pages = list(pages)
-    joined: list[PageResult] = []
-    for page in sorted((page for page in pages if page.refused is None), key=_order):
-        last = joined[-1] if joined else None
-        if last and (last.dispatch_id, last.series, last.span.end_ns) == (
-            page.dispatch_id,
-            page.series,
-            page.span.start_ns,
-        ):
-            span = TimeRange(last.span.start_ns, page.span.end_ns)
-            fetched_ns = min(last.fetched_ns, page.fetched_ns)
-            joined[-1] = replace(last, span=span, rows=last.rows + page.rows, fetched_ns=fetched_ns)
-        else:
-            joined.append(page)
-    return [*joined, *(page for page in pages if page.refused is not None)]
+    good = (page for page in pages if page.refused is None)
+    ordered = sorted(good, key=lambda page: (page.dispatch_id, page.series, page.span))
+    return [*joined(ordered, _join_page), *(page for page in pages if page.refused is not None)]
 
 
-def _order(page: PageResult) -> tuple[str, Series, TimeRange]:
-    return page.dispatch_id, page.series, page.span
+def _join_page(page: PageResult, following: PageResult) -> PageResult | None:
+    if page.dispatch_id != following.dispatch_id or not _continues(page, following):
+        return None
+    span = TimeRange(page.span.start_ns, following.span.end_ns)
+    fetched_ns = min(page.fetched_ns, following.fetched_ns)
+    return replace(page, span=span, rows=page.rows + following.rows, fetched_ns=fetched_ns)
 
 
-def _join(rows: Sequence[CoverageRow], dispatches: Sequence[Hashable]) -> list[CoverageRow]:
-    """Join rows that follow one another, where they are of one series and one dispatch."""
-    joined: list[CoverageRow] = []
-    last: Hashable = None
-    for row, dispatch in zip(rows, dispatches, strict=True):
-        if joined and dispatch == last and _continues(joined[-1], row):
-            joined[-1] = _joined(joined[-1], row)
-        else:
-            joined.append(row)
-        last = dispatch
-    return joined
+def _continues(one: CoverageRow | PageResult, following: CoverageRow | PageResult) -> bool:
+    return one.series == following.series and one.span.end_ns == following.span.start_ns
 
 
-def _continues(row: CoverageRow, following: CoverageRow) -> bool:
-    return row.series == following.series and row.span.end_ns == following.span.start_ns
-
-
-def _joined(row: CoverageRow, following: CoverageRow) -> CoverageRow:
+def _join(row: CoverageRow, following: CoverageRow) -> CoverageRow | None:
+    """Return two rows as one if they are of one dispatch and follow one another."""
+    if row.dispatch != following.dispatch or not _continues(row, following):
+        return None
     return replace(
         row,
         span=TimeRange(row.span.start_ns, following.span.end_ns),
@@ -123,32 +105,34 @@ def join_claims(rows: pa.Table) -> pa.Table:
     provisional stay as they are because the age of an absence is that of its row.
     """
     found = set(map(decode_coverage, COVERAGE.rows(rows)))  # one may be there twice
-    joined: list[CoverageRow] = []
-    for row in sorted(found, key=lambda row: (row.dispatch, row.series, row.span)):
-        if joined and _may_join(joined[-1], row):
-            committed_ns = max(joined[-1].committed_ns, row.committed_ns)
-            joined[-1] = replace(_joined(joined[-1], row), committed_ns=committed_ns)
-        else:
-            joined.append(row)
-    return pa.Table.from_pylist(list(map(encode_coverage, joined)), schema=COVERAGE.arrow)
+    return _encoded(joined(_ordered(found), _join_collected))
 
 
-def _may_join(row: CoverageRow, following: CoverageRow) -> bool:
-    return (
-        row.dispatch == following.dispatch != 0
-        and _continues(row, following)
-        and len(row.empty) + len(following.empty) <= _MAX_JOINED_EMPTY
-        and len(row.evidence) + len(following.evidence) <= _MAX_JOINED_EVIDENCE
-        and not any(provisional_ranges(proofs_of(each.evidence), each.empty) for each in (row, following))
-    )
+def _join_collected(row: CoverageRow, following: CoverageRow) -> CoverageRow | None:
+    if (
+        row.dispatch == 0
+        or len(row.empty) + len(following.empty) > _MAX_JOINED_EMPTY
+        or len(row.evidence) + len(following.evidence) > _MAX_JOINED_EVIDENCE
+        or any(provisional_ranges(proofs_of(each.evidence), each.empty) for each in (row, following))
+    ):
+        return None
+    both = _join(row, following)
+    return both and replace(both, committed_ns=max(row.committed_ns, following.committed_ns))
+
+
+def _ordered(rows: Iterable[CoverageRow]) -> list[CoverageRow]:
+    return sorted(rows, key=lambda row: (row.dispatch, row.series, row.span))
+
+
+def _encoded(rows: Iterable[CoverageRow]) -> pa.Table:
+    return pa.Table.from_pylist(list(map(encode_coverage, rows)), schema=COVERAGE.arrow)
 
 
 def write_claims(table: Table, rows: Sequence[CoverageRow]) -> str:
     """Write rows to a file beside the table's metadata and return its path; the next commit names it."""
     path = table.location_provider().new_metadata_location(f"claims-{uuid.uuid4()}.parquet")
-    data = pa.Table.from_pylist([encode_coverage(row) for row in rows], schema=COVERAGE.arrow)
     with table.io.new_output(path).create() as file:
-        pq.write_table(data, cast(Any, file))
+        pq.write_table(_encoded(rows), cast(Any, file))
     return path
 
 
@@ -184,12 +168,11 @@ def collect_claims(catalog: Catalog, *, now_ns: int) -> int:
         found = [decode_coverage(row) for each, path in waiting for row in COVERAGE.rows(each.read(path))]
     except FileNotFoundError as error:
         raise CommitLost(f"another process has collected claims of {_names()}, or one is lost: {error}") from error
-    found.sort(key=lambda row: (row.dispatch, row.series, row.span))
     # The time of this commit, so that who reads the rows since a time misses none.
-    rows = [replace(row, committed_ns=now_ns) for row in _join(found, [row.dispatch for row in found])]
+    rows = [replace(row, committed_ns=now_ns) for row in joined(_ordered(found), _join)]
     newest = {each.mark: each.table.metadata.current_snapshot_id for each in tables}
     marks = collected_mark(collected) | {mark: str(snapshot_id) for mark, snapshot_id in newest.items() if snapshot_id}
-    append_rows(collected, pa.Table.from_pylist(list(map(encode_coverage, rows)), schema=COVERAGE.arrow), marks)
+    append_rows(collected, _encoded(rows), marks)
     for each, path in waiting:
         with suppress(Exception):  # one that stays is removed as a file that no snapshot references
             each.table.io.delete(path)

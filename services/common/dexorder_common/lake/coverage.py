@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.periods import ceil_to_grid, floor_to_grid
 from dexorder_common.model.proof import NO_PROOF
 from dexorder_common.model.time_range import RangeSet, TimeRange, merge, subtract
 
@@ -92,13 +91,6 @@ class Retraction(NamedTuple):
     series: Series
     span: TimeRange
     order: Order
-
-    def whole_periods(self) -> TimeRange:
-        """Return the range of every period that the retraction touches."""
-        period_seconds = self.series.period_seconds
-        return TimeRange(
-            floor_to_grid(self.span.start_ns, period_seconds), ceil_to_grid(self.span.end_ns, period_seconds)
-        )
 
 
 class Retractions:

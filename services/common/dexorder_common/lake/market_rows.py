@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 
-from dexorder_common.lake.tables import MICROSECONDS, OHLC, TICKERS, TICKS, rows_in
+from dexorder_common.lake.arrow_types import MICROSECONDS
+from dexorder_common.lake.tables import OHLC, TICKERS, TICKS, rows_in
 from dexorder_common.model.datasets import CANDLES, TRADES, Dataset
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange

@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
-from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -37,15 +37,13 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from dexorder_common.lake.arrow_types import arrow_field, spark_ddl, with_integer_times
 from dexorder_common.model import datasets
-from dexorder_common.model.datasets import NAMESPACE
+from dexorder_common.model.datasets import DATASETS, NAMESPACE, Dataset
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso_microseconds
 from dexorder_common.model.udf import UDF_PREFIX
-
-MICROSECONDS = pa.timestamp("us", tz="UTC")
-"""Arrow type of every time in the tables."""
 
 _COMMON = {
     "format-version": "2",
@@ -89,7 +87,7 @@ class IcebergTable:
     @cached_property
     def arrow(self) -> pa.Schema:
         """Arrow schema of a row."""
-        return pa.schema([_arrow_field(each) for each in self.schema.fields])
+        return pa.schema([arrow_field(each) for each in self.schema.fields])
 
     @property
     def order_columns(self) -> tuple[str, ...]:
@@ -107,7 +105,7 @@ class IcebergTable:
 
         Reading times as integers is several times faster than as datetimes.
         """
-        columns = [_with_integer_times(each) for each in self.arrow if each.name in found.schema.names]
+        columns = [with_integer_times(each) for each in self.arrow if each.name in found.schema.names]
         rows: list[dict[str, Any]] = found.select([c.name for c in columns]).cast(pa.schema(columns)).to_pylist()
         return rows
 
@@ -180,67 +178,6 @@ def _within(column: str, span: TimeRange) -> tuple[BooleanExpression, BooleanExp
     made: Any = expressions
     first, end = iso_microseconds(span.start_ns), iso_microseconds(span.end_ns)
     return made.GreaterThanOrEqual(column, first), made.LessThan(column, end)
-
-
-_ARROW_TYPES: dict[type[IcebergType], pa.DataType] = {
-    StringType: pa.string(),
-    BinaryType: pa.binary(),
-    BooleanType: pa.bool_(),
-    IntegerType: pa.int32(),
-    LongType: pa.int64(),
-    DoubleType: pa.float64(),
-    TimestamptzType: MICROSECONDS,
-}
-_DDL_TYPES = {
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.bool_(): "boolean",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.float64(): "double",
-    MICROSECONDS: "timestamp",
-}
-
-
-def spark_ddl(columns: pa.Schema) -> str:
-    """Return an Arrow schema as Spark DDL; nullability is not expressed."""
-    return ", ".join(f"`{each.name}` {_ddl_type(each.type)}" for each in columns)
-
-
-def _ddl_type(kind: pa.DataType) -> str:
-    if isinstance(kind, pa.StructType):
-        return f"struct<{', '.join(f'`{each.name}`: {_ddl_type(each.type)}' for each in kind)}>"
-    if isinstance(kind, pa.MapType):
-        return f"map<{_ddl_type(kind.key_type)}, {_ddl_type(kind.item_type)}>"
-    if isinstance(kind, pa.ListType):
-        return f"array<{_ddl_type(kind.value_type)}>"
-    return _DDL_TYPES[kind]
-
-
-def _arrow_field(column: NestedField) -> pa.Field[Any]:
-    return pa.field(column.name, _arrow_type(column.field_type), not column.required)
-
-
-def _arrow_type(kind: IcebergType) -> pa.DataType:
-    if isinstance(kind, StructType):
-        return pa.struct([_arrow_field(each) for each in kind.fields])
-    if isinstance(kind, ListType):
-        return pa.list_(_arrow_field(kind.element_field))
-    if isinstance(kind, MapType):
-        return pa.map_(_arrow_type(kind.key_type), _arrow_field(kind.value_field))  # type: ignore[call-overload, no-any-return]
-    return _ARROW_TYPES[type(kind)]
-
-
-def _with_integer_times(column: pa.Field[Any]) -> pa.Field[Any]:
-    return pa.field(column.name, _integer_type(column.type))
-
-
-def _integer_type(kind: pa.DataType) -> pa.DataType:
-    if isinstance(kind, pa.StructType):
-        return pa.struct([_with_integer_times(each) for each in kind])
-    if isinstance(kind, pa.ListType):
-        return pa.list_(_with_integer_times(kind.value_field))
-    return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
 # Field ids are stored in existing tables: never change them.
@@ -335,6 +272,37 @@ TICKERS = IcebergTable(
     properties=IN_PLACE,
 )
 """Snapshots of the state of markets."""
+
+FUNDING = IcebergTable(
+    datasets.FUNDING.table,
+    Schema(
+        required(1, "ticker", StringType(), "market, for example BTC/USDT:USDT.BINANCE"),
+        required(2, "funding_time", TimestamptzType(), "when it was paid, by the exchange's clock"),
+        required(3, "rate", DoubleType(), "part of a position's value that longs paid to shorts"),
+        optional(4, "mark_price", DoubleType(), "price at which positions were valued, where the exchange gives it"),
+        optional(5, "interval_seconds", IntegerType(), "time since the payment before; null for the first one"),
+        required(6, "fetched_at", TimestamptzType(), "when the exchange answered, by the ingestor's clock"),
+        required(7, "dispatch", LongType(), "number of the dispatch that brought the row; the larger one stays"),
+        required(8, "page", IntegerType(), "number of the page in its dispatch; the larger one stays"),
+        identifier_field_ids=[1, 2],
+    ),
+    key=("ticker", "funding_time"),
+    version=("dispatch", "page"),
+    partitions=PartitionSpec(PartitionField(2, 1000, YearTransform(), "funding_time_year")),
+    order=SortOrder(*(SortField(number, IdentityTransform()) for number in (1, 2))),
+    properties=IN_PLACE,
+)
+"""Funding rates of perpetual futures."""
+
+_DECLARED = {each.name: each for each in (OHLC, TICKS, TICKERS, FUNDING)}
+MARKET_TABLES = tuple(_DECLARED[each.table] for each in DATASETS)
+"""Tables of the datasets, in the order of the datasets."""
+
+
+def table_of(dataset: Dataset) -> IcebergTable:
+    """Return the declaration of a dataset's table."""
+    return _DECLARED[dataset.table]
+
 
 COVERAGE = IcebergTable(
     f"{NAMESPACE}.coverage",

@@ -102,11 +102,6 @@ def topic(user_id: str) -> bytes:
     return b"USER:" + user_id.encode() + b"\x00"
 
 
-def encode_published(event: user_events_pb2.UserEvent) -> list[bytes]:
-    """Return the three frames of an event on 5570."""
-    return [topic(event.user_id), *_EVENTS.encode(event)]
-
-
 def event_body(frames: Sequence[bytes]) -> bytes:
     """Return the unparsed UserEvent of two frames.
 

@@ -135,7 +135,6 @@ FUNDING = Dataset(
 DATASETS = (CANDLES, TRADES, TICKERS, FUNDING)
 """All of them, candles first."""
 _BY_NAME = {each.name: each for each in DATASETS}
-_BY_TOPIC = {each.topic: each for each in DATASETS}
 
 
 def dataset_named(name: str) -> Dataset:
@@ -148,11 +147,6 @@ def dataset_named(name: str) -> Dataset:
 def realtime_dataset(period_seconds: int) -> Dataset:
     """Return the dataset of a series of a realtime job: candles of a period, or trades, whose period is 0."""
     return CANDLES if period_seconds else TRADES
-
-
-def dataset_of_topic(topic: str) -> Dataset | None:
-    """Return the dataset whose records a topic has, or None."""
-    return _BY_TOPIC.get(topic)
 
 
 def topics() -> Iterator[str]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_common.model.time_range import TimeRange, joined, subtract
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 
 MAX_PROOFS = 10_000
@@ -71,15 +71,7 @@ def provisional_ranges(proofs: Iterable[Proof], empty: Iterable[TimeRange]) -> l
 
 def join_proofs(proofs: Iterable[Proof]) -> list[Proof]:
     """Return proofs in time order; adjacent ones of arithmetic are joined, but not provisional with final ones."""
-    joined: list[Proof] = []
-    for proof in sorted(proofs):
-        last = joined[-1] if joined else None
-        both = last and _join(last, proof)
-        if both:
-            joined[-1] = both
-        else:
-            joined.append(proof)
-    return joined
+    return joined(sorted(proofs), _join)
 
 
 def _join(one: Proof, other: Proof) -> Proof | None:

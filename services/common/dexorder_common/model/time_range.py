@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.times import MAX_TIME_NS, iso
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,6 +53,18 @@ def merge(ranges: Iterable[TimeRange]) -> list[TimeRange]:
         else:
             merged.append(part)
     return merged
+
+
+def joined(items: Iterable[T], join: Callable[[T, T], T | None]) -> list[T]:
+    """Return the items in their order, each joined to the one before where ``join`` returns both as one."""
+    found: list[T] = []
+    for item in items:
+        both = join(found[-1], item) if found else None
+        if both is None:
+            found.append(item)
+        else:
+            found[-1] = both
+    return found
 
 
 def subtract(ranges: Iterable[TimeRange], taken: Iterable[TimeRange]) -> list[TimeRange]:

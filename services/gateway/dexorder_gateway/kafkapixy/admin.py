@@ -28,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from dexorder_common.kafka.client_errors import COORDINATOR_CHANGING, admin_error, error_text
 from dexorder_common.kafka.commits import Commit
-from dexorder_common.kafka.group_commits import commit_now, committed, metadata_of, topic_ids
+from dexorder_common.kafka.member_commits import commit_now, committed, metadata_of, topic_ids
 from dexorder_common.model.errors import Exhausted, NotFound, Unavailable
 from dexorder_gateway.kafkapixy.admin_views import (
     SETTLED_STATES,

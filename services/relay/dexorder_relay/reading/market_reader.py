@@ -14,14 +14,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.table import Table
 
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.market_rows import in_order, last_snapshots
-from dexorder_common.lake.market_tables import table_of
-from dexorder_common.lake.tables import (
-    MICROSECONDS,
-    IcebergTable,
-    received_in,
-    rows_in,
-)
+from dexorder_common.lake.tables import IcebergTable, received_in, rows_in, table_of
 from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.errors import NotFound
 from dexorder_common.model.instrument import Series

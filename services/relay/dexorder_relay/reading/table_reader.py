@@ -20,10 +20,11 @@ from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import state_of
 from dexorder_common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
-from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, IcebergTable, present_columns, rows_in
+from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, present_columns, rows_in
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods

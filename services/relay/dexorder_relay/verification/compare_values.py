@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dexorder_common.lake.tables import MICROSECONDS
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.model.checksum import Aggregate, tallies
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid, count_periods, floor_to_grid, split_by_periods

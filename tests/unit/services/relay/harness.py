@@ -21,10 +21,11 @@ import zmq.asyncio
 from pyiceberg.catalog import Catalog
 
 from dexorder_common.clock import Clock, SystemClock
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.coverage import CoverageRow, encode_coverage
 from dexorder_common.lake.rewrite import replace_rows
-from dexorder_common.lake.tables import COVERAGE, MICROSECONDS, OHLC, rows_in
+from dexorder_common.lake.tables import COVERAGE, OHLC, rows_in
 from dexorder_common.messaging.frames import decode_work, encode_work
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Series

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dexorder_common.lake.funding import FUNDING as FUNDING_TABLE
+from dexorder_common.lake.tables import FUNDING as FUNDING_TABLE
 from dexorder_common.model.datasets import FUNDING as DATASET
 from dexorder_common.model.dispatch_id import new_dispatch_id
 from dexorder_common.model.errors import InvalidRequest

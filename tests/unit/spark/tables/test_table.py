@@ -14,9 +14,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.lake.commit import commit_files
-from dexorder_common.lake.tables import MICROSECONDS, OHLC, IcebergTable
+from dexorder_common.lake.tables import OHLC, IcebergTable
 from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.page import Kind, PageHeaders

@@ -68,7 +68,7 @@ def test_event_and_ack_bytes() -> None:
 
 
 def test_topic_ends_so_that_no_longer_id_matches_it() -> None:
-    frames = codec.encode_published(EVENT)
+    frames = [codec.topic(EVENT.user_id), *codec.encode_event(EVENT)]
     assert frames == [b"USER:a\x00", b"\x01", b"\x20" + BODY]
     assert codec.published_body(frames) == (b"USER:a\x00", BODY)
     assert not codec.topic("alice").startswith(codec.topic("a"))

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from dexorder_common.lake.market_tables import MARKET_TABLES, table_of
+from dexorder_common.lake.tables import MARKET_TABLES, table_of
 from dexorder_common.model.datasets import (
     CANDLES,
     DATASETS,
@@ -17,7 +17,6 @@ from dexorder_common.model.datasets import (
     Dataset,
     JobType,
     dataset_named,
-    dataset_of_topic,
     topics,
 )
 from dexorder_common.model.errors import InvalidRequest
@@ -32,7 +31,7 @@ def test_names_topics_and_tables_are_distinct_and_each_dataset_has_its_table() -
         assert len({*names}) == len(DATASETS)
     assert [table.name for table in MARKET_TABLES] == [each.table for each in DATASETS]
     for each in DATASETS:
-        assert dataset_named(each.name) is dataset_of_topic(each.topic) is each
+        assert dataset_named(each.name) is each
         assert {*each.series_columns} <= {*table_of(each).key}
         assert each.time_column in table_of(each).arrow.names
     with pytest.raises(InvalidRequest, match="dataset 'books' is not one of candles, trades, tickers, funding"):

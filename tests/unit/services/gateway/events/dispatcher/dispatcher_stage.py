@@ -14,7 +14,7 @@ import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
 from dexorder_common.messaging.curve import curve_client
-from dexorder_common.messaging.frames import decode_ack, encode_event, encode_published
+from dexorder_common.messaging.frames import decode_ack, encode_event, topic
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
@@ -90,7 +90,7 @@ class Peer:
 
     async def publish(self, *events: pb.UserEvent) -> None:
         for event in events:
-            await self.xpub.send_multipart(encode_published(event))
+            await self.xpub.send_multipart([topic(event.user_id), *encode_event(event)])
 
     async def subscription(self, seconds: float = 30) -> bytes:
         return await asyncio.wait_for(self.xpub.recv(), seconds)

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from dexorder_common.messaging.curve import curve_client, make_keys, read_public_key
-from dexorder_common.messaging.frames import encode_event, encode_published
+from dexorder_common.messaging.frames import encode_event
 from dexorder_common.model.user_events import Priority, Status
 from dexorder_gateway.events.model import Ack
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
@@ -64,7 +64,7 @@ async def test_container_sends_for_its_own_users_only_on_both_ports(tmp_path: Pa
         assert await alice.subscription() == b"\x01USER:alice\x00"
         forged = user_event("f", "bob", Priority.INFORMATIONAL)
         await alice.publish(forged)
-        await alice.xpub.send_multipart([b"USER:alice\x00", *encode_published(forged)[1:]])
+        await alice.xpub.send_multipart([b"USER:alice\x00", *encode_event(forged)])
         await alice.publish(user_event("i", "alice", Priority.INFORMATIONAL))
         await until(lambda: stage.heard.informed)
         assert [(i.user_id, i.container) for i in stage.heard.informed] == [("alice", "alice-bot")]
