@@ -11,7 +11,6 @@ import grpc
 from pydantic import SecretStr
 
 from dexorder.errors import DexorderError, GatewayRefused, GatewayUnreachable
-from dexorder.supervisor.addresses import GATEWAY, address_of
 from dexorder_common.config import BadSettings, read_settings
 from dexorder_common.model.errors import Code
 from dexorder_common.rpc.channel import ChannelSettings, open_channel
@@ -23,11 +22,6 @@ from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 CALL_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.2
 MAX_PAUSE_SECONDS = 5.0
-
-
-def gateway_address(address: str | None) -> str:
-    """Return host:port: as given, else ``DEXORDER_GATEWAY_ADDRESS``, else the suite's on this machine."""
-    return address_of(GATEWAY, address)
 
 
 @asynccontextmanager

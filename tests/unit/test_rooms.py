@@ -24,7 +24,7 @@ LAYERS = {
     " | config | tracing logs | model clock packages",
     "dexorder_exchange_sim": "__main__ | server | .",
     "dexorder_gateway": "__main__ | server | events/server | events/service events/publisher_service | events/sessions"
-    " | events/proto_mapping | events/dispatcher | events/ingress events/store | events/delivery | events/contacts"
+    " | events/proto_mapping | events/dispatcher | events/ingress events/store | events/delivery"
     " | events/config | events/channels | config | events kafkapixy | http_server",
     "dexorder_ingestor": "__main__ | server | control instrument_reports | tickers points | realtime | history"
     " | exchange | broker publisher | metrics traces config",

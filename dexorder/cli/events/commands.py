@@ -22,7 +22,7 @@ from dexorder.events import gateway_client
 from dexorder.events.event_builder import build_event
 from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
-from dexorder.supervisor.addresses import EVENTS_FAST, EVENTS_GUARANTEED, address_of
+from dexorder.supervisor.addresses import EVENTS_FAST, EVENTS_GUARANTEED, GATEWAY, address_of
 from dexorder_common.model.user_events import Channel, Preference
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions import user_tokens
@@ -88,7 +88,7 @@ def tail(
 
     asyncio.run(
         gateway_client.follow(
-            gateway_client.gateway_address(gateway),
+            address_of(GATEWAY, gateway),
             token,
             _read_cursor(cursor),
             handle,
@@ -153,7 +153,7 @@ def _preference(text: str) -> Preference | str:
 
 def send_grpc(event: given.UserEvent, gateway: str | None, timeout: float, as_json: bool) -> int:
     """Publish an event over gRPC and print each ack. Return 0 if it was delivered."""
-    return asyncio.run(_send(event, gateway_client.gateway_address(gateway), timeout, as_json))
+    return asyncio.run(_send(event, address_of(GATEWAY, gateway), timeout, as_json))
 
 
 async def _send(event: given.UserEvent, address: str, timeout: float, as_json: bool) -> int:
@@ -219,7 +219,7 @@ def _print_ack(ack: dict[str, str], as_json: bool) -> None:
 
 def show(container: str, event_id: str, as_json: bool, gateway: str | None) -> None:
     """Print the record of one event."""
-    record = asyncio.run(gateway_client.get_event(gateway_client.gateway_address(gateway), container, event_id))
+    record = asyncio.run(gateway_client.get_event(address_of(GATEWAY, gateway), container, event_id))
     if as_json:
         output.print_json(record_json(record))
         return
@@ -231,7 +231,7 @@ def list_events(user: str, container: str, status: str, limit: int, as_json: boo
     request = pb.ListEventsRequest(user_id=user, container=container)
     if status:
         request.status = STATUSES[status]
-    found = asyncio.run(gateway_client.list_events(gateway_client.gateway_address(gateway), request, limit))
+    found = asyncio.run(gateway_client.list_events(address_of(GATEWAY, gateway), request, limit))
     if as_json:
         output.print_json([record_json(record) for record in found])
         return

@@ -12,16 +12,18 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel, Priority, Status
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.ingress.containers import LOCAL, Container
-from dexorder_gateway.events.model import NO_CONTACTS, Ack, AckCallback, Contacts, Event, EventKey, Place
-from dexorder_gateway.events.sessions.registry import SessionRegistry
-from dexorder_gateway.events.store.records import (
-    EventPage,
-    EventQuery,
-    EventRecord,
-    Replay,
-    ReplayBatch,
+from dexorder_gateway.events.model import (
+    NO_CONTACTS,
+    Ack,
+    AckCallback,
+    Contacts,
+    Event,
+    EventKey,
+    Place,
     TransientEvent,
 )
+from dexorder_gateway.events.sessions.registry import SessionRegistry
+from dexorder_gateway.events.store.event_log import EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 

@@ -38,6 +38,17 @@ class Event(NamedTuple):
         return f"Event({self.key}, {self.user_id!r}, {self.event_type}, {self.priority!r}, {self.channels})"
 
 
+class TransientEvent(NamedTuple):
+    """Event for the open sessions of its user that is not stored and gets no ack from them. A tuple: many are made.
+
+    ``body`` is the UserEvent as sessions get it, see ``event_codec.for_sessions``.
+    """
+
+    user_id: str
+    container: str
+    body: bytes
+
+
 class Ack(NamedTuple):
     """State of an event, the given EventAck; ``via`` only where it was delivered."""
 

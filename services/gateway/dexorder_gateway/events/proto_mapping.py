@@ -1,12 +1,22 @@
-"""Conversion between the protocol's messages and the gateway's model. Invalid fields raise InvalidRequest."""
+"""Conversion between the protocol's messages and the gateway's model. Invalid fields raise InvalidRequest.
+
+The fields of contacts with destinations follow from the channels' declarations.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+from zoneinfo import ZoneInfo
+
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.user_events import Status
+from dexorder_common.model.user_events import Channel, Status
+from dexorder_gateway.events.channels.registry import SPECS
+from dexorder_gateway.events.channels.spec import EventChannelSettings
 from dexorder_gateway.events.delivery.changes import AttemptRow
-from dexorder_gateway.events.model import EventKey, Place
-from dexorder_gateway.events.store.records import EventPage, EventQuery, EventRecord
+from dexorder_gateway.events.model import Contacts, EventKey, Place, QuietHours
+from dexorder_gateway.events.store.event_log import EventPage, EventQuery, EventRecord
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 
@@ -14,6 +24,7 @@ MAX_RECORDS = 1_000
 _DEFAULT_RECORDS = 100
 _NS_PER_MS = 1_000_000
 _MAX_SEQUENCE = 2**63 - 1
+_DAY_MINUTES = 24 * 60
 
 
 def place_of(cursor: pb.Cursor) -> Place:
@@ -98,3 +109,58 @@ def _attempt(row: AttemptRow) -> pb.Attempt:
 
 def _ms(ns: int | None) -> int:
     return (ns or 0) // _NS_PER_MS
+
+
+def contacts_answer(contacts: Contacts) -> pb.Contacts:
+    """Return contacts as users and staff may see them, without secrets that would let others write to the user."""
+    quiet = contacts.quiet_hours
+    shown: dict[str, Any] = {
+        field.name: field.show(contacts.on(channel)) for channel, spec in SPECS.items() for field in spec.contacts
+    }
+    return pb.Contacts(
+        channel_order=contacts.channel_order,  # type: ignore[arg-type]  # the same numbers
+        quiet_hours=pb.QuietHours(**asdict(quiet)) if quiet else None,
+        **shown,
+    )
+
+
+def contacts_of(given: pb.Contacts, before: Contacts, settings: EventChannelSettings) -> Contacts:
+    """Return a user's new contacts; ``before`` has the secrets that `***` stands for. No error text shows a secret."""
+    read = {
+        channel: tuple(
+            destination
+            for field in spec.contacts
+            for destination in field.read(getattr(given, field.name), before.on(channel), settings)
+        )
+        for channel, spec in SPECS.items()
+    }
+    return Contacts(
+        destinations={channel: destinations for channel, destinations in read.items() if destinations},
+        channel_order=_channel_order(given.channel_order),
+        quiet_hours=_quiet_hours(given.quiet_hours) if given.HasField("quiet_hours") else None,
+    )
+
+
+def _channel_order(given: Sequence[int]) -> tuple[Channel, ...]:
+    try:
+        order = tuple(map(Channel, given))
+    except ValueError as error:
+        raise InvalidRequest(f"channel_order: {error}") from None
+    if len(set(order)) != len(order):
+        raise InvalidRequest("channel_order has a duplicate channel")
+    return order
+
+
+def _quiet_hours(given: pb.QuietHours) -> QuietHours:
+    for name in ("start_minute", "end_minute"):
+        if (minute := getattr(given, name)) >= _DAY_MINUTES:
+            raise InvalidRequest(f"quiet_hours.{name} {minute} is not below {_DAY_MINUTES}")
+    if given.start_minute == given.end_minute:
+        raise InvalidRequest(f"quiet_hours begin and end at minute {given.start_minute}")
+    try:
+        ZoneInfo(given.time_zone)
+    except (OSError, ValueError, KeyError):  # ZoneInfo opens a file of that name
+        raise InvalidRequest(
+            f"quiet_hours.time_zone {given.time_zone[:64]!r} is unknown; use an IANA name like Europe/Berlin"
+        ) from None
+    return QuietHours(given.start_minute, given.end_minute, given.time_zone)

@@ -20,13 +20,13 @@ from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
 from dexorder_gateway.events.dispatcher.sender import ChannelSender
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
+from dexorder_gateway.events.model import TransientEvent
 from dexorder_gateway.events.publisher_service import EventPublisherService
 from dexorder_gateway.events.service import ContactService, EventLogService, EventService
 from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from dexorder_gateway.events.sessions.user_tokens import TokenVerifier
 from dexorder_gateway.events.sessions.web_server import web_server
 from dexorder_gateway.events.sessions.websocket import SessionBackend
-from dexorder_gateway.events.store.records import TransientEvent
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
 log = structlog.get_logger(__name__)

@@ -16,10 +16,11 @@ from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, S
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
 from dexorder_common.rpc.identity import STAFF, Role, bearer_token, current_caller, trusted_socket
 from dexorder_gateway.events.channels.spec import EventChannelSettings
-from dexorder_gateway.events.contacts import contacts_answer, contacts_of
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
 from dexorder_gateway.events.proto_mapping import (
     ack_of,
+    contacts_answer,
+    contacts_of,
     key_of,
     page_answer,
     place_of,

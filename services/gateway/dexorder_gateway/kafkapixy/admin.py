@@ -42,9 +42,8 @@ from dexorder_gateway.kafkapixy.admin_views import (
     consumers_of,
     offsets_view,
 )
-from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, consumer_options
 from dexorder_gateway.kafkapixy.metrics import Place
-from dexorder_gateway.kafkapixy.options import consumer_options
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -17,10 +17,9 @@ from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.rpc.streams import retrieved
 from dexorder_gateway.kafkapixy.admin import Admin
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, check_requested, check_time, commits_of
-from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, TopicSpec, client_options
 from dexorder_gateway.kafkapixy.consumers import Consumers
 from dexorder_gateway.kafkapixy.metrics import KafkaMetrics, Place
-from dexorder_gateway.kafkapixy.options import client_options
 from dexorder_gateway.kafkapixy.producer import RecordProducer
 from dexorder_gateway.kafkapixy.set_offsets import set_offsets
 

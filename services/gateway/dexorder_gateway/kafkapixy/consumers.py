@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dexorder_common.kafka.group_member import GroupMember
 from dexorder_common.kafka.member_commits import NotAssigned
 from dexorder_common.model.errors import Exhausted, Unavailable
-from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, consumer_options
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, GroupTopic, Place
-from dexorder_gateway.kafkapixy.options import consumer_options
 from dexorder_gateway.kafkapixy.subscription import PixySubscription
 
 _LEAVE_SECONDS = 5.0

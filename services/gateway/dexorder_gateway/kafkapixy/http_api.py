@@ -17,8 +17,7 @@ from dexorder_common.metrics import CallMetrics
 from dexorder_common.model.errors import Code, NotAllowed
 from dexorder_common.rpc.policy import Admit, Method, ServedCall
 from dexorder_gateway.kafkapixy.http_messages import ROUTES, Route, parameters_of
-from dexorder_gateway.kafkapixy.requests import UnknownTopic
-from dexorder_gateway.kafkapixy.service import NAME, KafkaPixy
+from dexorder_gateway.kafkapixy.service import NAME, KafkaPixy, UnknownTopic
 
 _STATUS = {
     Code.INVALID_ARGUMENT: 400,

@@ -7,14 +7,17 @@ A group and topic has its series while it is read here. Its gauges end with the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Gauge, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from dexorder_common.kafka.partition_queue import QueueProgress
+
+if TYPE_CHECKING:
+    from dexorder_gateway.kafkapixy.subscription import PixySubscription
 
 KEPT_SECONDS = 300.0
 PREFIX = "dexorder_gateway"
@@ -22,20 +25,6 @@ Mode = Literal["sync", "async"]
 Place = tuple[str, int]
 """Topic and partition."""
 GroupTopic = tuple[str, str]
-
-
-class SubscriptionView(Protocol):
-    """Subscription as the gauges read it; for any thread."""
-
-    group: str
-    topic: str
-
-    @property
-    def waiting(self) -> int:
-        """Callers that wait for a record."""
-
-    def progress(self) -> Mapping[int, QueueProgress]:
-        """Return the progress of each of its partitions."""
 
 
 @dataclass(slots=True)
@@ -71,7 +60,7 @@ class ClusterMetrics:
         self._reads: dict[GroupTopic, _KeptCounts] = {}
         self.produced: dict[tuple[str, Mode], int] = {}
         self.produce_failed: dict[tuple[str, Mode], int] = {}
-        self.subscriptions: Callable[[], Sequence[SubscriptionView]] = tuple
+        self.subscriptions: Callable[[], Sequence[PixySubscription]] = tuple
         self.log_end: Callable[[Place], int | None] = lambda place: None
 
     def declare(self, topic: str, mode: Mode) -> None:

@@ -14,9 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dexorder_common.kafka.client_errors import produce_error
 from dexorder_common.model.errors import Exhausted, Unavailable
-from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig
+from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, producer_options
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics, Mode
-from dexorder_gateway.kafkapixy.options import producer_options
 
 log = structlog.get_logger(__name__)
 Headers = Sequence[tuple[str, bytes]]

@@ -1,4 +1,4 @@
-"""The KafkaPixy service: converts its requests and responses. Of the transport it uses only the context."""
+"""The KafkaPixy service: checks and converts its requests and responses. Of the transport it uses only the context."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import asdict
 from typing import Any
 
 import grpc
+from confluent_kafka import Message
 
 from dexorder_common.kafka.client_options import headers_of
 from dexorder_common.kafka.member_commits import NotAssigned
 from dexorder_common.kafka.partition_queue import Delivery
-from dexorder_common.model.errors import InvalidRequest, NotFound, Unavailable
-from dexorder_common.rpc.identity import current_caller
+from dexorder_common.model.datasets import topics
+from dexorder_common.model.errors import InvalidRequest, NotAllowed, NotFound, Unavailable
+from dexorder_common.rpc.identity import Caller, Role, current_caller
 from dexorder_gateway.kafkapixy.admin_views import RequestedOffset, TopicView, check_time
 from dexorder_gateway.kafkapixy.cluster import CREATION_SECONDS, Clusters
-from dexorder_gateway.kafkapixy.requests import KafkaRecord, UnknownTopic, check_produce, group_name, topic_name
+from dexorder_gateway.kafkapixy.cluster_config import TOPIC_NAME
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 
@@ -24,6 +26,42 @@ _QUEUED = pb.ProdRs(partition=-1, offset=-1)
 NAME = pb.DESCRIPTOR.services_by_name["KafkaPixy"].full_name
 _CONFIG_VERSION = 1
 """Version of the format of a topic's configuration in ZooKeeper; there was only this one."""
+MAX_GROUP_CHARACTERS = 8_000
+"""Kafka's protocol takes 32,767 bytes, at most four per character; librdkafka does not check."""
+PIPELINE_TOPICS = frozenset(topics())
+"""Topics whose records become rows of the tables, in whichever cluster."""
+PRODUCERS = (Role.INGESTOR, Role.ADMIN)
+
+
+def topic_name(name: str) -> str:
+    """Return the name if it can be a topic's, before librdkafka sees it; else raise InvalidRequest."""
+    if not TOPIC_NAME.match(name):
+        raise InvalidRequest(f"topic {name[:300]!r} is not a topic's name")
+    return name
+
+
+def group_name(name: str) -> str:
+    """Return the name if it can be a group's, before librdkafka sees it; else raise InvalidRequest."""
+    if not name:
+        raise InvalidRequest("group '' is empty")
+    if "\0" in name:  # librdkafka would take the part before it, another group
+        raise InvalidRequest(f"group {name[:300]!r} has a NUL")
+    if len(name) > MAX_GROUP_CHARACTERS:
+        raise InvalidRequest(f"group {name[:300]!r}... is longer than {MAX_GROUP_CHARACTERS} characters")
+    return name
+
+
+def check_produce(caller: Caller | None, topic: str) -> None:
+    """Raise NotAllowed unless the caller may produce to a topic; None as the caller means that identity is off."""
+    if caller is not None and topic in PIPELINE_TOPICS and caller.role not in PRODUCERS:
+        raise NotAllowed(
+            f"client_id {caller.client_id!r} has the role {caller.role}; "
+            f"topic {topic} takes records of {' or '.join(sorted(PRODUCERS))}"
+        )
+
+
+class UnknownTopic(InvalidRequest):
+    """The topic does not exist; an invalid request in Kafka-Pixy's gRPC API, not found in its HTTP API."""
 
 
 class KafkaPixy(rpc.KafkaPixyServicer):
@@ -160,7 +198,7 @@ def _check_place(partition_name: str, partition: int, offset_name: str, offset: 
             raise InvalidRequest(f"{name} {value} is negative")
 
 
-def _answer(delivery: Delivery[KafkaRecord]) -> pb.ConsRs:
+def _answer(delivery: Delivery[Message]) -> pb.ConsRs:
     record = delivery.record
     key = record.key()
     answer = pb.ConsRs(

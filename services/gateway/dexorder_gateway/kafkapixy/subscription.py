@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Protocol
 
 import structlog
+from confluent_kafka import Message
 
 from dexorder_common.kafka.group_member import GroupMember
 from dexorder_common.kafka.member_commits import NotAssigned, TopicReading
@@ -21,7 +22,6 @@ from dexorder_common.kafka.topic_queue import TopicQueue
 from dexorder_common.model.errors import Exhausted, NotFound, SuiteError, Unavailable
 from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig
 from dexorder_gateway.kafkapixy.metrics import ClusterMetrics
-from dexorder_gateway.kafkapixy.requests import KafkaRecord
 
 log = structlog.get_logger(__name__)
 _MAX_TICK_SECONDS = 1.0
@@ -62,9 +62,9 @@ class PixySubscription:
         self._tick_seconds = min(_MAX_TICK_SECONDS, shortest / 4)
         self._on_left = on_left
         self._log = log.bind(cluster=config.name, group=group, topic=topic)
-        self._queue: TopicQueue[KafkaRecord] = TopicQueue(read_rules(config.consume))
+        self._queue: TopicQueue[Message] = TopicQueue(read_rules(config.consume))
         self._reading = TopicReading(topic, self._queue, self._wake, self._reading_ended)
-        self._waiters: deque[asyncio.Future[Delivery[KafkaRecord]]] = deque()
+        self._waiters: deque[asyncio.Future[Delivery[Message]]] = deque()
         # A caller waits: for fetched records; for acks, because the limits keep it from the records there are.
         self._waits_for_records = self._waits_for_acks = False
         self._last_request_s = time.monotonic()
@@ -93,7 +93,7 @@ class PixySubscription:
         with self.member.lock:
             return self._queue.progress()
 
-    async def consume(self) -> Delivery[KafkaRecord]:
+    async def consume(self) -> Delivery[Message]:
         """Return the next record of the group; wait for one as long as the long poll lasts.
 
         A caller that is cancelled while it waits takes nothing; call ``give_back`` for one that goes away later.
@@ -110,7 +110,7 @@ class PixySubscription:
             return found
         if len(self._waiters) >= self._config.channel_buffer_size:
             raise Exhausted(f"{len(self._waiters)} requests wait for group {self.group!r}, topic {self.topic!r}")
-        waiter: asyncio.Future[Delivery[KafkaRecord]] = self._loop.create_future()
+        waiter: asyncio.Future[Delivery[Message]] = self._loop.create_future()
         self._waiters.append(waiter)
         timer = self._loop.call_later(self._config.long_polling_timeout_ms / 1_000, self._time_out, waiter)
         try:
@@ -138,13 +138,13 @@ class PixySubscription:
             self._waits_for_acks = False
             self._serve()
 
-    def give_back(self, delivery: Delivery[KafkaRecord]) -> None:
+    def give_back(self, delivery: Delivery[Message]) -> None:
         """Deliver the record of a caller that went away to the next one at once."""
         with self.member.lock:
             self._queue.give_back(delivery.partition, delivery.offset, now_ns=time.monotonic_ns())
         self._serve()
 
-    def _take(self) -> Delivery[KafkaRecord] | None:
+    def _take(self) -> Delivery[Message] | None:
         now_ns = time.monotonic_ns()
         with self.member.lock:
             spent = self._queue.give_up(now_ns=now_ns)
@@ -184,7 +184,7 @@ class PixySubscription:
             self._waits_for_records = False
             self._loop.call_soon_threadsafe(self._serve)
 
-    def _time_out(self, waiter: asyncio.Future[Delivery[KafkaRecord]]) -> None:
+    def _time_out(self, waiter: asyncio.Future[Delivery[Message]]) -> None:
         if self.kafka_up:
             _fail(waiter, NotFound(f"nothing new in topic {self.topic!r} for group {self.group!r}"))
         else:
@@ -251,6 +251,6 @@ class PixySubscription:
         self._end.set()
 
 
-def _fail(waiter: asyncio.Future[Delivery[KafkaRecord]], error: SuiteError) -> None:
+def _fail(waiter: asyncio.Future[Delivery[Message]], error: SuiteError) -> None:
     if not waiter.done():
         waiter.set_exception(error)

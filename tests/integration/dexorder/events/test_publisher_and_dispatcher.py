@@ -15,8 +15,7 @@ from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
-from dexorder_gateway.events.model import Contacts, Event, EventMessage, Sent
-from dexorder_gateway.events.store.records import TransientEvent
+from dexorder_gateway.events.model import Contacts, Event, EventMessage, Sent, TransientEvent
 
 PAYLOAD = {"order_id": "17"}
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dexorder_gateway.kafkapixy.options import CLIENT_ID
+from dexorder_gateway.kafkapixy.cluster_config import CLIENT_ID
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.gateway_thread import (

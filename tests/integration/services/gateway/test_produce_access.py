@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from dexorder_common.rpc.identity import Role, token_hash
-from dexorder_gateway.kafkapixy.requests import PIPELINE_TOPICS
+from dexorder_gateway.kafkapixy.service import PIPELINE_TOPICS
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import GatewayThread, MakeTopic, StartGateway
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from dexorder_gateway.kafkapixy.options import CLIENT_ID
+from dexorder_gateway.kafkapixy.cluster_config import CLIENT_ID
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
 from tests.gateway_thread import (
     WAIT_SECONDS,

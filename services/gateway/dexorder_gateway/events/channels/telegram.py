@@ -98,7 +98,6 @@ def _refusal(answer: ProviderAnswer) -> Later | SendRefused:
     return SendRefused(next((reason for words, reason in _REASONS.items() if words in description), NOT_ACCEPTED))
 
 
-_check_chat = matches(r"-?[0-9]{1,20}|@[A-Za-z0-9_]{4,32}", "is neither a number nor an @name")
 SPEC: Final = ChannelSpec(
     channel=Channel.TELEGRAM,
     word="Telegram",

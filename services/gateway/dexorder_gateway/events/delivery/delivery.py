@@ -13,10 +13,9 @@ from operator import itemgetter
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.delivery.changes import NEVER, DeliveryChanges, QueuedRow, Seen
 from dexorder_gateway.events.delivery.channel_policy import ChannelPolicy, ContactsCache, DeliverySettings
-from dexorder_gateway.events.delivery.decision import MAX_EVENTS, Decision, ProviderCall
+from dexorder_gateway.events.delivery.decision import MAX_EVENTS, Decision, ProviderCall, Scheduler, if_pending
 from dexorder_gateway.events.delivery.pending_events import PendingEvent, PendingEvents
 from dexorder_gateway.events.delivery.provider_limits import Provider
-from dexorder_gateway.events.delivery.scheduler import Scheduler, if_pending
 from dexorder_gateway.events.delivery.state_machine import StateMachine
 from dexorder_gateway.events.delivery.timers import Timers
 from dexorder_gateway.events.model import Contacts, Event, EventKey, EventMessage, Result, no_contact
@@ -55,6 +54,10 @@ class EventDelivery:
         """Return an event's present row; None where it is final or not known."""
         pending = self._events.by_key.get(key)
         return pending.row() if pending else None
+
+    def newest(self, user_id: str) -> int:
+        """Return the last position in the log of a user's sessions, 0 before the first event."""
+        return self._events.sequences.get(user_id, 0)
 
     def next_due_ns(self) -> int | None:
         """Return when `due` has something to do, if nothing else is called before; None for never."""
@@ -131,7 +134,7 @@ class EventDelivery:
     def seen(self, user_id: str, sequence: int, *, now_ns: int) -> DeliveryChanges:
         """Record that the user has seen an event, which implies an ack."""
         changes = self.received(user_id, sequence, now_ns=now_ns)
-        if 1 <= sequence <= self._events.sequences.get(user_id, 0):
+        if 1 <= sequence <= self.newest(user_id):
             changes.seen.append(Seen(user_id, sequence, now_ns))
         return changes
 

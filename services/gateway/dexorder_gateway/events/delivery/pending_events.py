@@ -20,12 +20,11 @@ class PendingEvent(Timed):
     Attributes:
         saved: The row as it was last written.
         shown_ns: When it was shown to the sessions that are open now; 0 for never.
-        in_call: A provider call for it is under way.
         provider: Provider that queues it.
         done: It is final.
     """
 
-    __slots__ = (*QueuedRow._fields, "done", "in_call", "provider", "saved", "shown_ns")
+    __slots__ = (*QueuedRow._fields, "done", "provider", "saved", "shown_ns")
 
     def __init__(self, row: QueuedRow) -> None:
         super().__init__()
@@ -43,7 +42,6 @@ class PendingEvent(Timed):
         self.soft = row.soft
         self.saved = row
         self.shown_ns = 0
-        self.in_call = False
         self.done = False
         self.provider: Provider[PendingEvent] | None = None
 

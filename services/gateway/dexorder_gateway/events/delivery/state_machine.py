@@ -8,7 +8,7 @@ states apart, so that a restart continues in the same state.
     WAITING_DIGEST     soft, attempts == 0, timer    the user's digest is due: -> advance
     WAITING_ACK        waits_for_ack, timer          no ack in time: -> advance from the next channel
     WAITING_PROVIDER   provider, no due time         a call of the channel, or the provider's pause, ends: -> advance
-    IN_CALL            in_call, no timer             Sent: -> DELIVERED
+    IN_CALL            no provider, no timer         Sent: -> DELIVERED
                                                      Refused: -> advance from the next channel
                                                      Later: -> WAITING_RETRY, or advance from this or the next channel
     WAITING_RETRY      failures > 0, timer           backoff is over: -> advance
@@ -39,10 +39,9 @@ from collections.abc import Sequence
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Preference, Priority, Status
 from dexorder_gateway.events.delivery.changes import NEVER, ROUND_ENDED, Final, QueuedRow
 from dexorder_gateway.events.delivery.channel_policy import ChannelPolicy, ContactsCache, DeliverySettings
-from dexorder_gateway.events.delivery.decision import Decision, ProviderCall
+from dexorder_gateway.events.delivery.decision import Decision, ProviderCall, Scheduler, if_pending
 from dexorder_gateway.events.delivery.pending_events import PendingEvent, PendingEvents
 from dexorder_gateway.events.delivery.provider_limits import Provider, ProviderLimits
-from dexorder_gateway.events.delivery.scheduler import Scheduler, if_pending
 from dexorder_gateway.events.delivery.timers import Timers
 from dexorder_gateway.events.model import Contacts, Event, Later, Result, SendRefused, Sent
 
@@ -155,7 +154,6 @@ class StateMachine:
         def settle(member: tuple[PendingEvent, int], decision: Decision) -> None:
             pending, number = member
             decision.end_attempt(pending, number, call.channel, call.started_ns, outcome, retry_at_ns)
-            pending.in_call = False
             if not pending.done:
                 self._settle(pending, call, result, pause_ns, decision)
 
@@ -238,7 +236,6 @@ class StateMachine:
             self._limits.begin_call(provider)
             call = decision.begin_call(user_id, channel, contacts, alone=not pending.soft)
         call.members.append((pending, decision.begin_attempt(pending, channel, now_ns)))
-        pending.in_call = True
         pending.due_ns = now_ns
         self._timers.cancel(pending)  # it may expire during the call: the result counts
         return True

@@ -28,8 +28,7 @@ from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
 from dexorder_gateway.events.ingress.containers import Container, ContainersFile
 from dexorder_gateway.events.ingress.sockets import EventSockets
 from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Place, Result
-from dexorder_gateway.events.store.event_log import EventLog
-from dexorder_gateway.events.store.records import EventPage, EventQuery, EventRecord, Replay, ReplayBatch
+from dexorder_gateway.events.store.event_log import EventLog, EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -8,15 +8,8 @@ from typing import Protocol
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.ingress.containers import Container
-from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Place
-from dexorder_gateway.events.store.records import (
-    EventPage,
-    EventQuery,
-    EventRecord,
-    Replay,
-    ReplayBatch,
-    TransientEvent,
-)
+from dexorder_gateway.events.model import AckCallback, Contacts, EventKey, Place, TransientEvent
+from dexorder_gateway.events.store.event_log import EventPage, EventQuery, EventRecord, Replay, ReplayBatch
 
 
 class DispatcherPort(Protocol):
@@ -30,10 +23,10 @@ class DispatcherPort(Protocol):
         """
 
     def session_opened(self, user_id: str) -> None:
-        """Count a session of a user; after the first one opens, the user's events are shown."""
+        """Note that a user's first session has opened: the user's events are shown from then on."""
 
     def session_closed(self, user_id: str) -> None:
-        """Count a session that closed."""
+        """Note that a user's last session has closed."""
 
     def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> Awaitable[None]:
         """Store that a session received an event, or its user saw it; done when that is on disk.

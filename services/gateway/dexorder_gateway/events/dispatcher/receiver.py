@@ -18,11 +18,9 @@ from dexorder_gateway.events.event_codec import (
     read_event,
     read_published,
 )
-from dexorder_gateway.events.ingress.containers import Container
-from dexorder_gateway.events.ingress.quotas import ContainerQuotas
-from dexorder_gateway.events.model import Ack, Event, EventKey, ReplyTo
+from dexorder_gateway.events.ingress.containers import Container, ContainerQuotas
+from dexorder_gateway.events.model import Ack, Event, EventKey, ReplyTo, TransientEvent
 from dexorder_gateway.events.store.outbox import EventOutbox, Known
-from dexorder_gateway.events.store.records import TransientEvent
 
 Copy = tuple[Container, bytes | None, ReplyTo | None]
 """Copy of an event: sender, UserEvent or None for an unknown message, and whom to answer or None for nobody."""

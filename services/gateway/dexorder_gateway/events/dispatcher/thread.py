@@ -12,8 +12,7 @@ from dexorder_common.clock import Clock
 from dexorder_gateway.events.dispatcher.receiver import ReadCopy, read_copies
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.dispatcher.unit_of_work import AfterCommit
-from dexorder_gateway.events.ingress.socket_monitor import Waker
-from dexorder_gateway.events.ingress.sockets import EventSockets
+from dexorder_gateway.events.ingress.sockets import EventSockets, Waker
 from dexorder_gateway.events.model import Ack
 from dexorder_gateway.events.store.outbox import Committed
 

@@ -48,16 +48,14 @@ class TransactionProcessor:
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
-        self._open_sessions: Counter[str] = Counter()
         self._forgotten = outbox.forgotten()
         self.epoch = outbox.epoch
         self._work = UnitOfWork(clock.wall_ns())
         self.receiver = EventReceiver(outbox, delivery, settings, metrics, clock, self._work)
-        self._newest = outbox.sequences()
         rows = list(outbox.queued())
         self.receiver.quotas.queued.update(row.event.key.container for row in rows)
         pauses = outbox.pauses(self._work.now_ns)
-        self._work.changes.add(delivery.restore(rows, self._newest, pauses, now_ns=self._work.now_ns))
+        self._work.changes.add(delivery.restore(rows, outbox.sequences(), pauses, now_ns=self._work.now_ns))
 
     def begin(self) -> None:
         """Start a transaction; the first one contains the work that the restart found."""
@@ -87,20 +85,15 @@ class TransactionProcessor:
         self._work.changes.add(self._delivery.finished(key, number, result, now_ns=self._work.now_ns))
 
     def session_opened(self, user_id: str) -> None:
-        """Count a session of a user that opened."""
-        self._open_sessions[user_id] += 1
-        if self._open_sessions[user_id] == 1:
-            self.receiver.topics[user_id] = topic(user_id)
-            self._work.after_commit.subscribe.append(self.receiver.topics[user_id])
-            self._work.changes.add(self._delivery.session_opened(user_id, now_ns=self._work.now_ns))
+        """Note that a user's first session has opened."""
+        self.receiver.topics[user_id] = topic(user_id)
+        self._work.after_commit.subscribe.append(self.receiver.topics[user_id])
+        self._work.changes.add(self._delivery.session_opened(user_id, now_ns=self._work.now_ns))
 
     def session_closed(self, user_id: str) -> None:
-        """Count a session of a user that closed."""
-        self._open_sessions[user_id] -= 1
-        if self._open_sessions[user_id] <= 0:
-            del self._open_sessions[user_id]
-            self._work.after_commit.unsubscribe.append(self.receiver.topics.pop(user_id))
-            self._delivery.session_closed(user_id)
+        """Note that a user's last session has closed."""
+        self._work.after_commit.unsubscribe.append(self.receiver.topics.pop(user_id))
+        self._delivery.session_closed(user_id)
 
     def acked(self, user_id: str, epoch: str, sequence: int, *, seen: bool) -> None:
         """Handle a session's ack, or its report that the user has seen an event."""
@@ -114,7 +107,7 @@ class TransactionProcessor:
 
         Return the user's newest position, and whether the cursor is invalid here.
         """
-        newest = self._newest.get(user_id, 0)
+        newest = self._delivery.newest(user_id)
         if cursor is None:
             return newest, False
         epoch, sequence = cursor
@@ -181,11 +174,6 @@ class TransactionProcessor:
     def _count(self, changes: DeliveryChanges, seconds: float) -> None:
         for final in changes.finals:
             self.receiver.quotas.queued[final.key.container] -= 1
-        # positions of a user's new events increase, and are above all that were written before
-        self._newest.update({row.event.user_id: row.sequence for row in changes.accepted if row.sequence is not None})
-        for row in changes.updated:
-            if row.sequence is not None and row.sequence > self._newest.get(row.event.user_id, 0):
-                self._newest[row.event.user_id] = row.sequence
         accepted = Counter([row.event.priority for row in changes.accepted])
         finished = Counter([final.status for final in changes.finals])
         self._metrics.committed(accepted, finished, self.receiver.quotas.queued.total(), seconds)

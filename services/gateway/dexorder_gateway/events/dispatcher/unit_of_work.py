@@ -9,8 +9,7 @@ from typing import Any
 
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import DeliveryChanges, SendRequest, SessionEvent
-from dexorder_gateway.events.model import Ack, Contacts, Event, EventKey, ReplyTo
-from dexorder_gateway.events.store.records import TransientEvent
+from dexorder_gateway.events.model import Ack, Contacts, Event, EventKey, ReplyTo, TransientEvent
 
 
 @dataclass(slots=True)

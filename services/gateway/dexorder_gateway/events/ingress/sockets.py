@@ -6,19 +6,20 @@ that encrypted it (``User-Id``), never the routing id it claims; without, every 
 
 from __future__ import annotations
 
+import socket as std_socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import structlog
 import zmq
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_authentication, curve_socket
 from dexorder_common.messaging.frames import BadFrame, encode_ack, event_body, published_body
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.event_codec import ack_message
 from dexorder_gateway.events.ingress.containers import STRANGER, Container, ContainersFile
-from dexorder_gateway.events.ingress.socket_monitor import SocketMonitor, Waker
 from dexorder_gateway.events.model import Ack
 
 log = structlog.get_logger(__name__)
@@ -37,6 +38,64 @@ _MALFORMED = frozenset({"frame_count", "version"})
 _SEND_LAST = int(zmq.NOBLOCK)
 _SEND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain numbers: to combine the enum's members takes longer than to send a frame."""
+
+
+class Waker:
+    """Wakes a thread that waits in ``poll``; ``wake`` is thread-safe."""
+
+    def __init__(self) -> None:
+        self._sender, self._receiver = std_socket.socketpair()
+        self._sender.setblocking(False)
+        self._receiver.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the file descriptor to poll."""
+        return self._receiver.fileno()
+
+    def wake(self) -> None:
+        """End the present wait, or the next one."""
+        with suppress(BlockingIOError):  # it is full of wakes already
+            self._sender.send(b"\x00")
+
+    def clear(self) -> None:
+        """Consume all wakes after a wait."""
+        with suppress(BlockingIOError):
+            self._receiver.recv(4096)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._sender.close()
+        self._receiver.close()
+
+
+class _SocketMonitor:
+    """Monitor of a ROUTER that connects, for connections that are lost and that libzmq makes again under the same id.
+
+    ZMQ_IMMEDIATE would end the route to a lost peer, but also in the middle of a message, which aborts the process
+    (docs/decisions/0017). So acks would wait for the next peer at that address, unless the socket is closed first.
+    A socket that is connected already is too late: its first connection is missed.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        self._connected = set[bytes]()
+        self.events = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+
+    def connection_lost(self) -> bool:
+        """Read all monitor events; return whether a connection that had been established was lost."""
+        lost = False
+        while self.events.poll(0):
+            event = parse_monitor_message(self.events.recv_multipart())
+            if event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._connected.add(event["endpoint"])
+            else:
+                lost |= event["endpoint"] in self._connected
+        return lost
+
+    def close(self) -> None:
+        """Close the monitor, before its socket."""
+        self._socket.disable_monitor()
+        self.events.close(linger=0)
 
 
 class EventSockets:
@@ -74,7 +133,7 @@ class EventSockets:
 
     def _open_router(self, addresses: str) -> None:
         self._router = _socket(self._context, zmq.ROUTER, self._settings)
-        self._monitor = SocketMonitor(self._router) if self._settings.connect else None
+        self._monitor = _SocketMonitor(self._router) if self._settings.connect else None
         try:
             _attach(self._router, addresses, connect=self._settings.connect)
         except BaseException:

@@ -14,11 +14,10 @@ from dexorder_common.model.errors import Exhausted, Unavailable
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.dispatcher.port import DispatcherPort
-from dexorder_gateway.events.model import Place
+from dexorder_gateway.events.model import Place, TransientEvent
 from dexorder_gateway.events.sessions.session import Kind, UserSession
 from dexorder_gateway.events.sessions.session_frames import EventFrame, Render
 from dexorder_gateway.events.sessions.user_tokens import TokenUser
-from dexorder_gateway.events.store.records import TransientEvent
 
 PREFIX = "dexorder_gateway_event"
 

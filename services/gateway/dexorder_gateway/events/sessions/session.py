@@ -22,7 +22,7 @@ from dexorder_common.model.errors import Exhausted, NotAllowed, SuiteError, Unau
 from dexorder_gateway.events.model import Place
 from dexorder_gateway.events.sessions.session_frames import EventFrame, OpenedFrame, Render, SessionFrame
 from dexorder_gateway.events.sessions.user_tokens import TokenUser
-from dexorder_gateway.events.store.records import Replay, ReplayBatch
+from dexorder_gateway.events.store.event_log import Replay, ReplayBatch
 
 Kind = Literal["grpc", "websocket"]
 """Protocol of a client."""

@@ -19,7 +19,7 @@ from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.delivery.changes import SessionEvent
 from dexorder_gateway.events.event_codec import for_sessions
 from dexorder_gateway.events.model import Event, EventKey, EventMessage
-from dexorder_gateway.events.store.records import Replay
+from dexorder_gateway.events.store.event_log import Replay
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as given
 

@@ -5,8 +5,7 @@ used as a shared secret. `kid` names the key's file, `aud` must match, `sub` is 
 the time from `iat` to `exp` must be short.
 
 For development, ``python -m dexorder_gateway.events.sessions.user_tokens key DIR NAME`` makes a pair of keys:
-``NAME.pem``, which the gateway reads, and ``NAME.key``, which signs. ``... token --key DIR/NAME.key USER`` signs
-a token and prints it.
+``NAME.pem``, which the gateway reads, and ``NAME.key``, with which ``dexorder events token`` signs.
 """
 
 from __future__ import annotations
@@ -222,7 +221,7 @@ def sign(secret: Path, user_id: str, *, audience: str = "dexorder", seconds: int
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command ``key`` or ``token``."""
+    """Run the command ``key``."""
     parser = argparse.ArgumentParser(
         prog="python -m dexorder_gateway.events.sessions.user_tokens", description="Users' JWTs."
     )
@@ -230,16 +229,8 @@ def main(arguments: list[str] | None = None) -> None:
     keys = commands.add_parser("key", help="generate a pair of keys")
     keys.add_argument("folder", type=Path, metavar="DIR")
     keys.add_argument("name", metavar="NAME")
-    token = commands.add_parser("token", help="sign a token and print it")
-    token.add_argument("--key", type=Path, required=True, help="the private key's file")
-    token.add_argument("--audience", default="dexorder")
-    token.add_argument("--seconds", type=int, default=900, help="validity in seconds")
-    token.add_argument("user_id", metavar="USER")
     options = parser.parse_args(arguments)
     try:
-        if options.command == "token":
-            print(sign(options.key, options.user_id, audience=options.audience, seconds=options.seconds))
-            return
         public, secret = make_keys(options.folder, options.name)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None

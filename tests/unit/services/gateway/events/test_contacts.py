@@ -12,8 +12,8 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import Channel
 from dexorder_gateway.events.channels.spec import HIDDEN
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.contacts import contacts_answer, contacts_of
 from dexorder_gateway.events.model import NO_CONTACTS, Contacts, QuietHours, WebPushSubscription
+from dexorder_gateway.events.proto_mapping import contacts_answer, contacts_of
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 from tests.fakes.events.contacts import contacts_with, destinations

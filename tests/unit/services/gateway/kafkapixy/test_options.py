@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from dexorder_gateway.kafkapixy.cluster_config import ClusterConfig, ConsumeConfig, ProduceConfig
-from dexorder_gateway.kafkapixy.options import client_options, consumer_options, producer_options
+from dexorder_gateway.kafkapixy.cluster_config import (
+    ClusterConfig,
+    ConsumeConfig,
+    ProduceConfig,
+    client_options,
+    consumer_options,
+    producer_options,
+)
 
 
 def producing(**rules: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_gateway.kafkapixy.requests import group_name, topic_name
+from dexorder_gateway.kafkapixy.service import group_name, topic_name
 
 
 @pytest.mark.parametrize("name", ["g", "a b/c", "\u00e9", "." * 8_000])

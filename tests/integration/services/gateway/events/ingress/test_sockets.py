@@ -12,8 +12,7 @@ import zmq
 from dexorder.events import PublisherSettings
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.ingress.containers import ContainersFile
-from dexorder_gateway.events.ingress.socket_monitor import Waker
-from dexorder_gateway.events.ingress.sockets import EventSockets, open_sockets
+from dexorder_gateway.events.ingress.sockets import EventSockets, Waker, open_sockets
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 SENT = 400

@@ -13,10 +13,10 @@ from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
 from dexorder_gateway.events.channels.registry import DEFAULT_ORDER, SPECS
 from dexorder_gateway.events.channels.spec import HIDDEN
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.contacts import contacts_answer, contacts_of
 from dexorder_gateway.events.delivery.provider_limits import ProviderLimits
 from dexorder_gateway.events.dispatcher.start import delivery_settings
 from dexorder_gateway.events.model import NO_CONTACTS, Contacts, address_of, no_contact
+from dexorder_gateway.events.proto_mapping import contacts_answer, contacts_of
 from dexorder_gateway.events.sessions.web_server import PAGE, page_files
 from dexorder_gateway.events.store.schema import contacts_text, read_contacts
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb

@@ -13,10 +13,9 @@ from pydantic import SecretStr
 
 from dexorder_common.config import BadSettings
 from dexorder_common.model.user_events import Channel, Priority
-from dexorder_gateway.events.channels import smtp as email_module
-from dexorder_gateway.events.channels.email import EmailSettings
+from dexorder_gateway.events.channels import email as email_module
+from dexorder_gateway.events.channels.email import Email, EmailSettings
 from dexorder_gateway.events.channels.registry import ChannelRegistry
-from dexorder_gateway.events.channels.smtp import Email
 from dexorder_gateway.events.model import Later, Result, SendRefused, Sent
 from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.providers import Providers

@@ -21,8 +21,7 @@ from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
-from dexorder_gateway.events.model import Ack
-from dexorder_gateway.events.store.records import TransientEvent
+from dexorder_gateway.events.model import Ack, TransientEvent
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.unit.services.gateway.events.samples import render
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dexorder_common.model.user_events import Priority
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.ingress.containers import Container, ContainerQuota
-from dexorder_gateway.events.ingress.quotas import ContainerQuotas
+from dexorder_gateway.events.ingress.containers import Container, ContainerQuota, ContainerQuotas
 
 SECOND = 1_000_000_000
 SETTINGS = EventsSettings(soft_events_per_second=10, hard_events_per_second=20, hard_queued_events=1000)

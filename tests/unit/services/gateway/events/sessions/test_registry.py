@@ -17,13 +17,13 @@ from dexorder_common.model.errors import Exhausted, NotAllowed, Unauthenticated,
 from dexorder_common.model.user_events import Priority, Status
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SessionEvent
-from dexorder_gateway.events.model import Event, EventKey
+from dexorder_gateway.events.model import Event, EventKey, TransientEvent
 from dexorder_gateway.events.sessions import session as session_module
 from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
 from dexorder_gateway.events.sessions.session import UserSession
 from dexorder_gateway.events.sessions.session_frames import OpenedFrame
 from dexorder_gateway.events.sessions.user_tokens import TokenUser
-from dexorder_gateway.events.store.records import Replay, ReplayBatch, TransientEvent
+from dexorder_gateway.events.store.event_log import Replay, ReplayBatch
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as user_events
 from tests.fakes.events.dispatcher import FakeDispatcher
 from tests.fakes.events.sessions_gateway import render

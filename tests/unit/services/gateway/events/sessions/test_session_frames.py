@@ -21,7 +21,7 @@ from dexorder_gateway.events.sessions.session_frames import (
     join_frames,
     serialized_field,
 )
-from dexorder_gateway.events.store.records import Replay
+from dexorder_gateway.events.store.event_log import Replay
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as events_pb
 

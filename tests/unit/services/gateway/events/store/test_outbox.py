@@ -21,9 +21,8 @@ from dexorder_gateway.events.model import (
     QuietHours,
     WebPushSubscription,
 )
-from dexorder_gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog
+from dexorder_gateway.events.store.event_log import MAX_BYTES, MAX_EVENTS, EventLog, EventQuery, ReplayBatch
 from dexorder_gateway.events.store.outbox import MAX_FORGOTTEN, Committed, EventOutbox
-from dexorder_gateway.events.store.records import EventQuery, ReplayBatch
 from tests.fakes.events.contacts import contacts_with
 from tests.unit.services.gateway.events.samples import event
 
