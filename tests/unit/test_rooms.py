@@ -27,7 +27,7 @@ LAYERS = {
     " | events/proto_mapping | events/dispatcher | events/ingress events/store | events/delivery"
     " | events/config | events/channels | config | events kafkapixy | http_server",
     "dexorder_ingestor": "__main__ | server | control instrument_reports | tickers points | realtime | history"
-    " | exchange | broker publisher | metrics traces config",
+    " | dispatch_runner | exchange | broker publisher | metrics traces config",
     "dexorder_relay": "__main__ | server | service | engine | triggers broker | realtime verification | requests"
     " | reading | store metrics | state | config | access",
     "dexorder_spark": "__main__ | server | service driver | table_driver | metrics | pipeline maintenance | cep udf"

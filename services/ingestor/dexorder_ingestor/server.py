@@ -25,17 +25,17 @@ from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.dispatches import AnyDispatch, StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd, JobKind, JobSlots, SlotType
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.control.watcher import ControlWatcher
+from dexorder_ingestor.control import ControlWatcher
+from dexorder_ingestor.dispatch_runner import DispatchRunner, Fetch
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.venue import CcxtVenue
-from dexorder_ingestor.history.dispatch_runner import DispatchRunner
+from dexorder_ingestor.history.fetch import publish_candles
 from dexorder_ingestor.instrument_reports import InstrumentReporter
 from dexorder_ingestor.metrics import IngestorMetrics
-from dexorder_ingestor.points.runner import PointsRunner
-from dexorder_ingestor.points.sources import SOURCES
+from dexorder_ingestor.points.fetch import publish_points, sources
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_ingestor.realtime.runner import RealtimeRunner
-from dexorder_ingestor.tickers.runner import TickersRunner
+from dexorder_ingestor.tickers import publish_tickers
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -86,22 +86,20 @@ async def work(
         health = _Health(server)
         publisher = IngestorPublisher(gateway, relay, settings, metrics)
         queries = {name: LiveQueries(venue) for name, venue in venues.items()}
-        history = DispatchRunner(venues, publisher, settings, metrics, clock)
-        tickers = TickersRunner(queries, publisher, settings, metrics, clock)
-        points = PointsRunner(SOURCES, venues, publisher, settings, metrics, clock)
-        runners: dict[Dataset, DispatchRunner | TickersRunner | PointsRunner]
-        runners = {CANDLES: history, TICKERS: tickers, **dict.fromkeys(SOURCES, points)}
+        fetchers: dict[Dataset, Fetch] = {CANDLES: publish_candles, TICKERS: partial(publish_tickers, queries)}
+        fetchers |= {dataset: partial(publish_points, source) for dataset, source in sources().items()}
+        history = DispatchRunner(fetchers, venues, publisher, settings, metrics, clock)
         realtime = RealtimeRunner(venues, queries, publisher, settings, metrics)
         served = [venues[name] for name in dict.fromkeys(slot.venue for slot in slots.types if slots.free(slot))]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
 
         async def run(dispatch: AnyDispatch, stop: StopSignal) -> DispatchEnd | None:
             if isinstance(dispatch, Dispatch):
-                return await runners[dispatch.series.dataset].run(dispatch)
+                return await history.run(dispatch)
             return await realtime.run(dispatch, stop)
 
         broker = BrokerConnection(settings, slots, run, metrics, clock, on_connected=partial(health.set, "broker"))
-        control = ControlWatcher(settings, publisher, slots, broker, [history, tickers, points], metrics, stop.set)
+        control = ControlWatcher(settings, publisher, slots, broker, history, metrics, stop.set)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [

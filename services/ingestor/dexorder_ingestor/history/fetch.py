@@ -6,10 +6,13 @@ checksums. Elsewhere answers must agree.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.checksum import cell_ladder, scan_periods
+from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Dispatch
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import (
@@ -20,6 +23,8 @@ from dexorder_common.model.periods import (
 )
 from dexorder_common.model.proof import Proof, ProofKind, join_proofs
 from dexorder_common.model.time_range import TimeRange, subtract
+from dexorder_ingestor.broker.slots import DispatchEnd
+from dexorder_ingestor.dispatch_runner import DispatchRun
 from dexorder_ingestor.exchange.absences import ProvenAbsence
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.failures import ExchangeFailure, ImpossibleCandle
@@ -37,6 +42,42 @@ _UNKNOWN = Agreement()
 """Agreement that an unknown exchange needs: ten answers, or more if some disagree."""
 _MIN_FAILED = 4
 """Number of cells that do not tally. Unless more cells do, the exchange's coarser candles do not count as checksums."""
+
+
+async def publish_candles(run: DispatchRun) -> DispatchEnd | None:
+    """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
+    queue: asyncio.Queue[CandlePage | list[Missing]] = asyncio.Queue(run.settings.prefetch_pages)
+    async with asyncio.TaskGroup() as group:
+        fetching = group.create_task(_fetch(run, queue))
+        try:
+            end = await _publish(run, queue)
+        except Unavailable as error:  # not out of the group, which would wrap it
+            end = run.hand_back(str(error))
+        fetching.cancel()  # still runs if the dispatch is fenced or the gateway is unavailable
+    return end
+
+
+async def _fetch(run: DispatchRun, queue: asyncio.Queue[CandlePage | list[Missing]]) -> None:
+    learnt, clock = run.venue.learnt, run.venue.clock
+    learnt.share(now_ns=clock.wall_ns())
+    async with run.session() as session:
+        try:
+            missing = await Fetcher(run.dispatch, run.venue, session, learnt.agreement).run(queue.put)
+        finally:
+            learnt.share(now_ns=clock.wall_ns())
+        await queue.put(missing)
+
+
+async def _publish(run: DispatchRun, queue: asyncio.Queue[CandlePage | list[Missing]]) -> DispatchEnd | None:
+    while isinstance(page := await queue.get(), CandlePage):
+        value, count = page_value(run.dispatch.request_id, page.candles), len(page.candles)
+        is_wanted = await run.publish_page(
+            page.span, value, count, fetched_ns=page.fetched_ns, empty=page.empty, proofs=page.proofs
+        )
+        run.venue.metrics.candles.labels(run.venue.name).inc(count)
+        if not is_wanted:
+            return None
+    return await run.publish_final("; ".join(map(str, page)))
 
 
 class Fetcher:

@@ -1,14 +1,20 @@
-"""Fetching of one range of a dataset whose rows are known by their time alone: queries until `evidence` settles it."""
+"""Fetch of one dispatch of a dataset whose rows are known by their time alone: queries until `evidence` settles it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol
 
-from dexorder_common.model.datasets import Dataset
+from dexorder_common.model.datasets import DATASETS, Dataset, JobType
+from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
+from dexorder_ingestor.broker.slots import DispatchEnd
+from dexorder_ingestor.dispatch_runner import DispatchRun
+from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.venue import CcxtSession
 from dexorder_ingestor.points.evidence import Cell, PointAnswer, PointEvidence, Values
 
@@ -55,6 +61,28 @@ class PointSource(Protocol):
 
     def encode(self, points: tuple[SettledPoint, ...]) -> bytes:
         """Return the value of a page's record."""
+
+
+def sources() -> dict[Dataset, PointSource]:
+    """Return the source of each dataset that is fetched here: ``SOURCE`` of the module with the dataset's name."""
+    found = (each for each in DATASETS if each.job_type is JobType.DATASET)
+    return {each: import_module(f"dexorder_ingestor.points.{each.name}").SOURCE for each in found}
+
+
+async def publish_points(source: PointSource, run: DispatchRun) -> DispatchEnd | None:
+    """Fetch and publish one dispatch; return how it ended, or None if the relay no longer wants it."""
+    async with run.session() as session:
+        symbol = Instrument.parse(run.dispatch.series.ticker).symbol
+        fetcher = PointFetcher(source, session, symbol, run.dispatch.span)
+        try:
+            async with aclosing(fetcher.pages()) as pages:  # type: ignore[type-var]
+                async for page in pages:
+                    if not await run.publish_page(page.span, source.encode(page.points), len(page.points)):
+                        return None
+            missing = fetcher.missing
+        except ExchangeFailure as error:
+            missing = str(error)
+    return await run.publish_final(missing)
 
 
 class PointFetcher:

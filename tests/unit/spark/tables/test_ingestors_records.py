@@ -5,7 +5,7 @@ from __future__ import annotations
 from dexorder_common.lake.tables import TICKERS, TICKS
 from dexorder_ingestor.exchange.trades import Trade
 from dexorder_ingestor.realtime.records import trades_value
-from dexorder_ingestor.tickers.runner import encode_ticker
+from dexorder_ingestor.tickers import encode_ticker
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from dexorder_spark.tables.tickers import SNAPSHOTS
 from dexorder_spark.tables.ticks import TRADES

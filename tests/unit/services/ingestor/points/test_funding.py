@@ -18,9 +18,8 @@ from dexorder_exchange_sim.funding import Funding
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects.binance import DIALECT
-from dexorder_ingestor.points.fetch import SettledPoint
+from dexorder_ingestor.points.fetch import SettledPoint, sources
 from dexorder_ingestor.points.funding import FundingSource, read_answer
-from dexorder_ingestor.points.sources import SOURCES
 from dexorder_ingestor.server import work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import funding_pb2
@@ -131,7 +130,7 @@ async def test_before_the_first_rate_there_is_none(tmp_path: Path) -> None:
 
 
 def test_every_dataset_that_the_given_protocol_lacks_has_its_source() -> None:
-    assert {dataset: source.dataset for dataset, source in SOURCES.items()} == {FUNDING: FUNDING}
+    assert {dataset: source.dataset for dataset, source in sources().items()} == {FUNDING: FUNDING}
 
 
 def test_a_page_has_these_bytes() -> None:

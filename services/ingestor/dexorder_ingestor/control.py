@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import grpc
 import structlog
@@ -16,6 +15,7 @@ from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_ingestor.broker.connection import BrokerConnection
 from dexorder_ingestor.broker.slots import JobKind, JobSlots
 from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.dispatch_runner import DispatchRunner
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
@@ -24,12 +24,6 @@ from dexorder_protos.dexorder.relay.v1 import control_pb2
 log = structlog.get_logger(__name__)
 TOPICS = tuple(topics())
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
-
-
-class Deadline(Protocol):
-    """Runner of dispatches with a longest time."""
-
-    deadline_seconds: float
 
 
 class ControlWatcher:
@@ -41,7 +35,7 @@ class ControlWatcher:
         publisher: IngestorPublisher,
         slots: JobSlots,
         broker: BrokerConnection,
-        runners: list[Deadline],
+        runner: DispatchRunner,
         metrics: IngestorMetrics,
         shut_down: Callable[[], None],
     ) -> None:
@@ -50,7 +44,7 @@ class ControlWatcher:
         self._slots = slots
         self._total = slots.limit
         self._broker = broker
-        self._runners = runners
+        self._runner = runner
         self._metrics = metrics
         self._shut_down = shut_down
 
@@ -110,8 +104,8 @@ class ControlWatcher:
             if change.max_concurrent is not None:
                 self._slots.limit = change.max_concurrent
                 self._broker.offer()
-            for runner in self._runners if change.timeout_seconds is not None else ():
-                runner.deadline_seconds = change.timeout_seconds or runner.deadline_seconds
+            if change.timeout_seconds is not None:
+                self._runner.deadline_seconds = change.timeout_seconds
         elif control.action != pb.IngestorControl.HEARTBEAT:
             raise InvalidRequest(f"action {control.action} is unknown to this ingestor")
         return 0
@@ -123,7 +117,7 @@ class ControlWatcher:
             stopped_jobs=stopped,
             config=pb.IngestorConfig(
                 max_concurrent=self._slots.limit,
-                timeout_seconds=int(self._runners[0].deadline_seconds),
+                timeout_seconds=int(self._runner.deadline_seconds),
                 kafka_topic=CANDLES.topic,
             ),
             draining=self._slots.is_stopped,

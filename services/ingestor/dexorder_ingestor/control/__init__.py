@@ -1,1 +1,0 @@
-"""Instructions of the relay to a running ingestor."""

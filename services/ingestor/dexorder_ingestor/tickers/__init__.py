@@ -1,1 +1,0 @@
-"""Snapshots of all tickers of an exchange."""
