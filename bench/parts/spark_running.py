@@ -15,10 +15,9 @@ from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.page import MAX_PAGE_CANDLES
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.pipeline.batch import DecodedBatch, Pipeline
-from dexorder_spark.pipeline.commit_thread import CommitThread
 from dexorder_spark.pipeline.page_source import page_source
 from dexorder_spark.source.client import SourceClient
-from dexorder_spark.table_driver import QueryRules, start_query
+from dexorder_spark.table_driver import CommitThread, QueryRules, start_query
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.rig.report import Row, table
 

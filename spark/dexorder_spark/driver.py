@@ -19,14 +19,13 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_spark.cep.host import TriggerHost
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.maintenance.runner import MaintenanceRunner
-from dexorder_spark.metrics import Metrics
+from dexorder_spark.metrics import Metrics, UdfMetrics
 from dexorder_spark.records.fault import Fault, kill_driver
 from dexorder_spark.records.reporter import RelayReporter
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.runtime.session import another_session, build_session, jvm_pid
 from dexorder_spark.table_driver import TableDriver
 from dexorder_spark.tables.table import PageTable, ensure_tables
-from dexorder_spark.udf.metrics import UdfMetrics
 from dexorder_spark.udf.programs import declared_udfs
 from dexorder_spark.udf.stages import UdfStages
 

@@ -1,15 +1,28 @@
-"""Metrics of the queries and of the triggers' process; docs/spark.md explains each."""
+"""Metrics of the queries, of the triggers' process and of the UDFs; docs/spark.md explains each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
+from dexorder_common.model.udf import UdfState, UdfStatus
 from dexorder_spark.pipeline.batch import BatchResult
 
 _PREFIX = "dexorder_spark"
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_UDF_COUNTERS = {
+    "fed": "Points that a UDF was fed since it was started.",
+    "late": "Points that it was not fed, as they came after later ones.",
+    "restarts": "Restarts of its process or connection since it was started.",
+}
+_UDF_GAUGES = {
+    "rows": "Rows in its table.",
+    "lag": "Records of its topic that are not read.",
+}
 
 
 class Metrics:
@@ -91,3 +104,36 @@ class TableMetrics:
         """Set the lag of each partition: its end minus the next offset to read."""
         for partition, end in ends.items():
             self._all.lag.labels(self._table, str(partition)).set(max(0, end - done.get(partition, 0)))
+
+
+class UdfMetrics(Collector):
+    """Collector of the UDFs' metrics, made of their statuses at each scrape.
+
+    They have the label ``udf``; ``state`` is the state that a UDF has.
+    """
+
+    def __init__(self, statuses: Callable[[], Sequence[UdfStatus]]) -> None:
+        self._statuses = statuses
+
+    def describe(self) -> Iterator[Metric]:
+        """Return nothing, so that registering it does not need the statuses."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of all UDFs."""
+        found = self._statuses()
+        for name, text in _UDF_COUNTERS.items():
+            counter = CounterMetricFamily(f"{_PREFIX}_udf_{name}", text, labels=["udf"])
+            for each in found:
+                counter.add_metric([each.name], getattr(each, name))
+            yield counter
+        for name, text in _UDF_GAUGES.items():
+            gauge = GaugeMetricFamily(f"{_PREFIX}_udf_{name}", text, labels=["udf"])
+            for each in found:
+                gauge.add_metric([each.name], getattr(each, name))
+            yield gauge
+        states = GaugeMetricFamily(f"{_PREFIX}_udf_state", "1 for the state that a UDF has.", labels=["udf", "state"])
+        for each in found:
+            for state in UdfState:
+                states.add_metric([each.name, state.name.lower()], float(each.state is state))
+        yield states

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
+from typing import Any, TypeAlias
 
 import grpc
 import structlog
@@ -18,7 +19,9 @@ from prometheus_client import CollectorRegistry
 
 from dexorder_common.config import load_settings
 from dexorder_common.lake.catalog import CatalogSettings
+from dexorder_common.model.datasets import DATASETS
 from dexorder_common.rpc.lifecycle import RunningServer, grpc_server, run, stop_signal
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from dexorder_spark.config import MaintenanceSettings, SparkSettings
 from dexorder_spark.driver import Driver
@@ -26,16 +29,50 @@ from dexorder_spark.maintenance.metrics import MaintenanceMetrics
 from dexorder_spark.maintenance.runner import MaintenanceRunner
 from dexorder_spark.records.reporter import named_snapshots
 from dexorder_spark.runtime.locks import WriterLocks
-from dexorder_spark.service import MAINTENANCE, MaintenanceService
-from dexorder_spark.tables.registry import PAGE_TABLES
+from dexorder_spark.tables.funding import FUNDING
+from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import PageTable
+from dexorder_spark.tables.tickers import SNAPSHOTS
+from dexorder_spark.tables.ticks import TRADES
 
 log = structlog.get_logger(__name__)
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+MAINTENANCE = pb.DESCRIPTOR.services_by_name["MaintenanceService"].full_name
+PAGE_TABLES = {each.dataset: each for each in (CANDLES, TRADES, SNAPSHOTS, FUNDING)}
+"""All tables that a driver can fill, by dataset."""
 
 
 def tables_of(settings: SparkSettings) -> list[PageTable]:
-    """Return the tables that the settings name."""
-    return [table for table in PAGE_TABLES if table.name.rpartition(".")[2] in settings.tables.split(",")]
+    """Return the tables that the settings name, in the order of the datasets."""
+    tables = [PAGE_TABLES[each] for each in DATASETS]
+    return [table for table in tables if table.name.rpartition(".")[2] in settings.tables.split(",")]
+
+
+class MaintenanceService(rpc.MaintenanceServiceServicer):
+    """RPC behind ``dexorder maintain``. The server interceptor maps errors."""
+
+    def __init__(self, runner: MaintenanceRunner) -> None:
+        self._runner = runner
+
+    async def Maintain(  # noqa: N802
+        self, request: pb.MaintainRequest, context: Context
+    ) -> AsyncIterator[pb.MaintainResponse]:
+        """Maintain table after table. If the caller cancels, the work ends after the current step."""
+        cancelled = threading.Event()
+        results = self._runner.maintain(tuple(request.tables), dry_run=request.dry_run, cancelled=cancelled)
+        working = None
+        try:
+            while True:
+                working = asyncio.ensure_future(asyncio.to_thread(next, results, None))
+                result = await asyncio.shield(working)
+                if result is None:
+                    return
+                yield pb.MaintainResponse(**vars(result))
+        finally:
+            cancelled.set()
+            if working is not None:
+                await asyncio.gather(working, return_exceptions=True)
+            results.close()
 
 
 class TableHealth:

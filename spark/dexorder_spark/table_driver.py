@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.metrics import TableMetrics
 from dexorder_spark.pipeline.batch import DecodedBatch, Pipeline
-from dexorder_spark.pipeline.commit_thread import CommitThread
 from dexorder_spark.pipeline.page_source import Pace, format_of, page_source
 from dexorder_spark.records.fault import Fault
 from dexorder_spark.records.reporter import BatchReporter
@@ -123,6 +123,40 @@ def start_query(
 
 def _short(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:500]}"
+
+
+class CommitThread:
+    """Commits of decoded batches, one after the other. An error is raised by the next call, and ends the query."""
+
+    def __init__(self, commit: Callable[[DecodedBatch], None]) -> None:
+        self._commit = commit
+        self._executor = ThreadPoolExecutor(1, "commit")
+        self._last: Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if every batch is committed."""
+        return self._last is None or (self._last.done() and self._last.exception() is None)
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a commit has failed."""
+        return self._last is not None and self._last.done() and self._last.exception() is not None
+
+    def wait(self) -> None:
+        """Wait until the batch before is committed; raise its error."""
+        if self._last is not None:
+            self._last.result()
+
+    def submit(self, batch: DecodedBatch) -> None:
+        """Commit a batch in the thread; ``wait`` must have returned."""
+        self._last = self._executor.submit(self._commit, batch)
+
+    def close(self) -> None:
+        """Wait for the running commit to end in any way, and forget it."""
+        if self._last is not None:
+            wait([self._last])
+        self._last = None
 
 
 class TableDriver:

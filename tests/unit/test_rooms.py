@@ -30,7 +30,7 @@ LAYERS = {
     " | dispatch_runner | exchange | broker publisher | metrics traces config",
     "dexorder_relay": "__main__ | server | service | engine | triggers broker | realtime verification | requests"
     " | reading | store metrics | state | config | access",
-    "dexorder_spark": "__main__ | server | service driver | table_driver | metrics | pipeline maintenance | cep udf"
+    "dexorder_spark": "__main__ | server | driver | table_driver | metrics | pipeline maintenance | cep udf"
     " | records | runtime | source tables | config",
     "dexorder_udf": ".",
     "dexorder_udsource": "__main__ | server | service | . | config",

@@ -14,7 +14,7 @@ that the claims are there, and the relay knows the report.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from dexorder_common.lake.claims import claim_rows, join_pages, write_claims
 from dexorder_common.lake.commit import CommitLost, remove_files
 from dexorder_common.lake.commit_state import state_of
 from dexorder_common.model.dispatch_id import number_of
-from dexorder_common.model.errors import SuiteError
+from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.history import PageResult
 from dexorder_common.model.time_range import TimeRange
 from dexorder_spark.pipeline import upsert
@@ -39,14 +39,13 @@ from dexorder_spark.pipeline.dead_letters import LetterLayout, LetterWriter, app
 from dexorder_spark.pipeline.decode import DECODED_DDL, MAX_REASON_LENGTH, Rules
 from dexorder_spark.pipeline.decoded import Decoded
 from dexorder_spark.pipeline.files import FileLayout, Stage
-from dexorder_spark.pipeline.quarantine import isolate
 from dexorder_spark.pipeline.traces import BatchTimes, record_batch
 from dexorder_spark.records.admission import Place, RecordRefusal, refusal
 from dexorder_spark.records.fault import Fault, Moment
-from dexorder_spark.records.position import lost_partitions
+from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.records.reporter import BatchReporter
 from dexorder_spark.source.client import SourceBroken, SourceClient
-from dexorder_spark.source.offsets import OffsetRange, Offsets, SourceState, resume
+from dexorder_spark.source.offsets import OffsetRange, Offsets, SourceState, resume, share, to_json
 from dexorder_spark.source.records import RAW, RAW_DDL, to_batch
 from dexorder_spark.source.udsource import read_ranges
 from dexorder_spark.tables.table import PageTable
@@ -55,6 +54,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = structlog.get_logger(__name__)
+Attempt = Callable[[Sequence[OffsetRange]], None]
+"""Processes the records of some ranges, or raises."""
+_MAX_LOGGED = 300
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,11 @@ class Pipeline:
         """
         state = state_of(self._catalog.load_table(self._table.name).metadata)
         self._topic_id = log_state.topic_id
-        self._begun_anew = lost_partitions(state, SourceClient(self._source), log_state)
+        known = to_json(state.offsets.get(self._source, {}), topic_id=state.topics.get(self._source, ""))
+        lost = SourceClient(self._source).lost_logs(known, state.epochs.get(self._source, {}), log_state)
+        if lost:
+            log.error("the table has read another log; this one is read from its start", reasons=lost)
+        self._begun_anew = {*lost}
         self.position = resume(state.without(self._source, self._begun_anew).position(self._source), log_state)
         return self.position
 
@@ -310,6 +316,45 @@ class Pipeline:
     def _pass(self, moment: Moment, rows: int) -> None:
         if self._fault and rows:
             self._fault.passed(moment)
+
+
+def isolate(
+    ranges: Sequence[OffsetRange], attempt: Attempt, check: Callable[[], None], skip: Callable[[OffsetRange, str], None]
+) -> int:
+    """Process the ranges, in order, and pass each record that fails alone to ``skip``; return the number of these.
+
+    This is the last resort, for a record that ends the worker itself: the decoder refuses all that it can. Ever smaller
+    parts are processed, each committed at once. A record is at fault only if it fails a second time, after a check that
+    everything else works, and if everything else still works then: a source, a disk or a catalog that is lost for a
+    minute fails any record.
+
+    Args:
+        check: Raises unless the source answers and a record that is known to be good can be processed.
+        skip: Receives the record's range, and the error.
+
+    Raises:
+        Unavailable: A part that is needed cannot be reached, whichever record was processed.
+    """
+    try:
+        attempt(ranges)
+        return 0
+    except (Stopped, Unavailable):
+        raise
+    except Exception as error:
+        log.info("a part of the batch failed", ranges=[str(each) for each in ranges], error=repr(error)[:_MAX_LOGGED])
+    halves = share(ranges, 2)
+    if len(halves) > 1:
+        return sum(isolate(half, attempt, check, skip) for half in halves)
+    check()
+    try:
+        attempt(halves[0])
+        return 0
+    except (Stopped, Unavailable):
+        raise
+    except Exception as error:
+        check()
+        skip(halves[0][0], f"{type(error).__name__}: {error}")
+        return 1
 
 
 def _changes(before: Offsets, after: Offsets) -> set[int]:

@@ -27,7 +27,7 @@ from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.errors import Conflict, InvalidRequest
 from dexorder_common.packages import import_roots
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.runtime.home import home_environment
+from dexorder_spark.runtime.class_archive import home_environment
 from dexorder_spark.runtime.package import write_packages
 from dexorder_spark.source.udsource import UdSource
 

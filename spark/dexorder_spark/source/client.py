@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
@@ -20,7 +21,15 @@ from dexorder_common.rpc.channel import open_sync_channel
 from dexorder_common.rpc.client_retry import Failure, error_text, is_failure, is_too_large
 from dexorder_protos.source.v1 import source_pb2 as pb
 from dexorder_protos.source.v1 import source_pb2_grpc as rpc
-from dexorder_spark.source.offsets import OffsetRange, Offsets, SourceState, parse_pairs
+from dexorder_spark.source.offsets import (
+    OffsetRange,
+    Offsets,
+    SourceState,
+    from_json,
+    lost_logs,
+    parse_pairs,
+    to_compare,
+)
 from dexorder_spark.source.records import Result
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -148,11 +157,24 @@ class SourceClient:
             if position == before:
                 return
 
-    def compare(self, part: OffsetRange) -> str:
-        """Return how the source's log before an empty range differs from that of its epoch; empty if it does not.
+    def lost_logs(self, last: Mapping[str, Any], epochs: Offsets, state: SourceState) -> dict[int, str]:
+        """Return the partitions whose log is another one than was read up to ``last``, each with the reason.
 
-        Unavailable if the source cannot tell it now.
+        Args:
+            epochs: Epochs of the leaders who had all records before ``last``.
+            state: Answer of the source.
+
+        Raises:
+            Unavailable: The source cannot tell it now.
         """
+        found = lost_logs(last, state)
+        for each in to_compare(from_json(last), epochs, state):
+            if each.partition not in found and (reason := self._compare(each)):
+                found[each.partition] = reason
+        return found
+
+    def _compare(self, part: OffsetRange) -> str:
+        """Return how the log before an empty range differs from that of its epoch; empty if it does not."""
         try:
             for _ in self._stream(part, 1):
                 pass

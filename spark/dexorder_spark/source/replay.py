@@ -76,7 +76,7 @@ class ReplayPlanner:
             if rules.lost_logs(self._last, state):  # or this replica does not know the newest records yet
                 time.sleep(_IDLE_WAIT_S)
                 state = self._client.state()
-            lost = self._lost(state)
+            lost = self._client.lost_logs(self._last, self._epochs, state)
         except SourceRefuses:
             raise
         except Unavailable as error:
@@ -102,15 +102,6 @@ class ReplayPlanner:
             return self._client.state().ends
         except Unavailable:
             return rules.from_json(self._last or {})
-
-    def _lost(self, state: rules.SourceState) -> dict[int, str]:
-        """Return the partitions whose log went back, each with the reason; Unavailable if the source can't tell it."""
-        assert self._last is not None
-        found = rules.lost_logs(self._last, state)
-        for each in rules.to_compare(rules.from_json(self._last), self._epochs, state):
-            if each.partition not in found and (reason := self._client.compare(each)):
-                found[each.partition] = reason
-        return found
 
     def _restart(self, state: rules.SourceState, lost: Mapping[int, str]) -> dict[int, int] | None:
         """Return where the next batch starts if records were lost, and the query may continue; else None."""

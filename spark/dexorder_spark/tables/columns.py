@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.model.errors import InvalidRequest
@@ -21,35 +21,74 @@ except ImportError:  # no wheel for this platform: nine times slower, same resul
 else:
     HAS_PTARS = True
 
-ToColumns: TypeAlias = Callable[[Sequence[bytes]], pa.RecordBatch]
-
-
-def columns_of(file: FileDescriptor, message: Descriptor, slowly: ToColumns) -> ToColumns:
-    """Return a function that turns serialized messages into columns named like their fields.
-
-    Args:
-        slowly: Does the same with protobuf's parser, and raises InvalidRequest that says which message does not parse.
-    """
-    if not HAS_PTARS:
-        return slowly
-    handler: Any = ptars.HandlerPool([file]).get_for_message(message)
-
-    def convert(encoded: Sequence[bytes]) -> pa.RecordBatch:
-        try:
-            batch: pa.RecordBatch = handler.list_to_record_batch(encoded)
-            return batch
-        except ValueError:
-            pass  # the slow way says which message it is
-        except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of its Rust code; it is not an Exception
-                raise
-        return slowly(encoded)
-
-    return convert
-
-
 Column: TypeAlias = "pa.Array[Any]"
 Bad: TypeAlias = npt.NDArray[np.bool_]
+
+
+class MessageColumns:
+    """Serialized messages of one type as columns named like their fields."""
+
+    def __init__(self, message: type[Message], schema: pa.Schema, fault: str) -> None:
+        """Take the columns to return.
+
+        Args:
+            fault: Text for a message that does not parse, with its ``{place}`` or ``{size}`` in bytes.
+        """
+        self._message = message
+        self._schema = schema
+        self._fault = fault
+        descriptor = message.DESCRIPTOR
+        self._handler: Any = ptars.HandlerPool([descriptor.file]).get_for_message(descriptor) if HAS_PTARS else None
+
+    def __call__(self, encoded: Sequence[bytes]) -> pa.RecordBatch:
+        """Return the columns; InvalidRequest if a message does not parse."""
+        if self._handler is not None:
+            try:
+                batch: pa.RecordBatch = self._handler.list_to_record_batch(encoded)
+                return batch
+            except ValueError:
+                pass  # the slow way says which message it is
+            except BaseException as error:
+                if type(error).__name__ != "PanicException":  # of its Rust code; it is not an Exception
+                    raise
+        return self.slowly(encoded)
+
+    def slowly(self, encoded: Sequence[bytes]) -> pa.RecordBatch:
+        """Do the same with protobuf's own parser."""
+        rows = []
+        for place, data in enumerate(encoded):
+            try:
+                message = self._message.FromString(data)
+            except DecodeError as error:
+                raise InvalidRequest(f"{self._fault.format(place=place, size=len(data))}: {error}") from error
+            rows.append({each.name: _value(message, each) for each in self._schema})
+        return pa.RecordBatch.from_pylist(rows, schema=self._schema)
+
+    def rows(self, payload: bytes, what: str, max_rows: int) -> dict[str, Any]:
+        """Return the columns of the repeated field of a message that has no other.
+
+        Raises:
+            InvalidRequest: The message does not parse, or has more than ``max_rows``; ``what`` are its rows.
+        """
+        lists: Any = self([payload]).column(0)
+        rows = lists.flatten()
+        if len(rows) > max_rows:
+            raise InvalidRequest(f"record has {len(rows)} {what}; at most {max_rows} are allowed")
+        return {each.name: rows.field(each.name) for each in self._schema.field(0).type.value_type}
+
+
+def _value(message: Any, field: pa.Field[Any]) -> Any:
+    """Return the value of a message's field; None for an optional one that it lacks."""
+    value, kind = getattr(message, field.name), field.type
+    if pa.types.is_list(kind):
+        return [{each.name: _value(one, each) for each in kind.value_type} for one in value]
+    is_optional = message.DESCRIPTOR.fields_by_name[field.name].has_presence
+    return None if is_optional and not message.HasField(field.name) else value
+
+
+def repeated(name: str, kinds: dict[str, pa.DataType]) -> pa.Schema:
+    """Return the schema of a message whose only field is repeated, given the fields of its rows."""
+    return pa.schema({name: pa.list_(pa.struct(list(kinds.items())))})
 
 
 def refuse_first(what: str, bad: Bad | Sequence[bool], fault: str) -> None:
@@ -70,9 +109,11 @@ def check_times(what: str, times_ns: npt.NDArray[np.uint64], name: str, first_ns
 
 
 def check_without_period(headers: PageHeaders, what: str) -> None:
-    """Raise InvalidRequest for a record that names a period and whose rows have none."""
+    """Raise InvalidRequest for a record that names a period or empty ranges, and whose rows have none."""
     if headers.period_seconds:
         raise InvalidRequest(f"period_seconds {headers.period_seconds} of {what} is not 0")
+    if headers.empty:
+        raise InvalidRequest(f"{what} has verified-empty ranges, which only candles have")
 
 
 def microseconds(times_ns: npt.NDArray[np.uint64]) -> Column:

@@ -6,13 +6,11 @@ verified-empty ranges together account for every period of the span.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from google.protobuf.message import DecodeError
 
 from dexorder_common.kafka.page_record import page_value, parse_response
 from dexorder_common.lake.arrow_types import MICROSECONDS
@@ -25,11 +23,17 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
-from dexorder_spark.tables.columns import columns_of
+from dexorder_spark.tables.columns import MessageColumns
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
 
 _MINUTE_NS = 60 * SECOND_NS
 _VALUES = ("open", "high", "low", "close", "volume")
+_FIELDS: dict[str, pa.DataType] = {
+    "open_time": pa.uint64(),
+    **dict.fromkeys((*_VALUES, "quote_volume"), pa.float64()),
+    "trade_count": pa.uint64(),
+}
+decode_candles = MessageColumns(ohlcv_pb2.OHLCV, pa.schema(_FIELDS), "candle {place} is not an OHLCV")
 
 
 def check_headers(headers: PageHeaders) -> None:
@@ -65,27 +69,6 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
         ],
         schema=OHLC.arrow,
     )
-
-
-def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
-    """Do what ``decode_candles`` does, with protobuf's own parser."""
-    candles = []
-    for index, data in enumerate(encoded):
-        try:
-            candles.append(ohlcv_pb2.OHLCV.FromString(data))
-        except DecodeError as error:
-            raise InvalidRequest(f"candle {index} is not an OHLCV: {error}") from error
-    columns: dict[str, pa.Array[Any]] = {"open_time": pa.array([c.open_time for c in candles], pa.uint64())}
-    for name in _VALUES:
-        columns[name] = pa.array([getattr(c, name) for c in candles], pa.float64())
-    quotes = [c.quote_volume if c.HasField("quote_volume") else None for c in candles]
-    trades = [c.trade_count if c.HasField("trade_count") else None for c in candles]
-    columns |= {"quote_volume": pa.array(quotes, pa.float64()), "trade_count": pa.array(trades, pa.uint64())}
-    return pa.record_batch(columns)
-
-
-decode_candles = columns_of(ohlcv_pb2.DESCRIPTOR, ohlcv_pb2.OHLCV.DESCRIPTOR, decode_slowly)
-"""Return serialized OHLCV messages as columns named like its fields; InvalidRequest if one does not parse."""
 
 
 def check_times(headers: PageHeaders, opens_ns: npt.NDArray[np.uint64]) -> None:

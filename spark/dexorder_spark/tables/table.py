@@ -34,8 +34,7 @@ def ensure_tables(catalog: Catalog) -> None:
 class PageTable:
     """A table whose rows arrive in pages: everything the pipeline must know about it.
 
-    A page is one record of its topic. The three functions run in Spark's workers too, so they must be functions of a
-    module.
+    A page is one record of its topic. The three functions run in Spark's workers too, so they must be picklable.
 
     Attributes:
         iceberg: Schema, key, version columns, partitioning and order of the rows in files.

@@ -6,13 +6,9 @@ infinite, not a number or, for amounts, below 0. Values that the exchange does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.message import DecodeError
 
 from dexorder_common.lake.tables import TICKERS
 from dexorder_common.model import datasets
@@ -23,45 +19,42 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from dexorder_spark.tables.columns import (
+    MessageColumns,
     check_texts,
     check_times,
     check_without_period,
-    columns_of,
     microseconds,
     refuse_first,
+    repeated,
 )
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, PageTable
 
 _AMOUNTS = ("bid_size", "ask_size", "base_volume", "quote_volume")
 _VALUES = ("last", "bid", "ask", "bid_size", "ask_size", "open", "high", "low", "base_volume", "quote_volume")
-_FIELDS = {
+_FIELDS: dict[str, pa.DataType] = {
     "ticker": pa.string(),
     "time": pa.uint64(),
     **dict.fromkeys(_VALUES, pa.float64()),
     "received_at": pa.uint64(),
 }
-_SNAPSHOT = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
+decode_snapshots = MessageColumns(
+    pb.TickerSnapshots, repeated("snapshots", _FIELDS), "the value of {size} bytes is not a TickerSnapshots"
+)
 
 
 def check_headers(headers: PageHeaders) -> None:
     """Raise InvalidRequest if the headers do not belong to a record of ticker snapshots."""
     if not Instrument.parse(headers.ticker).is_whole_exchange:
         raise InvalidRequest(f"ticker {headers.ticker!r} of ticker snapshots is not {ALL_SYMBOLS}.EXCHANGE")
-    check_without_period(headers, "ticker snapshots")
-    if headers.empty:
-        raise InvalidRequest("a record of ticker snapshots has verified-empty ranges, which only candles have")
+    check_without_period(headers, "a record of ticker snapshots")
 
 
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the snapshots of a good record; else InvalidRequest names the first snapshot at fault."""
-    lists: Any = decode_snapshots([payload]).column("snapshots")
-    snapshots = lists.flatten()
-    size = len(snapshots)
-    if size > MAX_RECORD_SNAPSHOTS:
-        raise InvalidRequest(f"record has {size} ticker snapshots; at most {MAX_RECORD_SNAPSHOTS} are allowed")
-    columns = {name: snapshots.field(name) for name in _FIELDS}
+    columns = decode_snapshots.rows(payload, "ticker snapshots", MAX_RECORD_SNAPSHOTS)
     times_ns, received_ns = columns["time"].to_numpy(), columns["received_at"].to_numpy()
     tickers: list[str] = columns["ticker"].to_pylist()
+    size = len(tickers)
     check_texts("snapshot", tickers, "ticker", MAX_TICKER_LENGTH)
     venue = Instrument.parse(headers.ticker).venue
     others = [each.rpartition(".")[0] in ("", ALL_SYMBOLS) or each.rpartition(".")[2] != venue for each in tickers]
@@ -88,27 +81,6 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     rows = rows.take(pc.sort_indices(rows, sort_keys=[("time", "ascending"), ("ticker", "ascending")]))
     _refuse_doubles(rows)
     return rows
-
-
-def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
-    """Do what ``decode_snapshots`` does, with protobuf's own parser."""
-    found: list[list[dict[str, Any]]] = []
-    for value in encoded:
-        try:
-            snapshots = pb.TickerSnapshots.FromString(value).snapshots
-        except DecodeError as error:
-            raise InvalidRequest(f"the value of {len(value)} bytes is not a TickerSnapshots: {error}") from error
-        found.append([_fields(each) for each in snapshots])
-    return pa.record_batch({"snapshots": pa.array(found, pa.list_(_SNAPSHOT))})
-
-
-decode_snapshots = columns_of(pb.DESCRIPTOR, pb.TickerSnapshots.DESCRIPTOR, decode_slowly)
-"""Return serialized TickerSnapshots messages as one column ``snapshots``; InvalidRequest if one does not parse."""
-
-
-def _fields(snapshot: pb.TickerSnapshot) -> dict[str, Any]:
-    given = {each.name for each, _ in snapshot.ListFields()}
-    return {name: None if name in _VALUES and name not in given else getattr(snapshot, name) for name in _FIELDS}
 
 
 def _refuse_doubles(rows: pa.RecordBatch) -> None:

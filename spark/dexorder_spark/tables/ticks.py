@@ -8,12 +8,11 @@ in another one, the first copy is kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from google.protobuf.message import DecodeError
 
 from dexorder_common.lake.tables import TICKS
 from dexorder_common.model import datasets
@@ -24,19 +23,20 @@ from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from dexorder_spark.tables.columns import (
     Column,
+    MessageColumns,
     check_texts,
     check_times,
     check_without_period,
-    columns_of,
     microseconds,
     refuse_first,
+    repeated,
 )
 from dexorder_spark.tables.table import SAMPLE_DISPATCH, SAMPLE_TICKER, PageTable
 
 TOLERANCE_NS = SECOND_NS
 """A trade of one id may have times that differ by this much: sockets and REST of an exchange round them differently."""
 _SIDES = pa.array([None, "buy", "sell"], pa.string())
-_FIELDS = {
+_FIELDS: dict[str, pa.DataType] = {
     "trade_id": pa.string(),
     "time": pa.uint64(),
     "price": pa.float64(),
@@ -45,26 +45,15 @@ _FIELDS = {
     "ticker": pa.string(),
     "received_at": pa.uint64(),
 }
-_TRADE = pa.struct([pa.field(name, kind) for name, kind in _FIELDS.items()])
-
-
-def check_headers(headers: PageHeaders) -> None:
-    """Raise InvalidRequest if the headers do not belong to a record of trades."""
-    check_without_period(headers, "a record of trades")
-    if headers.empty:
-        raise InvalidRequest("a record of trades has verified-empty ranges, which only candles have")
+decode_trades = MessageColumns(pb.Trades, repeated("trades", _FIELDS), "the value of {size} bytes is not a Trades")
 
 
 def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     """Return the trades of a good record; else InvalidRequest names the first trade at fault."""
-    lists: Any = decode_trades([payload]).column("trades")
-    trades = lists.flatten()
-    size = len(trades)
-    if size > MAX_RECORD_TRADES:
-        raise InvalidRequest(f"record has {size} trades; at most {MAX_RECORD_TRADES} are allowed")
-    columns = {name: trades.field(name) for name in _FIELDS}
+    columns = decode_trades.rows(payload, "trades", MAX_RECORD_TRADES)
     times_ns, received_ns = columns["time"].to_numpy(), columns["received_at"].to_numpy()
     ids: list[str] = columns["trade_id"].to_pylist()
+    size = len(ids)
     check_texts("trade", ids, "trade_id", MAX_TRADE_ID_LENGTH)
     check_times("trade", times_ns, "time", 1, headers.span.end_ns)
     check_times("trade", received_ns, "received_at", 0, MAX_TIME_NS)
@@ -85,22 +74,6 @@ def decode_page(headers: PageHeaders, payload: bytes) -> pa.RecordBatch:
     if len({*ids}) < size:
         return _by_time(_first_copies(rows, ids))
     return rows if (times_ns[1:] > times_ns[:-1]).all() else _by_time(rows)
-
-
-def decode_slowly(encoded: Sequence[bytes]) -> pa.RecordBatch:
-    """Do what ``decode_trades`` does, with protobuf's own parser."""
-    found: list[list[dict[str, Any]]] = []
-    for value in encoded:
-        try:
-            trades = pb.Trades.FromString(value).trades
-        except DecodeError as error:
-            raise InvalidRequest(f"the value of {len(value)} bytes is not a Trades: {error}") from error
-        found.append([{name: getattr(trade, name) for name in _FIELDS} for trade in trades])
-    return pa.record_batch({"trades": pa.array(found, pa.list_(_TRADE))})
-
-
-decode_trades = columns_of(pb.DESCRIPTOR, pb.Trades.DESCRIPTOR, decode_slowly)
-"""Return serialized Trades messages as one column ``trades``; InvalidRequest if one does not parse."""
 
 
 def _check_values(headers: PageHeaders, columns: dict[str, Column]) -> None:
@@ -138,7 +111,7 @@ def sample_page() -> tuple[PageHeaders, bytes]:
 TRADES = PageTable(
     TICKS,
     datasets.TRADES,
-    check=check_headers,
+    check=partial(check_without_period, what="a record of trades"),
     decode=decode_page,
     sample=sample_page,
     kind=Kind.TRADES,

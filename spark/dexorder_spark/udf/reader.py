@@ -21,9 +21,8 @@ from dexorder_common.model.instrument import Instrument
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.udf import UdfInput
 from dexorder_spark.records.admission import refusal
-from dexorder_spark.records.position import lost_partitions
 from dexorder_spark.source.client import SourceClient
-from dexorder_spark.source.offsets import SourceState, cap, plan
+from dexorder_spark.source.offsets import SourceState, cap, plan, to_json
 from dexorder_spark.source.records import Result
 from dexorder_spark.tables.table import PageTable
 
@@ -100,13 +99,16 @@ class UdfReader:
             self.position = dict(log_state.ends if self._given.since_ns is None else log_state.starts)
             self.epochs = dict(log_state.epochs)
             return True
-        lost = lost_partitions(state, self._client, log_state)
+        epochs = state.epochs.get(self.source, {})
+        known = to_json(kept, topic_id=state.topics.get(self.source, ""))
+        lost = self._client.lost_logs(known, epochs, log_state)
+        if lost:
+            log.error("the UDF has read another log; this one is read from its start", reasons=lost)
         kept = {p: offset for p, offset in kept.items() if p not in lost}
         gone = {p: first - kept[p] for p, first in log_state.starts.items() if kept.get(p, first) < first}
         if gone:
             log.error("records were removed from the topic before a UDF was fed", source=self.source, records=gone)
         self.position = {p: max(first, kept.get(p, first)) for p, first in log_state.starts.items()}
-        epochs = state.epochs.get(self.source, {})
         self.epochs = {p: epoch for p, epoch in {**log_state.epochs, **epochs}.items() if p not in lost}
         return False
 

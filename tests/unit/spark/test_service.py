@@ -16,7 +16,7 @@ from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from dexorder_spark.config import SparkSettings
 from dexorder_spark.maintenance.runner import StepFailed, TableResult
-from dexorder_spark.service import MAINTENANCE, MaintenanceService
+from dexorder_spark.server import MAINTENANCE, MaintenanceService
 
 
 class StubRunner:

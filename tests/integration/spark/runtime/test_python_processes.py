@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from dexorder_spark.runtime.home import home_environment
+from dexorder_spark.runtime.class_archive import home_environment
 
 
 class WhereFrom(DataSource):

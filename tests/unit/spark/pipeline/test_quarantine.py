@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.errors import Unavailable
-from dexorder_spark.pipeline.quarantine import isolate
+from dexorder_spark.pipeline.batch import isolate
 from dexorder_spark.records.relay_client import Stopped
 from dexorder_spark.source.offsets import OffsetRange
 

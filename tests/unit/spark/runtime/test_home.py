@@ -7,8 +7,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from dexorder_spark.runtime import home
-from dexorder_spark.runtime.home import home_environment, write_home
+from dexorder_spark.runtime import class_archive
+from dexorder_spark.runtime.class_archive import home_environment, write_home
 
 
 def test_a_home_has_sparks_programs_and_jars_but_no_archive_of_python(tmp_path: Path) -> None:
@@ -30,5 +30,5 @@ def test_links_of_a_removed_installation_are_replaced(tmp_path: Path) -> None:
 
 def test_a_python_that_needs_the_archive_gets_sparks_own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_home(tmp_path)
-    monkeypatch.setattr(home, "find_spec", lambda name: None)
+    monkeypatch.setattr(class_archive, "find_spec", lambda name: None)
     assert home_environment(tmp_path) == {}

@@ -15,14 +15,7 @@ from dexorder_common.model.page import Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.market.v1 import funding_pb2 as pb
-from dexorder_spark.tables.funding import (
-    FUNDING,
-    MAX_PAGE_RATES,
-    check_headers,
-    decode_page,
-    decode_rates,
-    decode_slowly,
-)
+from dexorder_spark.tables.funding import FUNDING, MAX_PAGE_RATES, decode_page, decode_rates
 
 HOUR = 3_600 * SECOND_NS
 TICKER = "BTC/USDT:USDT.BINANCE"
@@ -44,7 +37,8 @@ def test_literal_bytes_become_rows() -> None:
         {**common, "funding_time": 28_800_000_000, "rate": 1e-4, "mark_price": 42.5, "interval_seconds": None},
         {**common, "funding_time": 57_600_000_000, "rate": -0.5, "mark_price": None, "interval_seconds": 28_800},
     ]
-    assert decode_slowly([value]).equals(decode_rates([value]).cast(decode_slowly([value]).schema))
+    slowly = decode_rates.slowly([value])
+    assert slowly.equals(decode_rates([value]).cast(slowly.schema))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +71,10 @@ def test_rates_ascend_and_a_page_has_not_too_many() -> None:
 
 
 def test_headers_of_another_dataset_are_refused() -> None:
-    check_headers(HEAD)
+    FUNDING.check(HEAD)
     for changes in ({"period_seconds": 60}, {"empty": (HEAD.span,)}):
         with pytest.raises(InvalidRequest):
-            check_headers(replace(HEAD, **changes))
+            FUNDING.check(replace(HEAD, **changes))
 
 
 def test_its_sample_is_good_and_its_series_is_of_the_dataset() -> None:

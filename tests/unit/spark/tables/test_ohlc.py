@@ -12,7 +12,7 @@ from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_spark.pipeline.decode import DECODED, decode_batches
 from dexorder_spark.source.records import RAW
-from dexorder_spark.tables.ohlc import CANDLES, decode_candles, decode_slowly
+from dexorder_spark.tables.ohlc import CANDLES, decode_candles
 from tests.fakes.pages import MINUTE_NS, Record, candle, control, dispatch_id, final, page, span
 
 
@@ -192,5 +192,5 @@ def test_an_undecodable_final_ends_the_dispatch_with_an_error_and_is_kept() -> N
 
 def test_both_decoders_return_the_same_columns() -> None:
     encoded = [encode_candle(c) for c in (candle(0), Candle(5 * MINUTE_NS, 0.0, 2.0, 0.0, 1.0, 0.0))]
-    assert decode_candles(encoded).to_pydict() == decode_slowly(encoded).to_pydict()
-    assert decode_slowly(encoded).schema.types == decode_candles(encoded).schema.types
+    assert decode_candles(encoded).to_pydict() == decode_candles.slowly(encoded).to_pydict()
+    assert decode_candles.slowly(encoded).schema.types == decode_candles(encoded).schema.types

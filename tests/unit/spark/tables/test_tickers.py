@@ -15,7 +15,7 @@ from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.page import MAX_RECORD_SNAPSHOTS, Kind
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from dexorder_spark.pipeline.decode import decode_record
-from dexorder_spark.tables.tickers import SNAPSHOTS, decode_page, decode_slowly, decode_snapshots
+from dexorder_spark.tables.tickers import SNAPSHOTS, decode_page, decode_snapshots
 from tests.fakes.pages import final
 from tests.fakes.trades import snapshot, snapshots_head, snapshots_record
 
@@ -95,7 +95,7 @@ def test_a_final_record_is_good_and_headers_of_other_records_are_refused() -> No
     assert kinds(final(snapshots_head(kind=Kind.FINAL), 1)) == [("final", None)]
     for changed, reason in (
         (replace(HEAD, ticker="BTC/USDT.BINANCE"), "is not *.EXCHANGE"),
-        (replace(HEAD, period_seconds=60), "period_seconds 60 of ticker snapshots is not 0"),
+        (replace(HEAD, period_seconds=60), "period_seconds 60 of a record of ticker snapshots is not 0"),
         (replace(HEAD, kind=Kind.TRADES), "header dx-kind 'trades' does not belong to topic dexorder.tickers"),
     ):
         ((kind, why),) = kinds(snapshots_record(changed, [snapshot("A")]))
@@ -114,7 +114,8 @@ def test_no_value_does_anything_but_become_rows_or_be_refused(value: bytes) -> N
 @given(st.lists(st.builds(snapshot, st.text(max_size=3), st.integers(0, 9), last=st.floats(), ask_size=st.floats())))
 def test_both_parsers_return_the_same_columns(snapshots: list[pb.TickerSnapshot]) -> None:
     encoded = [record(*snapshots), b""]
-    found: list[Any] = [made(encoded).column("snapshots").to_pylist() for made in (decode_snapshots, decode_slowly)]
+    both = decode_snapshots(encoded), decode_snapshots.slowly(encoded)
+    found: list[Any] = [made.column("snapshots").to_pylist() for made in both]
     # As text, since NaN is not equal to itself.
     fast, slow = (str([[sorted(each.items()) for each in record] for record in records]) for records in found)
     assert fast == slow

@@ -16,7 +16,7 @@ from dexorder_common.model.page import MAX_RECORD_TRADES
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.market.v1 import market_pb2 as pb
 from dexorder_spark.pipeline.decode import decode_record
-from dexorder_spark.tables.ticks import TRADES, decode_page, decode_slowly, decode_trades
+from dexorder_spark.tables.ticks import TRADES, decode_page, decode_trades
 from tests.fakes.pages import TICKER
 from tests.fakes.trades import second, trade, trades_head, trades_record
 
@@ -145,7 +145,7 @@ def test_no_value_does_anything_but_become_rows_or_be_refused(value: bytes) -> N
 @given(st.lists(st.builds(pb.Trade, trade_id=st.text(max_size=3), time=st.integers(0, 2**64 - 1), price=st.floats())))
 def test_both_parsers_return_the_same_columns(trades: list[pb.Trade]) -> None:
     encoded = [record(*trades), b"", record(*trades[:1])]
-    fast, slow = decode_trades(encoded), decode_slowly(encoded)
+    fast, slow = decode_trades(encoded), decode_trades.slowly(encoded)
     assert str(fast.to_pydict()) == str(slow.to_pydict())  # as text, since NaN is not equal to itself
 
 

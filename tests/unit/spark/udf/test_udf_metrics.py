@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, generate_latest
 
 from dexorder_common.model.udf import UdfState, UdfStatus
-from dexorder_spark.udf.metrics import UdfMetrics
+from dexorder_spark.metrics import UdfMetrics
 
 
 def test_a_scrape_shows_the_statuses_of_now() -> None:
