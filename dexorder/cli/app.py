@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dexorder.cli.events.app import events_app
-from dexorder.cli.live.realtime_app import realtime_app
-from dexorder.cli.live.trigger_app import trigger_app
 from dexorder.cli.terminal.options import (
     Chart,
     Dir,
     Format,
     Json,
     JsonLines,
-    Limit,
     Out,
     Period,
     Plot,
@@ -27,12 +24,10 @@ from dexorder.cli.terminal.options import (
     Since,
     Ticker,
     Until,
-    choices,
     example,
     split_periods,
 )
-from dexorder.cli.terminal.reporting import Reporting
-from dexorder.cli.udf.app import udf_app
+from dexorder.cli.terminal.reporting import Reporting, deferred_group
 
 if TYPE_CHECKING:
     from dexorder.cli.rows.options import OutputOptions
@@ -46,12 +41,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Complete, verified market history in Iceberg, and delivery of user events.",
 )
-requests_app = typer.Typer(no_args_is_help=True, help="List, show and cancel requests.")
-app.add_typer(requests_app, name="requests")
-app.add_typer(realtime_app, name="realtime")
-app.add_typer(trigger_app, name="trigger")
+app.add_typer(deferred_group("dexorder.cli.history.queries", help="List, show and cancel requests."), name="requests")
+app.add_typer(
+    deferred_group("dexorder.cli.live.realtime", help="Realtime subscriptions: list, start and stop."), name="realtime"
+)
+app.add_typer(
+    deferred_group("dexorder.cli.live.trigger", help="Triggers: conditions and patterns on live data, in Flink's SQL."),
+    name="trigger",
+)
 app.add_typer(events_app, name="events")
-app.add_typer(udf_app, name="udf")
+app.add_typer(
+    deferred_group(
+        "dexorder.cli.udf.local",
+        "dexorder.cli.udf.stream",
+        help="Users' functions (UDFs): on the stream, over a file, and the shipped ones.",
+    ),
+    name="udf",
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -432,44 +438,3 @@ def restore(archive: Annotated[Path, typer.Argument(help="FILE.tar.gz that `dexo
     from dexorder.cli.suite import commands as command
 
     command.restore(archive)
-
-
-@requests_app.command("list", epilog=example("dexorder requests list --state RUNNING -n 50"))
-def list_requests(
-    client_id: Annotated[str, typer.Option(help="Only requests of this client")] = "",
-    state: Annotated[
-        str,
-        typer.Option(
-            help="Only requests in this state: QUEUED, RUNNING or FINISHED",
-            autocompletion=choices("QUEUED", "RUNNING", "FINISHED"),
-        ),
-    ] = "",
-    limit: Limit = 20,
-    as_json: Json = False,
-    relay: Relay = None,
-) -> None:
-    """List the newest requests."""
-    from dexorder.cli.history import queries as command
-    from dexorder_common.model.history import RequestState
-
-    try:
-        wanted = RequestState(state.upper()) if state else None
-    except ValueError:
-        raise typer.BadParameter(f"--state: {state!r} is not a state; use QUEUED, RUNNING or FINISHED") from None
-    command.list_requests(client_id, wanted, limit, as_json, relay)
-
-
-@requests_app.command("show", epilog=example("dexorder requests show 5f2c1e --json"))
-def show_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
-    """Show the record of a request."""
-    from dexorder.cli.history import queries as command
-
-    command.show_request(request_id, as_json, relay)
-
-
-@requests_app.command("cancel", epilog=example("dexorder requests cancel 5f2c1e"))
-def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
-    """Cancel a request. A request that has ended keeps its status."""
-    from dexorder.cli.history import queries as command
-
-    command.cancel_request(request_id, as_json, relay)

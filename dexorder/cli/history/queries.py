@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Annotated
 
+import typer
+
+import dexorder
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.options import Json, Limit, Relay, choices, example
 from dexorder.cli.terminal.progress import phase
 from dexorder.cli.terminal.unknown import refuse_unknown
-from dexorder.client.async_client import AsyncClient
-from dexorder.client.blocking import Client
 from dexorder.client.inputs import covered_dataset, read_part
 from dexorder_common.model.coverage import Coverage, CoverageKind, CoveragePage, CoverageRange
 from dexorder_common.model.history import RequestRecord, RequestState
@@ -26,11 +29,30 @@ _KINDS = {
     CoverageKind.MISSING: "not covered",
 }
 
+app = typer.Typer(rich_markup_mode=None)
 
-def list_requests(client_id: str, state: RequestState | None, limit: int, as_json: bool, relay: str | None) -> None:
-    """Print the newest requests, newest first."""
-    with Client(relay) as client:
-        found = client.requests.list(client_id, state=state, limit=limit)
+
+@app.command("list", epilog=example("dexorder requests list --state RUNNING -n 50"))
+def list_requests(
+    client_id: Annotated[str, typer.Option(help="Only requests of this client")] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            help="Only requests in this state: QUEUED, RUNNING or FINISHED",
+            autocompletion=choices("QUEUED", "RUNNING", "FINISHED"),
+        ),
+    ] = "",
+    limit: Limit = 20,
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """List the newest requests."""
+    try:
+        wanted = RequestState(state.upper()) if state else None
+    except ValueError:
+        raise typer.BadParameter(f"--state: {state!r} is not a state; use QUEUED, RUNNING or FINISHED") from None
+    with dexorder.Client(relay) as client:
+        found = client.requests.list(client_id, state=wanted, limit=limit)
     if as_json:
         output.print_json([record.as_json() for record in found])
         return
@@ -38,15 +60,17 @@ def list_requests(client_id: str, state: RequestState | None, limit: int, as_jso
     output.stdout().print(output.plain_table(columns, map(_request_cells, found)))
 
 
-def show_request(request_id: str, as_json: bool, relay: str | None) -> None:
-    """Print the record of a request."""
-    with Client(relay) as client:
+@app.command("show", epilog=example("dexorder requests show 5f2c1e --json"))
+def show_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
+    """Show the record of a request."""
+    with dexorder.Client(relay) as client:
         _print_record(client.requests.get(request_id), as_json)
 
 
-def cancel_request(request_id: str, as_json: bool, relay: str | None) -> None:
-    """Cancel a request and print its record."""
-    with Client(relay) as client:
+@app.command("cancel", epilog=example("dexorder requests cancel 5f2c1e"))
+def cancel_request(request_id: str, as_json: Json = False, relay: Relay = None) -> None:
+    """Cancel a request. A request that has ended keeps its status."""
+    with dexorder.Client(relay) as client:
         _print_record(client.requests.cancel(request_id), as_json)
 
 
@@ -125,7 +149,7 @@ def _period(record: RequestRecord) -> str:
 
 def markets(venue: str, text: str, names_only: bool, as_json: bool, relay: str | None) -> None:
     """Print the instruments whose ticker contains ``text`` in any case."""
-    with Client(relay) as client:
+    with dexorder.Client(relay) as client:
         found = client.markets(venue)
     listed = [each for each in found.markets if text.lower() in each.ticker.lower()]
     if as_json:
@@ -180,7 +204,7 @@ async def find_coverage(
     ticker: str, period: str | int, since_ns: int | None, until_ns: int | None, *, detail: bool, relay: str | None
 ) -> Coverage:
     """Return the coverage of a part of a series; RequestRefused for an unknown ticker."""
-    async with AsyncClient(relay) as client:
+    async with dexorder.AsyncClient(relay) as client:
         found = await client.series.coverage(ticker, period, since_ns, until_ns, detail=detail)
         if not found.known:
             await refuse_unknown(client, ticker, period)

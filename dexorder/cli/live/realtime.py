@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from typing import Annotated
 
+import typer
+
+import dexorder
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.options import Json, Relay, Ticker, example, split_periods
 from dexorder.cli.terminal.unknown import refuse_misspelt, refuse_unlisted
-from dexorder.client.async_client import AsyncClient
-from dexorder.client.blocking import Client
 from dexorder.client.live import iso_or_none, series_name
 from dexorder_common.model.realtime import RealtimeJobRecord, RealtimeState, StartedSubscription, Subscription
 from dexorder_common.model.times import iso
 
+app = typer.Typer(rich_markup_mode=None)
 
-def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | None) -> None:
-    """Print the subscriptions and the jobs that serve them."""
-    with Client(relay) as client:
+
+@app.command("list", epilog=example("dexorder realtime list"))
+def list_subscriptions(
+    client_id: Annotated[str, typer.Option(help="Only subscriptions of this client")] = "",
+    ticker: Annotated[str, typer.Option("--ticker", "-t", help="Only subscriptions to this market")] = "",
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """List the subscriptions, and the jobs that serve them."""
+    with dexorder.Client(relay) as client:
         found = client.realtime.list(client_id, ticker=ticker)
     if ticker and not (found.subscriptions or found.jobs):
         refuse_misspelt(relay, ticker)
@@ -30,27 +40,35 @@ def list_subscriptions(client_id: str, ticker: str, as_json: bool, relay: str | 
     out.print(output.plain_table(job_columns, (cells for job in found.jobs for cells in _job_cells(job))))
 
 
+@app.command(epilog=example("dexorder realtime start BTC/USDT.BINANCE --period 1m,5m --since -1h"))
 def start(
-    ticker: str,
-    periods: Sequence[str],
-    *,
-    trades: bool,
-    since: str | None,
-    subscription_id: str | None,
-    client_id: str,
-    as_json: bool,
-    relay: str | None,
+    ticker: Ticker,
+    period: Annotated[str, typer.Option("--period", help="Candles to build, separated by commas: 1m,5m")] = "",
+    trades: Annotated[bool, typer.Option(help="Store the trades")] = True,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", "-s", help="Complete from this time on: -1h, 2024-01-31, ISO 8601; default: from now on"
+        ),
+    ] = None,
+    subscription_id: Annotated[
+        str | None, typer.Option("--id", help="Id of the subscription; the same one again changes nothing")
+    ] = None,
+    client_id: Annotated[str, typer.Option(help="Name of the caller, for `realtime list`")] = "",
+    as_json: Json = False,
+    relay: Relay = None,
 ) -> None:
-    """Start a subscription and print its id."""
+    """Start a subscription, which runs until it is stopped. Print its id."""
+    periods = split_periods(period)
 
-    async def start() -> str:
-        async with AsyncClient(relay) as client:
+    async def started() -> str:
+        async with dexorder.AsyncClient(relay) as client:
             await refuse_unlisted(client, ticker)
             return await client.realtime.start(
                 ticker, periods, trades=trades, since=since, subscription_id=subscription_id, client_id=client_id
             )
 
-    name = asyncio.run(start())
+    name = asyncio.run(started())
     if as_json:
         output.print_json({"subscription_id": name})
         return
@@ -58,9 +76,13 @@ def start(
     output.stderr().print(f"it runs until `dexorder realtime stop {name}`; `dexorder watch {ticker}` shows it")
 
 
-def stop(subscription_ids: Sequence[str], relay: str | None) -> None:
-    """Stop subscriptions."""
-    with Client(relay) as client:
+@app.command(epilog=example("dexorder realtime stop rt-5f2c1e"))
+def stop(
+    subscription_ids: Annotated[list[str], typer.Argument(metavar="SUBSCRIPTION...", show_default=False)],
+    relay: Relay = None,
+) -> None:
+    """Stop subscriptions. What they have stored stays."""
+    with dexorder.Client(relay) as client:
         for each in subscription_ids:
             client.realtime.stop(each)
             output.stderr().print(f"{each} is stopped")

@@ -8,41 +8,62 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import dexorder
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.options import Count, Json, JsonLines, Relay, example
 from dexorder.cli.terminal.unknown import refuse_misspelt, refuse_unlisted
-from dexorder.client.async_client import AsyncClient
-from dexorder.client.blocking import Client
-from dexorder.client.triggers import BacktestResult
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import iso
 from dexorder_common.model.triggers import EventKind, RegisteredTrigger, TriggerEvent, Value
 
+if TYPE_CHECKING:
+    from dexorder.client.triggers import BacktestResult
+
 _HIDDEN = ("kind", "match_start", "match_end", "emitted_by", "period")
 _SQL_SHOWN = 60
 
+app = typer.Typer(rich_markup_mode=None)
 
+Sql = Annotated[str, typer.Argument(help="SQL text, or @FILE, or - for stdin", show_default=False)]
+Tickers = Annotated[
+    list[str], typer.Option("--ticker", "-t", help="Market, for example BTC/USDT.BINANCE; may be repeated")
+]
+Parameter = Annotated[
+    list[str] | None, typer.Option("--set", "-p", metavar="NAME=VALUE", help="Parameter, for example fire=level")
+]
+
+
+@app.command(
+    epilog=example(
+        "dexorder trigger add high 'SELECT `close` FROM ohlc WHERE `close` > 100000' --ticker BTC/USDT.BINANCE"
+    )
+)
 def add(
-    trigger_id: str,
-    sql: str,
-    tickers: Sequence[str],
-    parameters: Sequence[str],
-    *,
-    callback_id: str,
-    client_id: str,
-    user: str,
-    priority: str,
-    channels: Sequence[str],
-    as_json: bool,
-    relay: str | None,
+    trigger_id: Annotated[str, typer.Argument(help="Id; the same one again with the same values changes nothing")],
+    sql: Sql,
+    tickers: Tickers,
+    parameter: Parameter = None,
+    callback_id: Annotated[str, typer.Option("--callback", help="Name to read the events of several triggers")] = "",
+    client_id: Annotated[str, typer.Option(help="Name of the caller, for `trigger list`")] = "",
+    user: Annotated[str, typer.Option(help="Also send each firing to this user")] = "",
+    priority: Annotated[str, typer.Option(help="With --user: INFORMATIONAL, NORMAL or CRITICAL")] = "NORMAL",
+    channel: Annotated[
+        list[str] | None, typer.Option(help="With --user: EMAIL, PUSH, ...; may be repeated, in order")
+    ] = None,
+    as_json: Json = False,
+    relay: Relay = None,
 ) -> None:
-    """Register a trigger."""
-    text, values = read_sql(sql), read_parameters(parameters)
+    """Register a trigger, which is evaluated until it is removed."""
+    if channel and not user:
+        raise typer.BadParameter("--channel goes with --user")
+    text, values = read_sql(sql), read_parameters(parameter or ())
 
-    async def add() -> bool:
-        async with AsyncClient(relay) as client:
+    async def added() -> bool:
+        async with dexorder.AsyncClient(relay) as client:
             await refuse_unlisted(client, *tickers)
             return await client.triggers.add(
                 trigger_id,
@@ -52,11 +73,11 @@ def add(
                 callback_id=callback_id,
                 client_id=client_id,
                 user_id=user,
-                priority=priority,
-                channels=channels,
+                priority=priority.upper(),
+                channels=[each.upper() for each in channel or ()],
             )
 
-    new = asyncio.run(add())
+    new = asyncio.run(added())
     if as_json:
         output.print_json({"trigger_id": trigger_id, "status": "REGISTERED" if new else "ALREADY_REGISTERED"})
         return
@@ -64,9 +85,15 @@ def add(
     output.stderr().print(f"`dexorder trigger tail {trigger_id}` shows its events")
 
 
-def list_triggers(client_id: str, ticker: str, as_json: bool, relay: str | None) -> None:
-    """Print the triggers."""
-    with Client(relay) as client:
+@app.command("list", epilog=example("dexorder trigger list"))
+def list_triggers(
+    client_id: Annotated[str, typer.Option(help="Only triggers of this client")] = "",
+    ticker: Annotated[str, typer.Option("--ticker", "-t", help="Only triggers that watch this market")] = "",
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """List the triggers and their states."""
+    with dexorder.Client(relay) as client:
         found = client.triggers.list(client_id, ticker=ticker)
     if ticker and not found:
         refuse_misspelt(relay, ticker)
@@ -77,18 +104,31 @@ def list_triggers(client_id: str, ticker: str, as_json: bool, relay: str | None)
     output.stdout().print(output.plain_table(columns, map(_cells, found)))
 
 
-def remove(trigger_ids: Sequence[str], relay: str | None) -> None:
-    """Remove triggers."""
-    with Client(relay) as client:
+@app.command("rm", epilog=example("dexorder trigger rm high"))
+def remove(
+    trigger_ids: Annotated[list[str], typer.Argument(metavar="TRIGGER...", show_default=False)], relay: Relay = None
+) -> None:
+    """Remove triggers. Their events are kept."""
+    with dexorder.Client(relay) as client:
         for each in trigger_ids:
             client.triggers.remove(each)
             output.stderr().print(f"{each} is removed")
 
 
-def tail(trigger_id: str, callback_id: str, after: int, count: int | None, *, as_json: bool, relay: str | None) -> None:
-    """Print events until Ctrl-C, or until ``count`` were printed."""
+@app.command(epilog=example("dexorder trigger tail high --json"))
+def tail(
+    trigger_id: Annotated[str, typer.Argument(help="Id of the trigger; not with --callback")] = "",
+    callback_id: Annotated[str, typer.Option("--callback", help="Events of all triggers with this callback")] = "",
+    after: Annotated[int, typer.Option(min=0, help="Cursor of the last event that is known")] = 0,
+    count: Count = None,
+    as_json: JsonLines = False,
+    relay: Relay = None,
+) -> None:
+    """Print the events of a trigger, stored ones and new ones, until Ctrl-C."""
+    if bool(trigger_id) == bool(callback_id):
+        raise typer.BadParameter("name either a trigger or --callback")
     out = output.stdout()
-    with Client(relay, on_note=output.stderr().print) as client, suppress(KeyboardInterrupt):
+    with dexorder.Client(relay, on_note=output.stderr().print) as client, suppress(KeyboardInterrupt):
         events = client.triggers.events(trigger_id, callback_id=callback_id, after=after)
         for each in islice(events, count):
             if as_json:
@@ -97,24 +137,24 @@ def tail(trigger_id: str, callback_id: str, after: int, count: int | None, *, as
                 out.print(_line(each))
 
 
+@app.command(epilog=example("dexorder trigger test @high.sql --ticker BTC/USDT.BINANCE --since -7d"))
 def test(
-    sql: str,
-    tickers: Sequence[str],
-    since: str,
-    until: str,
-    parameters: Sequence[str],
-    *,
-    chart: bool,
-    plot: Path | None,
-    rows: int,
-    as_json: bool,
-    relay: str | None,
+    sql: Sql,
+    tickers: Tickers,
+    since: Annotated[str, typer.Option("--since", "-s", help="Start of the range: -7d, 2024-01-31, ISO 8601")] = "-1d",
+    until: Annotated[str, typer.Option("--until", "-u", help="Like --since; exclusive")] = "now",
+    parameter: Parameter = None,
+    chart: Annotated[bool, typer.Option(help="Draw the candles, and mark those at which it fires")] = True,
+    plot: Annotated[Path | None, typer.Option(help="FILE.html for an interactive chart; of the first market")] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Number of events to print")] = 20,
+    as_json: Json = False,
+    relay: Relay = None,
 ) -> None:
-    """Print where a trigger would have fired, as a table and on a chart of each market."""
+    """Run a trigger over the stored candles or trades of a past range, and show where it would have fired."""
     if plot is not None and plot.suffix.lower() not in (".html", ".htm"):
         raise typer.BadParameter(f"--plot {plot}: unknown extension; use .html")
-    with Client(relay) as client:
-        result = client.triggers.test(read_sql(sql), tickers, since, until, read_parameters(parameters))
+    with dexorder.Client(relay) as client:
+        result = client.triggers.test(read_sql(sql), tickers, since, until, read_parameters(parameter or ()))
         refuse_misspelt(relay, *(each.ticker for each in result.markets if not each.rows))
         if as_json:
             output.print_json(as_json_value(result))
@@ -138,7 +178,7 @@ def as_json_value(result: BacktestResult) -> dict[str, object]:
     }
 
 
-def _print_result(client: Client, result: BacktestResult, *, chart: bool, rows: int) -> None:
+def _print_result(client: dexorder.Client, result: BacktestResult, *, chart: bool, rows: int) -> None:
     out = output.stdout()
     of = "trades" if not result.period_seconds else f"candles of {PERIODS[result.period_seconds]}"
     for market in result.markets:
@@ -159,7 +199,7 @@ def _print_result(client: Client, result: BacktestResult, *, chart: bool, rows: 
             out.print(f"{market.ticker}: it would have been suspended: {market.suspended}")
 
 
-def _plot(client: Client, result: BacktestResult, ticker: str, file: Path) -> None:
+def _plot(client: dexorder.Client, result: BacktestResult, ticker: str, file: Path) -> None:
     from dexorder.charts.html import write_html
 
     if not result.period_seconds:

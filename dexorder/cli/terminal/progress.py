@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -12,10 +12,12 @@ from rich.progress import BarColumn, Task, TaskID, TaskProgressColumn, TextColum
 from rich.text import Text
 
 from dexorder.cli.terminal.output import safe
-from dexorder.client.requests import OnProgress
 from dexorder_common.model.history import HistoryRequest, Progress, RequestState
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import SECOND_NS
+
+if TYPE_CHECKING:
+    from dexorder.client.requests import OnProgress
 
 Write = Callable[[str], None]
 

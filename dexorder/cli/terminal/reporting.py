@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from dexorder.errors import DexorderError, QuotaReached, Refused
 from dexorder.setup.config import SetupError
@@ -60,6 +63,27 @@ class Reporting(TyperGroup):
         """Parse the command's own arguments and run it."""
         with _reported(ctx.meta[__name__]):
             return super().invoke(ctx)
+
+
+def deferred_group(*modules: str, help: str) -> typer.Typer:
+    """Return a group with the commands of the ``app`` of each module, which are imported when the group is used."""
+
+    class Deferred(TyperGroup):
+        @property  # type: ignore[override]
+        def commands(self) -> Mapping[str, Any]:
+            return _commands_of(modules)
+
+        @commands.setter
+        def commands(self, none: object) -> None:
+            """Ignore what Typer sets: it knows no command of the group."""
+
+    return typer.Typer(cls=Deferred, no_args_is_help=True, help=help)
+
+
+@cache
+def _commands_of(modules: tuple[str, ...]) -> dict[str, Any]:
+    groups: list[Any] = [get_command(import_module(each).app) for each in modules]
+    return {name: command for group in groups for name, command in group.commands.items()}
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

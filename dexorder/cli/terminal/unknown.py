@@ -6,14 +6,14 @@ import asyncio
 from contextlib import suppress
 from difflib import get_close_matches
 
-from dexorder.client.async_client import AsyncClient
+import dexorder
 from dexorder.errors import RequestRefused, VenueUnknown
 
 _NEAR = 0.75
 """Likeness of symbols that are suggested; any two that share a quote currency are alike to 0.6."""
 
 
-async def refuse_unknown(client: AsyncClient, ticker: str, period: str | int) -> None:
+async def refuse_unknown(client: dexorder.AsyncClient, ticker: str, period: str | int) -> None:
     """Raise RequestRefused if the exchange does not list a market and no data of it is stored.
 
     Raise VenueUnknown if no ingestor has reported the exchange's markets, so the check is impossible.
@@ -22,7 +22,7 @@ async def refuse_unknown(client: AsyncClient, ticker: str, period: str | int) ->
         raise RequestRefused(f"{problem}, and nothing of it is stored")
 
 
-async def refuse_unlisted(client: AsyncClient, *tickers: str) -> None:
+async def refuse_unlisted(client: dexorder.AsyncClient, *tickers: str) -> None:
     """Raise RequestRefused if the exchange does not list one of the markets, as far as its ingestors have reported."""
     for ticker in tickers:
         with suppress(VenueUnknown):
@@ -39,7 +39,7 @@ def refuse_misspelt(relay: str | None, *tickers: str) -> None:
     """
 
     async def refuse() -> None:
-        async with AsyncClient(relay) as client:
+        async with dexorder.AsyncClient(relay) as client:
             for ticker in tickers:
                 if problem := await _problem(client, ticker):
                     raise RequestRefused(problem)
@@ -48,7 +48,7 @@ def refuse_misspelt(relay: str | None, *tickers: str) -> None:
         asyncio.run(refuse())
 
 
-async def _problem(client: AsyncClient, ticker: str) -> str:
+async def _problem(client: dexorder.AsyncClient, ticker: str) -> str:
     """Return why a ticker seems to be misspelt; empty if it is listed."""
     symbol, _, venue = ticker.rpartition(".")
     listed = [each.ticker.removesuffix(f".{venue}") for each in (await client.markets(venue)).markets]

@@ -1,44 +1,62 @@
-"""``dexorder udf run`` and ``dexorder udf serve``."""
+"""Commands ``dexorder udf run|serve|functions``: a UDF over a file, and the shipped functions."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.options import Json, JsonLines, example
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder.udf.functions import FUNCTIONS
 from dexorder.udf.tables import PointMaker, Windows, json_row, read_rows
 from dexorder_udf.errors import UdfError
-from dexorder_udf.host import UdfHost
 from dexorder_udf.options import parse_duration, split_assignments
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
 from dexorder_udf.spec import UdfSpec
+
+if TYPE_CHECKING:
+    from dexorder_udf.host import UdfHost
+
+app = typer.Typer(rich_markup_mode=None)
+
+Socket = Annotated[str, typer.Option(help="Path of a unix socket")]
 
 
 class UdfFailed(DexorderError):
     """The UDF can't run, or has failed; the message has its own words."""
 
 
+@app.command(epilog=example("dexorder udf run moving_average --option size=20 --input candles.parquet"))
 def run(
-    name: str,
-    prog: str,
-    socket: str,
-    grpc: str,
-    options: Sequence[str],
-    source: str,
-    maker: PointMaker,
-    window: str,
-    *,
-    timeout: float,
-    rows: int,
-    as_json: bool,
+    name: Annotated[str, typer.Argument(help="A shipped function; see `udf functions`", show_default=False)] = "",
+    prog: Annotated[str, typer.Option(help="Program and arguments of the UDF: 'python my_udf.py'")] = "",
+    socket: Socket = "",
+    grpc: Annotated[str, typer.Option(help="host:port of a UDF that serves gRPC")] = "",
+    option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE; the same name again gives its next value; NAME is a flag")
+    ] = None,
+    source: Annotated[str, typer.Option("--input", help="FILE.parquet, .csv, .jsonl; - is JSON lines on stdin")] = "-",
+    time: Annotated[str, typer.Option(help="Column of the time; default: open_time, time, timestamp or date")] = "",
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to group by; may be repeated; default: ticker, symbol, exchange and period"),
+    ] = None,
+    series: Annotated[str, typer.Option("--name", help="Name of the points")] = "ohlc",
+    window: Annotated[str, typer.Option(help="Length of the batches of a UDF that wants batches: 90s, 5m, 1h")] = "",
+    timeout: Annotated[float, typer.Option(min=0.1, help="Longest silence of the UDF, in seconds")] = 10.0,
+    rows: Annotated[int, typer.Option(min=0, help="Number of points to print, without --json")] = 20,
+    as_json: JsonLines = False,
 ) -> None:
-    """Feed a file to a UDF and print its output."""
-    spec = _spec(name, prog, socket, grpc, options, timeout)
+    """Run a UDF over a file and print its output; the UDF's stderr goes to stderr."""
+    from dexorder_udf.host import UdfHost
+
+    spec = _spec(name, prog, socket, grpc, option or (), timeout)
     window_ns = parse_duration(window) if window else 0
     if window_ns is None or window_ns < 0:
         raise RequestRefused(f"--window: {window!r} is not a duration such as 90s, 5m or 1h")
@@ -51,8 +69,8 @@ def run(
         host.start()
         try:
             batches = _windows(host, window_ns)
-            for piece in _pieces(source, maker, batches):
-                fed += sum(len(each.points) if isinstance(each, Batch) else 1 for each in piece)
+            for piece in _pieces(source, PointMaker(time, by or (), series), batches):
+                fed += _points(piece)
                 host.process(piece)
                 printer.add(host.checkpoint()[0])
         finally:
@@ -66,8 +84,16 @@ def run(
     output.stderr().print(f"{fed:,} points in, {printer.count:,} out{restarted}")
 
 
-def serve(name: str, socket: str, grpc: str) -> int:
-    """Serve a shipped function; return the exit code."""
+@app.command(epilog=example("dexorder udf serve moving_average --socket /run/udf.sock"))
+def serve(
+    name: Annotated[str, typer.Argument(help="A shipped function; see `udf functions`")],
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Serve one session over stdin and stdout; the default")
+    ] = False,
+    socket: Socket = "",
+    grpc: Annotated[str, typer.Option(help="host:port to serve gRPC on, without TLS")] = "",
+) -> None:
+    """Serve a shipped function to Kapacitor or to another host."""
     from dexorder.udf import servers
 
     if name not in FUNCTIONS:
@@ -79,12 +105,12 @@ def serve(name: str, socket: str, grpc: str) -> int:
     elif grpc:
         servers.serve_grpc(FUNCTIONS[name], grpc)
     else:
-        return servers.serve_stdio(FUNCTIONS[name])
-    return 0
+        raise typer.Exit(servers.serve_stdio(FUNCTIONS[name]))
 
 
-def functions(as_json: bool) -> None:
-    """Print the shipped functions with their options."""
+@app.command(epilog=example("dexorder udf functions"))
+def functions(as_json: Json = False) -> None:
+    """List the shipped functions with their options."""
     rows: list[dict[str, Any]] = [
         {
             "function": name,

@@ -6,16 +6,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 import yaml
 
+import dexorder
 from dexorder.cli.terminal import output
+from dexorder.cli.terminal.options import Json, Relay, example, split_periods
 from dexorder.cli.terminal.unknown import refuse_unlisted
-from dexorder.client.async_client import AsyncClient
-from dexorder.client.blocking import Client
 from dexorder.client.moments import moment_ns
-from dexorder.client.udfs import ListedUdf
 from dexorder.errors import DexorderError, RequestRefused
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import id_json
@@ -23,12 +23,20 @@ from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import iso
 from dexorder_common.model.udf import UdfDefinition, UdfState, definition_from
 
+if TYPE_CHECKING:
+    from dexorder.client.udfs import ListedUdf
+
 _POLL_SECONDS = 0.3
 
+app = typer.Typer(rich_markup_mode=None)
 
-def list_udfs(as_json: bool, relay: str | None) -> None:
-    """Print the UDFs and their states."""
-    with Client(relay) as client:
+Many = list[str] | None
+
+
+@app.command("list", epilog=example("dexorder udf list"))
+def list_udfs(as_json: Json = False, relay: Relay = None) -> None:
+    """List the UDFs on the stream, with their states."""
+    with dexorder.Client(relay) as client:
         found = client.udfs.list()
     if as_json:
         udfs = [_as_json(each) for each in found.udfs]
@@ -40,26 +48,52 @@ def list_udfs(as_json: bool, relay: str | None) -> None:
         output.stderr().print("the Spark driver has not reported since the relay's start")
 
 
+@app.command(epilog=example("dexorder udf start ema20 --program moving_average --ticker BTC/USDT.BINANCE --period 1m"))
 def start(
-    name: str,
-    given: Mapping[str, Any],
-    file: Path | None,
-    *,
-    anew: bool,
-    timeout: float,
-    as_json: bool,
-    relay: str | None,
-) -> int:
-    """Start a UDF, and wait until it runs or has failed; return the exit code.
-
-    Args:
-        given: Keys of an entry under ``udfs:``; empty for the definition that is known under the name.
-        file: A file with an entry of this name, which ``given`` changes.
-    """
-    udf = _definition(name, given, file)
+    name: Annotated[str, typer.Argument(help="Name; its output is the table trading.udf_NAME")],
+    program: Annotated[str, typer.Option(help="Entry of the Spark host's file to run; default: NAME")] = "",
+    option: Annotated[Many, typer.Option(help="NAME=VALUE of the UDF; may be repeated")] = None,
+    table: Annotated[str, typer.Option(help="ohlc or ticks; default ohlc")] = "",
+    ticker: Annotated[
+        Many, typer.Option("--ticker", "-t", help="Only this market; may be repeated; default: all")
+    ] = None,
+    period: Annotated[str, typer.Option(help="Only candles of these periods, separated by commas: 1m,5m")] = "",
+    since: Annotated[
+        str, typer.Option("--since", "-s", help="now, earliest, -1h, 2024-01-31, ISO 8601; default now")
+    ] = "",
+    history: Annotated[bool, typer.Option("--history", help="Also candles that requests for history bring")] = False,
+    window: Annotated[str, typer.Option(help="Length of the windows of a UDF that wants batches: 90s, 5m, 1h")] = "",
+    topic: Annotated[str, typer.Option(help="Kafka topic that gets the output too")] = "",
+    user: Annotated[str, typer.Option(help="User who gets an event for each point of the output")] = "",
+    title: Annotated[str, typer.Option(help="First line of these events")] = "",
+    file: Annotated[Path | None, typer.Option(help="YAML file with an entry of this name under udfs")] = None,
+    anew: Annotated[bool, typer.Option("--anew", help="Forget state and position of earlier runs")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Longest wait until it runs, in seconds")] = 30.0,
+    as_json: Json = False,
+    relay: Relay = None,
+) -> None:
+    """Start a UDF on the stream, which runs until it is stopped. With only its name: the one that is known under it."""
+    options: dict[str, list[str]] = {}
+    for each in option or ():
+        key, equals, value = each.partition("=")
+        options.setdefault(key, []).extend([value] if equals else [])
+    given: dict[str, Any] = {
+        "program": program,
+        "options": options,
+        "input": _set(
+            table=table,
+            tickers=ticker,
+            periods=split_periods(period),
+            since=_since_text(since),
+            history=history,
+            window=window,
+        ),
+        "output": _set(topic=topic, user_id=user, title=title),
+    }
+    udf = _definition(name, _set(**given), file)
     if isinstance(udf, UdfDefinition):
         asyncio.run(_check_tickers(udf.input.tickers, relay))
-    with Client(relay) as client:
+    with dexorder.Client(relay) as client:
         generation = client.udfs.start(udf, anew=anew)
         deadline = time.monotonic() + timeout
         while True:
@@ -77,21 +111,30 @@ def start(
     else:
         message = f": {listed.status.message}" if listed and listed.status.message else ""
         output.stderr().print(f"{name} is started; its state is {state.name.lower()}{message}")
-    return 1 if state is UdfState.FAILED else 0
+    if state is UdfState.FAILED:
+        raise typer.Exit(1)
 
 
-def stop(names: Sequence[str], relay: str | None) -> None:
-    """Stop UDFs."""
-    with Client(relay) as client:
+@app.command(epilog=example("dexorder udf stop ema20"))
+def stop(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)], relay: Relay = None
+) -> None:
+    """Stop UDFs. Their rows, states and positions stay."""
+    with dexorder.Client(relay) as client:
         for each in names:
             client.udfs.stop(each)
             output.stderr().print(f"{each} is stopped; its rows, state and position stay")
 
 
-def logs(name: str, follow: bool, relay: str | None) -> None:
-    """Print the last lines of a UDF; with ``follow``, also new lines, until Ctrl-C."""
+@app.command(epilog=example("dexorder udf logs ema20 --follow"))
+def logs(
+    name: str,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing lines until Ctrl-C")] = False,
+    relay: Relay = None,
+) -> None:
+    """Print the last lines that a UDF has written to stderr."""
     out, after = output.stdout(), 0
-    with Client(relay) as client:
+    with dexorder.Client(relay) as client:
         while True:
             for line in client.udfs.logs(name, after=after):
                 after = line.number
@@ -101,7 +144,12 @@ def logs(name: str, follow: bool, relay: str | None) -> None:
             time.sleep(1.0)
 
 
-def since_text(text: str) -> str:
+def _set(**values: Any) -> dict[str, Any]:
+    """Return the values that are given."""
+    return {name: value for name, value in values.items() if value}
+
+
+def _since_text(text: str) -> str:
     """Return ``now``, ``earliest`` or ISO text of a time as people write it."""
     if text in ("", "now", "earliest"):
         return text
@@ -112,6 +160,7 @@ def since_text(text: str) -> str:
 
 
 def _definition(name: str, given: Mapping[str, Any], file: Path | None) -> str | UdfDefinition:
+    """Return the definition of an entry of the file that ``given`` changes; the name if neither is given."""
     if not given and file is None:
         return name
     try:
@@ -127,7 +176,7 @@ def _definition(name: str, given: Mapping[str, Any], file: Path | None) -> str |
 
 
 async def _check_tickers(tickers: Sequence[str], relay: str | None) -> None:
-    async with AsyncClient(relay) as client:
+    async with dexorder.AsyncClient(relay) as client:
         await refuse_unlisted(client, *tickers)
 
 
