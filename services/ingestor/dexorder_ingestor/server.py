@@ -34,7 +34,7 @@ from dexorder_ingestor.instrument_reports import InstrumentReporter
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.points.fetch import publish_points, sources
 from dexorder_ingestor.publisher import IngestorPublisher
-from dexorder_ingestor.realtime.runner import RealtimeRunner
+from dexorder_ingestor.realtime.job import RealtimeRunner
 from dexorder_ingestor.tickers import publish_tickers
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -89,7 +89,7 @@ async def work(
         fetchers: dict[Dataset, Fetch] = {CANDLES: publish_candles, TICKERS: partial(publish_tickers, queries)}
         fetchers |= {dataset: partial(publish_points, source) for dataset, source in sources().items()}
         history = DispatchRunner(fetchers, venues, publisher, settings, metrics, clock)
-        realtime = RealtimeRunner(venues, queries, publisher, settings, metrics)
+        realtime = RealtimeRunner(queries, publisher, settings, metrics)
         served = [venues[name] for name in dict.fromkeys(slot.venue for slot in slots.types if slots.free(slot))]
         reporter = InstrumentReporter(served, publisher, settings, metrics, sleep=sleep)
 

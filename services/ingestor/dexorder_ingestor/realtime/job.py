@@ -1,4 +1,4 @@
-"""Realtime jobs: the series of one market, the four tasks that work on it, their start and their end.
+"""Realtime jobs: from the question where to begin to the completion.
 
 SocketReader      messages of the socket -> series
 Refiller          queries to REST that the series wants -> series; opens a deaf socket again
@@ -9,71 +9,103 @@ CandleChecker     closed candles against the exchange's own; a difference is rep
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import uuid
+from collections.abc import Mapping
 
+import structlog
+
+from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.realtime import RealtimeDispatch
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.broker.dispatches import StopSignal
 from dexorder_ingestor.broker.slots import DispatchEnd
 from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.failures import ExchangeFailure
 from dexorder_ingestor.exchange.live_queries import LiveQueries
 from dexorder_ingestor.exchange.live_sockets import LiveSockets
 from dexorder_ingestor.metrics import IngestorMetrics
 from dexorder_ingestor.publisher import IngestorPublisher
-from dexorder_ingestor.realtime.candle_checker import CandleChecker
 from dexorder_ingestor.realtime.candle_checks import CandleChecks
+from dexorder_ingestor.realtime.exchange_tasks import CandleChecker, Refiller, Services, SocketReader
 from dexorder_ingestor.realtime.live_series import LiveSeries, Resume
 from dexorder_ingestor.realtime.record_publisher import RecordPublisher
 from dexorder_ingestor.realtime.records import RecordHeaders, encode_live
-from dexorder_ingestor.realtime.refiller import Refiller
-from dexorder_ingestor.realtime.relay_client import LivePush, Reports
-from dexorder_ingestor.realtime.socket_reader import SocketReader
+from dexorder_ingestor.realtime.relay_client import LivePush, Reports, resume
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as relay_pb
 
+log = structlog.get_logger(__name__)
 _STOP_SECONDS = 0.8
 """Time for the last records after a stop; WorkStop is obeyed within a second."""
 
 
-@dataclass(frozen=True)
-class Services:
-    """Connections and settings that the realtime jobs of a venue share."""
+class RealtimeRunner:
+    """Runs realtime dispatches. Keeps nothing between them except connections."""
 
-    queries: LiveQueries
-    sockets: LiveSockets
-    publisher: IngestorPublisher
-    reports: Reports
-    live: LivePush
-    settings: IngestorSettings
-    metrics: IngestorMetrics
+    def __init__(
+        self,
+        queries: Mapping[str, LiveQueries],
+        publisher: IngestorPublisher,
+        settings: IngestorSettings,
+        metrics: IngestorMetrics,
+    ) -> None:
+        self.reports = reports = Reports(publisher)
+        self.live = live = LivePush(publisher, metrics)
+        self._metrics = metrics
+        self._services = {
+            name: Services(each.venue, each, LiveSockets(each.venue), publisher, reports, live, settings, metrics)
+            for name, each in queries.items()
+        }
+
+    async def run(self, dispatch: RealtimeDispatch, stop: StopSignal) -> DispatchEnd | None:
+        """Run one dispatch until its stop; return how it ended, or None if the relay no longer wants it."""
+        trace, params = uuid.uuid4().hex, dispatch.params
+        with structlog.contextvars.bound_contextvars(dispatch_id=dispatch.dispatch_id, trace=trace):
+            wanted = {"trades": params.include_ticks, "periods": params.periods}
+            log.info("realtime dispatch started", ticker=dispatch.ticker, **wanted)
+            completion = await self._run(dispatch, stop, trace)
+            outcome = "fenced" if completion is None else "ok" if completion.success else "handed_back"
+            self._metrics.dispatches.labels(dispatch.instrument.venue, outcome).inc()
+            log.info("realtime dispatch ended", outcome=outcome, message=completion.message if completion else None)
+            return completion
+
+    async def _run(self, dispatch: RealtimeDispatch, stop: StopSignal, trace: str) -> DispatchEnd | None:
+        services, job_id = self._services[dispatch.instrument.venue], dispatch.dispatch_id
+        periods = dispatch.params.periods
+        try:
+            now_ns = await services.queries.know(dispatch.instrument.symbol)
+            begin = await resume(services.publisher, services.settings, job_id, fallback_ns=now_ns, periods=periods)
+        except (ExchangeFailure, Unavailable) as error:
+            return DispatchEnd(job_id, success=False, message=str(error))
+        return await LiveJob(dispatch, begin, services, trace).run(stop) if begin else None
+
+    async def close(self) -> None:
+        """Close all sockets."""
+        for services in self._services.values():
+            await services.sockets.close()
 
 
 class LiveJob:
-    """One realtime dispatch; `run` once."""
+    """One realtime dispatch: the series of one market, and the four tasks that work on it. `run` once."""
 
     def __init__(self, dispatch: RealtimeDispatch, resume: Resume, services: Services, trace: str) -> None:
-        queries, sockets, settings, metrics = services.queries, services.sockets, services.settings, services.metrics
-        venue, symbol, changed = queries.venue, dispatch.instrument.symbol, self._changed
+        venue, params, symbol = services.venue, dispatch.params, dispatch.instrument.symbol
         self._job_id = dispatch.dispatch_id
-        self._live = services.live
-        self._reports = services.reports
+        self._services = services
         self._series = series = LiveSeries(
             venue.trade_series,
             resume,
-            include_trades=dispatch.params.include_ticks,
-            periods=dispatch.params.periods,
-            poll_ns=int(settings.trade_poll_seconds * SECOND_NS),
+            include_trades=params.include_ticks,
+            periods=params.periods,
+            poll_ns=int(services.settings.trade_poll_seconds * SECOND_NS),
             now_ns=venue.clock.monotonic_ns(),
         )
-        headers, checks = RecordHeaders(dispatch, trace), CandleChecks(dispatch.params.periods)
-        self._reader = SocketReader(venue, sockets, symbol, series, changed, metrics)
-        self._refiller = Refiller(queries, sockets, symbol, series, changed, metrics)
+        checks = CandleChecks(params.periods)
+        self._reader = SocketReader(services, symbol, series, self._changed)
+        self._refiller = Refiller(services, symbol, series, self._changed)
         self._publisher = RecordPublisher(
-            headers, series, checks.add, changed, services.publisher, services.reports, venue.clock, metrics
+            services, RecordHeaders(dispatch, trace), series, self._changed, on_closed=checks.add
         )
-        self._checker = CandleChecker(
-            *(queries, symbol, checks, series, self._publisher.alarm.ring, metrics),
-            pause_seconds=settings.candle_check_seconds,
-        )
+        self._checker = CandleChecker(services, symbol, series, self._publisher.alarm.ring, checks)
 
     async def run(self, stop: StopSignal) -> DispatchEnd | None:
         """Work until the stop; return how the job ended, or None if the relay no longer wants it."""
@@ -88,7 +120,7 @@ class LiveJob:
             finally:
                 for task in (publishing, *others, stopping):
                     task.cancel()
-        self._reports.forget(self._job_id)
+        self._services.reports.forget(self._job_id)
         if self._publisher.is_fenced:
             return None
         failure = publishing.result() if not publishing.cancelled() else None
@@ -102,7 +134,7 @@ class LiveJob:
     def _changed(self) -> None:
         """Wake the tasks that have something to do before they wake up by themselves."""
         if self._series.has_news:
-            self._live.changed(self)
+            self._services.live.changed(self)
         if self._series.wake_ns < self._refiller.alarm.at_ns:
             self._refiller.alarm.ring()
         if self._series.has_records_before(self._publisher.alarm.at_ns):

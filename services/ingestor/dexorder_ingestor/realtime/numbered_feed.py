@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_ingestor.exchange.answers import BadAnswer
-from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
-from dexorder_ingestor.realtime.anchor import Anchor
+from dexorder_ingestor.exchange.trades import PAGE_TRADES, Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.socket_health import SocketHealth
 from dexorder_ingestor.realtime.trade_sequence import Gap, NumberedTrades
 
@@ -31,6 +30,8 @@ _REORDER_NS = SECOND_NS // 5
 _RETRY_NS = SECOND_NS // 2
 _LONGEST_RETRY_NS = 30 * SECOND_NS
 _MAX_KEPT = 20_000
+_FIRST_LOOKBACK_NS, _LOOKBACK_GROWTH, _LOOKBACKS = 2 * SECOND_NS, 32, 6
+_ANSWERS = 3
 
 
 class NumberedFeed:
@@ -240,3 +241,55 @@ class NumberedFeed:
         self._was_complete = True
         self._socket.checked(now_ns=now_ns, news=news)
         self.due_ns = self._socket.ends_ns
+
+
+class Anchor:
+    """Queries for the trade before ``begin_ns``: `next_query`, then `add`, until `is_found`.
+
+    Attributes:
+        is_found: The search is over.
+        trade: The last known trade before the time; None if the market has none.
+        first_number: Number of the first trade at or after the time; None if the market has had no trade so far.
+    """
+
+    def __init__(self, begin_ns: int, *, by_number: bool) -> None:
+        """Begin the search.
+
+        Args:
+            by_number: Queries may name a number; otherwise only times.
+        """
+        self.is_found = False
+        self.trade: Trade | None = None
+        self.first_number: int | None = None
+        self._begin_ns = begin_ns
+        self._by_number = by_number
+        self._queries = 0
+        self._agreed = 0
+
+    def next_query(self) -> TradeQuery:
+        """Return the next query: the newest trades, then those from further and further back on."""
+        if self._queries == 0:
+            return TradeQuery()
+        if self._queries <= _LOOKBACKS:
+            back_ns = _FIRST_LOOKBACK_NS * _LOOKBACK_GROWTH ** (self._queries - 1)
+            return TradeQuery(since_ns=max(0, self._begin_ns - back_ns))
+        if self._by_number and self.first_number is not None:
+            return TradeQuery(number=max(0, self.first_number - PAGE_TRADES + 1))
+        return TradeQuery(since_ns=0) if not self._by_number else TradeQuery()
+
+    def add(self, trades: Sequence[Trade]) -> None:
+        """Add the answer to the last query."""
+        self._queries += 1
+        before = [trade for trade in trades if trade.time_ns < self._begin_ns]
+        if before:
+            self.trade = max(before, key=lambda trade: trade.number)
+            self.first_number = self.trade.number + 1
+            self.is_found = True
+            return
+        lowest = min((trade.number for trade in trades), default=None)
+        if lowest is not None and (self.first_number is None or lowest < self.first_number):
+            self.first_number = lowest
+            self._agreed = 0
+        elif self._queries > _LOOKBACKS + 1:
+            self._agreed += 1
+            self.is_found = self._agreed >= _ANSWERS

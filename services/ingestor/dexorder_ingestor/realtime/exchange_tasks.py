@@ -1,0 +1,262 @@
+"""Tasks of a realtime job that face the exchange: its socket, the queries to REST, the comparison of closed candles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import ccxt.async_support as ccxt
+import structlog
+
+from dexorder_common.model.periods import next_open
+from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.times import SECOND_NS
+from dexorder_ingestor.config import IngestorSettings
+from dexorder_ingestor.exchange.answers import BadAnswer
+from dexorder_ingestor.exchange.failures import ExchangeFailure
+from dexorder_ingestor.exchange.live_queries import LiveQueries
+from dexorder_ingestor.exchange.live_sockets import LiveSockets
+from dexorder_ingestor.exchange.socket_thread import Received
+from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery
+from dexorder_ingestor.exchange.venue import CcxtVenue
+from dexorder_ingestor.metrics import IngestorMetrics
+from dexorder_ingestor.publisher import IngestorPublisher
+from dexorder_ingestor.realtime.candle_checks import CandleChecks
+from dexorder_ingestor.realtime.live_series import LiveSeries, MissingTrades
+from dexorder_ingestor.realtime.relay_client import LivePush, Reports
+
+log = structlog.get_logger(__name__)
+_RECONNECT_SECONDS, _LONGEST_RECONNECT_SECONDS = 0.1, 10.0
+_LONGEST_WAIT_NS = SECOND_NS
+_MAX_BACKLOG = 20_000
+"""Trades that wait for their records; no query is sent while there are more."""
+_MAX_PAGES = 100
+_BEFORE_NS = 600 * SECOND_NS
+"""Time before the span in which a trade is looked for, where nothing else proves that the first one is not missing."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """Connections and settings that the realtime jobs of a venue share."""
+
+    venue: CcxtVenue
+    queries: LiveQueries
+    sockets: LiveSockets
+    publisher: IngestorPublisher
+    reports: Reports
+    live: LivePush
+    settings: IngestorSettings
+    metrics: IngestorMetrics
+
+
+class Alarm:
+    """Alarm of a task that waits for a time. Times are of the monotonic clock.
+
+    To wake a task costs more than to handle a message, so `ring` is called only if there is something to do before
+    ``at_ns``.
+    """
+
+    def __init__(self) -> None:
+        self.at_ns = 0
+        """Time at which the task wakes up by itself."""
+        self._event = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake the task, or let its next `wait` return at once."""
+        self._event.set()
+
+    def reset(self) -> None:
+        """Forget earlier calls of `ring`; the task looks for work after this."""
+        self._event.clear()
+
+    async def wait(self, wait_ns: int, *, now_ns: int) -> bool:
+        """Wait for a time; return whether `ring` ended it."""
+        self.at_ns = now_ns + wait_ns
+        try:
+            async with asyncio.timeout(wait_ns / SECOND_NS):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+@dataclass(eq=False)
+class _MarketTask:
+    """Task about one market; ``changed`` is called after each change of the series."""
+
+    services: Services
+    symbol: str
+    series: LiveSeries
+    changed: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._venue = self.services.venue
+        self._metrics = self.services.metrics
+        self._log = log.bind(exchange=self._venue.name, symbol=self.symbol)
+
+    def _now_ns(self) -> int:
+        return self._venue.clock.monotonic_ns()
+
+
+class SocketReader(_MarketTask):
+    """Reads the messages of the socket into the series, and connects again when the connection is lost."""
+
+    async def run(self) -> None:
+        """Read until cancelled; return at once if ccxt.pro has no trades of this exchange."""
+        sockets = self.services.sockets
+        if not sockets.can_watch:
+            self._log.warning("ccxt.pro has no trades of this exchange: REST only")
+            return
+        pause = _RECONNECT_SECONDS
+        with sockets.watching(self.symbol) as subscription:
+            while True:
+                try:
+                    for message in await subscription.next():
+                        self._take(message)
+                    pause = _RECONNECT_SECONDS
+                except ccxt.BaseError as error:
+                    self._metrics.disconnects.labels(self._venue.name).inc()
+                    self._log.info("socket lost", reason=str(error)[:200])
+                    self.series.disconnected(now_ns=self._now_ns())
+                    self.changed()
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_RECONNECT_SECONDS)
+
+    def _take(self, message: Received) -> None:
+        read = self._venue.trade_series.read
+        try:
+            trades = [read(row, message.received_ns) for row in message.rows]
+        except BadAnswer as error:
+            self._metrics.bad_messages.labels(self._venue.name).inc()
+            self._log.info("message of the socket dropped", reason=str(error)[:200])
+            return
+        self.series.received(trades, now_ns=self._now_ns())
+        self.changed()
+
+
+@dataclass(eq=False)
+class Refiller(_MarketTask):
+    """Queries trades when the series wants them, and opens a deaf socket again."""
+
+    alarm: Alarm = field(default_factory=Alarm)
+
+    async def run(self) -> None:
+        """Query until cancelled."""
+        while True:
+            await self._until_due()
+            if self.series.backlog > _MAX_BACKLOG:
+                await asyncio.sleep(0.05)
+            elif self.series.is_deaf(now_ns=self._now_ns()):
+                self._log.warning("socket is deaf; opening it again")
+                self._metrics.reopened.labels(self._venue.name).inc()
+                self.services.sockets.reopen(self.symbol)
+            elif query := self.series.take_query(now_ns=self._now_ns()):
+                await self._query(query)
+
+    async def _until_due(self) -> None:
+        """Wait until the series wants a query, or suspects that the socket is deaf."""
+        while True:
+            self.alarm.reset()
+            now_ns = self._now_ns()
+            at_ns = self.series.next_query_ns(now_ns=now_ns, exchange_ns=self.services.queries.clock_estimate_ns)
+            if at_ns <= now_ns:
+                return
+            await self.alarm.wait(min(at_ns - now_ns, _LONGEST_WAIT_NS), now_ns=now_ns)
+
+    async def _query(self, query: TradeQuery) -> None:
+        try:
+            missing = await self.services.queries.trades(self.symbol, query, self._answered)
+        except ExchangeFailure as error:
+            self._log.warning("trades not queried", reason=str(error))
+            self.series.query_failed(now_ns=self._now_ns())
+            return
+        self._metrics.refills.labels(self._venue.name).inc()
+        for gap in missing.numbers:
+            self._log.warning("trades do not exist", first=gap.first, last=gap.last)
+            self._metrics.skipped_trades.labels(self._venue.name).inc(gap.last - gap.first + 1)
+        for span in missing.spans:
+            self._log.warning("trades are lost: the exchange no longer has them", span=str(span))
+            self._metrics.lost_spans.labels(self._venue.name).inc()
+
+    def _answered(self, answer: TradeAnswer) -> MissingTrades:
+        missing = self.series.answered(answer, now_ns=self._now_ns())
+        self.changed()
+        return missing
+
+
+@dataclass(eq=False)
+class CandleChecker(_MarketTask):
+    """Compares closed candles with the exchange's own from time to time, and repairs them from the trades in REST.
+
+    Here ``changed`` is called after each repair of a candle.
+    """
+
+    checks: CandleChecks
+
+    async def run(self) -> None:
+        """Check until cancelled."""
+        differing: list[tuple[int, int]] = []
+        while True:
+            await asyncio.sleep(self.services.settings.candle_check_seconds)
+            differing += await self._compare()
+            differing = [each for each in differing if not await self._is_repaired(*each)]
+
+    async def _compare(self) -> list[tuple[int, int]]:
+        """Compare closed candles with the exchange's own; return period and open time of those that differ."""
+        name, found = self._venue.name, []
+        for period, span in self.checks.due(self._venue.limits.candles):
+            try:
+                theirs = await self.services.queries.candles(self.symbol, period, span)
+            except ExchangeFailure as error:
+                self._log.info("candles not checked", reason=str(error)[:300])
+                continue
+            self._metrics.candles_checked.labels(name).inc()
+            for open_ns in self.checks.compare(period, span, theirs):
+                self._metrics.candle_differences.labels(name).inc()
+                self._log.warning("candle differs from the exchange's own", period_seconds=period, open_ns=open_ns)
+                found.append((period, open_ns))
+        return found
+
+    async def _is_repaired(self, period: int, open_ns: int) -> bool:
+        """Query the trades of a candle and build it again; return False if the exchange does not answer."""
+        span = TimeRange(open_ns, next_open(open_ns, period))
+        try:
+            trades = await refetch(self.services.queries, self.symbol, span)
+        except ExchangeFailure as error:
+            self._log.info("candle not repaired yet", reason=str(error)[:300])
+            return False
+        if trades is None:
+            self._log.warning("candle can't be repaired: its trades are too many, or some are missing")
+            return True
+        self.series.repair(period, open_ns, trades, now_ns=self._now_ns())
+        self.changed()
+        return True
+
+
+async def refetch(queries: LiveQueries, symbol: str, span: TimeRange) -> list[Trade] | None:
+    """Return the trades of a span; None if they are too many, or some are or may be missing.
+
+    Raises:
+        ExchangeFailure: The exchange does not answer.
+    """
+    series = queries.venue.trade_series
+    found: dict[str, Trade] = {}
+    before_ns = 1_000_000 if series.numbered else _BEFORE_NS
+    query = TradeQuery(since_ns=max(0, span.start_ns - before_ns)) if series.by_time else TradeQuery()
+    for _ in range(_MAX_PAGES):
+        answer: TradeAnswer = await queries.trades(symbol, query, lambda answer: answer)
+        found.update((trade.trade_id, trade) for trade in answer.trades)
+        last = max(answer.trades, default=None)
+        if last is None or last.time_ns >= span.end_ns or not answer.full or not series.by_time:
+            break
+        query = series.query(last.number if series.numbered else None, last.time_ns)
+    else:
+        return None
+    if not series.numbered and all(trade.time_ns >= span.start_ns for trade in found.values()):
+        return None
+    trades = sorted(trade for trade in found.values() if span.start_ns <= trade.time_ns < span.end_ns)
+    if series.numbered and any(other.number != one.number + 1 for one, other in pairwise(trades)):
+        return None
+    return trades
