@@ -218,7 +218,7 @@ def read(
     """Show the candles that the table has, without fetching any; all of the series by default."""
     import asyncio
 
-    from dexorder.cli.history.read import read as command
+    from dexorder.cli.history.command import read as command
     from dexorder.cli.rows.options import OutputOptions
 
     options = _checked(OutputOptions(as_json, out, plot, chart, rows, format=out_format))

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from dexorder import errors
 from dexorder.client import connection
 from dexorder.client.connection import RelayConnection, relay_address
-from dexorder.client.funding import AsyncFunding
 from dexorder.client.inputs import make_request
 from dexorder.client.many import fetch_many
 from dexorder.client.moments import Moment
 from dexorder.client.notebook import ProgressView, is_notebook
+from dexorder.client.points import AsyncPoints
 from dexorder.client.realtime import AsyncRealtime
 from dexorder.client.requests import AsyncRequests, OnProgress, history_span, new_request_id
 from dexorder.client.series import AsyncSeries
 from dexorder.client.table_rows import AsyncTableRows, check_ended
 from dexorder.client.triggers import AsyncTriggers
 from dexorder.client.udfs import AsyncUdfs
+from dexorder_common.model import datasets
 from dexorder_common.model.history import HistoryRequest, Progress
 from dexorder_common.model.instrument import InstrumentList
 from dexorder_common.model.times import SECOND_NS
@@ -92,7 +93,7 @@ class AsyncClient:
         self.rows = AsyncTableRows(self._connection, catalog)
         self.series = AsyncSeries(self._connection)
         self.realtime = AsyncRealtime(self._connection)
-        self._funding = AsyncFunding(self.requests, self.rows)
+        self._funding = AsyncPoints(datasets.FUNDING, self.requests, self.rows)
         self.triggers = AsyncTriggers(self._connection)
         self.udfs = AsyncUdfs(self._connection)
 
@@ -236,7 +237,7 @@ class AsyncClient:
     read_stored = forwarded(lambda self: self.rows, AsyncTableRows.stored)
     find_stored = forwarded(lambda self: self.rows, AsyncTableRows.find)
     trades = forwarded(lambda self: self.rows, AsyncTableRows.trades)
-    funding = forwarded(lambda self: self._funding, AsyncFunding.fetch)
+    funding = forwarded(lambda self: self._funding, AsyncPoints.fetch)
     catalog = forwarded(lambda self: self.rows, AsyncTableRows.catalog)
     coverage = forwarded(lambda self: self.series, AsyncSeries.coverage)
     verify = forwarded(lambda self: self.series, AsyncSeries.verify)

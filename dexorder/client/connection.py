@@ -14,7 +14,7 @@ import tenacity
 
 from dexorder import errors
 from dexorder.client.failures import answer_error, cause_of
-from dexorder.supervisor.addresses import RELAY, address_of
+from dexorder.supervisor.state import RELAY, address_of
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_common.rpc.client_tracing import tracing_interceptors

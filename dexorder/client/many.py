@@ -6,30 +6,18 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dexorder import errors
-from dexorder.client.requests import Ended, history_span
+from dexorder.client.requests import history_span
 from dexorder_common.model.history import HistoryRequest, Progress
 
 if TYPE_CHECKING:
+    from dexorder.client.async_client import AsyncClient
     from dexorder.rows.table import Rows
 
 QUOTA_SECONDS = 2.0
 """Wait before a submission that exceeded the quota is repeated, unless a request of this run ends before."""
-
-
-class Fetching(Protocol):
-    """Client that fetches and reads."""
-
-    async def submit(self, request: HistoryRequest) -> str:
-        """Submit a request."""
-
-    async def wait(self, request_id: str, *, on_progress: Callable[[Progress], None] | None = None) -> Ended:
-        """Follow a request to its end."""
-
-    async def read(self, ended: Ended) -> Rows:
-        """Return its rows."""
 
 
 class SharedQuota:
@@ -43,7 +31,7 @@ class SharedQuota:
         """Say that a request of the run has ended."""
         self._ended.set()
 
-    async def submit(self, client: Fetching, request: HistoryRequest) -> None:
+    async def submit(self, client: AsyncClient, request: HistoryRequest) -> None:
         """Submit a request, when there is room for it."""
         while True:
             self._ended.clear()
@@ -57,7 +45,7 @@ class SharedQuota:
 
 
 async def fetch_many(
-    client: Fetching,
+    client: AsyncClient,
     requests: Sequence[HistoryRequest],
     *,
     parallel: int,

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 class AsyncPoints:
     """History of one dataset, for asyncio."""
 
-    dataset: Dataset
-
-    def __init__(self, requests: AsyncRequests, rows: AsyncTableRows) -> None:
+    def __init__(self, dataset: Dataset, requests: AsyncRequests, rows: AsyncTableRows) -> None:
+        self._dataset = dataset
         self._requests = requests
         self._rows = rows
 
@@ -64,7 +63,7 @@ class AsyncPoints:
             0,
             client_id=client_id,
             refresh=refresh,
-            dataset=self.dataset,
+            dataset=self._dataset,
         )
         with history_span(request):
             ended = await self._requests.fetch(request, on_progress=on_progress, timeout=timeout)

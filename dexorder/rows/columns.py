@@ -82,7 +82,7 @@ class Column:
     def to_numpy(self) -> numpy.ndarray[Any, Any]:
         """Return a numpy array: times as UTC, a missing number as NaN, types unknown to numpy as objects."""
         try:
-            from dexorder.rows.numpy_arrays import array
+            from dexorder.rows.numpy_pandas import array
         except ModuleNotFoundError as error:
             raise not_installed("to_numpy", error) from None
         return array(self._values)
@@ -90,10 +90,11 @@ class Column:
     def to_pandas(self) -> pandas.Series[Any]:
         """Return a pandas Series, as ``pyarrow.ChunkedArray.to_pandas`` makes it; it needs pandas alone."""
         try:
-            from dexorder.rows.pandas_series import series
+            from dexorder.rows.numpy_pandas import series
+
+            return series(self)
         except ModuleNotFoundError as error:
             raise not_installed("to_pandas", error) from None
-        return series(self)
 
     def equals(self, other: object) -> bool:
         """Return whether ``other``, a column or any Arrow array, has the same values and type, in any chunks.

@@ -145,10 +145,11 @@ class Rows:
     def to_pandas(self) -> pandas.DataFrame:
         """Return a DataFrame, as ``pyarrow.Table.to_pandas`` makes it; it needs pandas alone."""
         try:
-            from dexorder.rows.pandas_series import frame
+            from dexorder.rows.numpy_pandas import frame
+
+            return frame(self.column_names, self.columns, self.num_rows)
         except ModuleNotFoundError as error:
             raise not_installed("to_pandas", error) from None
-        return frame(self.column_names, self.columns, self.num_rows)
 
     def to_polars(self) -> polars.DataFrame:
         """Return a polars DataFrame."""

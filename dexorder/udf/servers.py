@@ -12,15 +12,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dexorder.errors import UdfServeError
 from dexorder.udf.agent import Agent
 from dexorder.udf.function import Function
+from dexorder_udf.framing import DEFAULT_LIMIT_BYTES, FrameSplitter, unwrap, wrap
+
+if TYPE_CHECKING:
+    import grpc
+
+SERVICE = "dexorder.udf.v1.UdfService"
+_SESSIONS = 64
 
 _READ_BYTES = 256 * 1024
-_OUT_BYTES = 256 * 1024
 
 
 def serve_stdio(function: type[Function[Any]]) -> int:
@@ -67,13 +74,57 @@ def serve_grpc(function: type[Function[Any]], address: str, *, stop: threading.E
     Raises:
         UdfServeError: The address can't be bound.
     """
-    from dexorder.udf.grpc_server import start_server
-
     stop = stop or _stop_at_signals()
     server, port = start_server(function, address)
     print(f"listening on port {port}", file=sys.stderr, flush=True)
     stop.wait()
     server.stop(1).wait()
+
+
+def start_server(function: type[Function[Any]], address: str) -> tuple[grpc.Server, int]:
+    """Start a server over gRPC; return it and its port. One stream is one session, at most 64 run at a time.
+
+    Raises:
+        UdfServeError: The address can't be bound.
+    """
+    # Deferred: a function that is started over stdin and stdout starts without them.
+    import grpc
+
+    from dexorder_common.rpc.lifecycle import KEEPALIVE
+
+    def run(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        agent = Agent(function)
+        for message in requests:
+            yield from _messages(agent.feed(unwrap(message)))
+            if agent.ended:
+                return
+        yield from _messages(agent.end())
+
+    # Raw bytes: the frames in a message are the agent's to parse.
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+        run, request_deserializer=None, response_serializer=None
+    )
+    server = grpc.server(
+        ThreadPoolExecutor(_SESSIONS),
+        handlers=[grpc.method_handlers_generic_handler(SERVICE, {"Run": handler})],
+        options=[
+            *KEEPALIVE,
+            ("grpc.max_receive_message_length", DEFAULT_LIMIT_BYTES + 64),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise UdfServeError(f"gRPC {address}: {error}") from None
+    server.start()
+    return server, port
+
+
+def _messages(frames: bytes) -> Iterator[bytes]:
+    if frames:
+        yield wrap(FrameSplitter().feed(frames))
 
 
 def _stop_at_signals() -> threading.Event:

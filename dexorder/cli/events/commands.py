@@ -22,7 +22,7 @@ from dexorder.events import gateway_client
 from dexorder.events.event_builder import build_event
 from dexorder.events.outcomes import FinalStatus, Outcome
 from dexorder.events.publisher import Publisher
-from dexorder.supervisor.addresses import EVENTS_FAST, EVENTS_GUARANTEED, GATEWAY, address_of
+from dexorder.supervisor.state import EVENTS_FAST, EVENTS_GUARANTEED, GATEWAY, address_of
 from dexorder_common.model.user_events import Channel, Preference
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions import user_tokens

@@ -1,4 +1,4 @@
-"""``dexorder history``: its arguments, and runs of one ticker or many that can be continued after an interruption."""
+"""``dexorder history``: its arguments, and runs of one ticker or many that can be continued; and ``dexorder read``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 
 from dexorder.cli.history.many import ManyFollower, result_json
-from dexorder.cli.history.queries import provisional_text
+from dexorder.cli.history.queries import provisional_text, shares
 from dexorder.cli.history.runs import Run, RunStore, parse_tickers
 from dexorder.cli.rows.options import STDOUT, OutputOptions, check_options
 from dexorder.cli.rows.printing import print_rows
 from dexorder.cli.terminal import output, progress
+from dexorder.cli.terminal.unknown import refuse_unknown
 from dexorder.client.async_client import AsyncClient
 from dexorder.client.connection import relay_address
-from dexorder.client.inputs import check_limit, read_range
+from dexorder.client.inputs import check_limit, read_part, read_range
 from dexorder.client.requests import Ended, history_error, history_span, new_request_id, without_repeats
-from dexorder.client.table_rows import read_span
+from dexorder.client.table_rows import in_thread, read_span
 from dexorder.errors import DexorderError, HistoryError, RequestRefused
+from dexorder.rows.answers import TABLE
 from dexorder_common import tracing
-from dexorder_common.model.history import RequestStatus
+from dexorder_common.model.coverage import CoverageKind
+from dexorder_common.model.history import RequestStatus, id_json, range_json
+from dexorder_common.model.periods import PERIODS
 
 
 def new_run(
@@ -173,3 +177,35 @@ def _summary(ended: Ended) -> str:
         f"{notification.topic} {notification.outcome.status}: {notification.outcome.row_count:,} rows in "
         f"{notification.table}, {record.empty_periods:,} periods verified empty, snapshot {record.snapshot_id}"
     )
+
+
+async def read(
+    ticker: str,
+    period: str,
+    since: str | None,
+    until: str | None,
+    options: OutputOptions,
+    *,
+    quiet: bool,
+    relay: str | None,
+) -> None:
+    """Print the rows that the table has, without fetching any, and how much of the range it covers."""
+    seconds, since_ns, until_ns = read_part(period, since, until)
+    on_note = progress.ignore if quiet else without_repeats(output.stderr().print)
+    async with AsyncClient(relay, on_note=on_note) as client:
+        found = await client.rows.find(ticker, seconds, since_ns, until_ns)
+        known = await client.series.coverage(ticker, seconds, since_ns, until_ns)
+        if not found.row_count and not known.known:
+            await refuse_unknown(client, ticker, seconds)
+        whole = known.whole(since_ns, until_ns)
+        text = f"{ticker} {PERIODS[seconds]}: {found.row_count:,} rows in {TABLE}, snapshot {found.snapshot_id}"
+        summary = f"{text}; {shares(known, whole)}" if whole else f"{text}; nothing is covered"
+        head = {
+            "ticker": ticker,
+            "period_seconds": seconds,
+            "row_count": found.row_count,
+            "missing": [range_json(each.span) for each in whole if each.kind is CoverageKind.MISSING],
+            "snapshot_id": id_json(found.snapshot_id),
+            "table": TABLE,
+        }
+        await print_rows(options, in_thread(found.batches()), head, summary)

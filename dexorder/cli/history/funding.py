@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dexorder.cli.rows.options import STDOUT, OutputOptions
-from dexorder.cli.rows.sinks import file_rows
+from dexorder.cli.rows.options import OutputOptions
+from dexorder.cli.rows.printing import print_table
 from dexorder.cli.terminal import output, progress
 from dexorder.client.blocking import Client
 from dexorder.errors import HistoryNotFound, RequestRefused
@@ -34,20 +34,9 @@ def funding(
         except HistoryNotFound:
             output.stderr().print(f"{name}: there are none in this range")
             raise
-    rows: list[dict[str, Any]] = found.to_pylist()
-    is_piped = options.out == STDOUT
-    if options.out is not None:
-        with file_rows(options) as sink:
-            sink.write(found)
-        if not is_piped:
-            output.stderr().print(f"rows: {options.out}")
-    if options.as_json:
-        output.print_json([_json(row) for row in rows])
-        return
-    if not is_piped:
-        output.stdout().print(output.plain_table(_COLUMNS, map(_cells, rows)))
-    total = sum(row["rate"] for row in rows)
-    output.stderr().print(f"{name}: {len(rows):,}, in total {total:+.6%}; they are in {datasets.FUNDING.table}")
+    total = sum(found["rate"].to_pylist())
+    summary = f"{name}: {found.num_rows:,}, in total {total:+.6%}; they are in {datasets.FUNDING.table}"
+    print_table(options, found, _COLUMNS, _cells, ("funding_time", "fetched_at"), summary)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -58,7 +47,3 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         "-" if interval is None else f"{interval / _HOUR:g} h",
         "-" if price is None else f"{price:,.8g}",
     )
-
-
-def _json(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, **{name: row[name].isoformat() for name in ("funding_time", "fetched_at")}}

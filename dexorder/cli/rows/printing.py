@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC
 from typing import Any
@@ -57,6 +57,36 @@ async def print_rows(options: OutputOptions, batches: AsyncIterator[Rows], head:
 
         write_html(whole, options.plot)
         err.print(f"chart: {options.plot}")
+
+
+def print_table(
+    options: OutputOptions,
+    rows: Rows,
+    columns: Sequence[str],
+    cells: Callable[[dict[str, Any]], tuple[str, ...]],
+    times: Sequence[str],
+    summary: str,
+) -> None:
+    """Write rows of a dataset without periods where the options say, as JSON or as a table of their ``cells``.
+
+    Args:
+        times: Columns of times, which JSON has as ISO text.
+        summary: Printed on stderr below the table.
+    """
+    is_piped = options.out == STDOUT
+    if options.out is not None:
+        with file_rows(options) as sink:
+            sink.write(rows)
+        if not is_piped:
+            output.stderr().print(f"rows: {options.out}")
+    values = rows.to_pylist()
+    if options.as_json:
+        iso_times = [{name: row[name] and row[name].isoformat() for name in times} for row in values]
+        output.print_json([row | each for row, each in zip(values, iso_times, strict=True)])
+        return
+    if not is_piped:
+        output.stdout().print(output.plain_table(columns, map(cells, values)))
+    output.stderr().print(summary)
 
 
 def _rows_table(ends: Ends) -> Table:

@@ -5,30 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import typer
 
-from dexorder.cli.suite import maintenance
 from dexorder.cli.suite.up_report import ConsoleReporter
 from dexorder.cli.terminal import output
 from dexorder.client.connection import RelayConnection
-from dexorder.errors import DexorderError, SuiteFailed
+from dexorder.errors import DexorderError, MaintenanceFailed, SuiteFailed
 from dexorder.supervisor import backup as archives
 from dexorder.supervisor import health
 from dexorder.supervisor.plan import Ports, SuiteOptions, parse_only
 from dexorder.supervisor.prepare import external_catalog, recorded_entries
 from dexorder.supervisor.state import (
+    SPARK,
     PartState,
     SuiteState,
+    address_of,
     default_directory,
     find_directory,
     process_alive,
     read_state,
 )
 from dexorder.supervisor.suite import Reporter, run_suite
+from dexorder_common.model.errors import Code
+from dexorder_common.rpc.channel import open_channel
+from dexorder_common.rpc.client_retry import code_of, details_of, error_text
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2
+from dexorder_protos.dexorder.pipeline.v1.maintenance_service_pb2_grpc import MaintenanceServiceStub
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 STATUS_SECONDS = 2.0
@@ -150,6 +157,21 @@ async def _reasons_to_wait(relay: str) -> list[str]:
     return [f"{count:,} requests wait: {reason}" for reason, count in reasons.items()]
 
 
+@dataclass(frozen=True, slots=True)
+class TableCare:
+    """Maintenance of one table, or its dry run. ``removed_files`` counts files that no kept snapshot needs."""
+
+    table: str
+    data_files_before: int
+    data_files_after: int
+    delete_files_before: int
+    delete_files_after: int
+    expired_snapshots: int
+    kept_snapshots: int
+    removed_files: int
+    took_ms: int
+
+
 def maintain(spark: str | None, tables: Sequence[str], dry_run: bool, as_json: bool) -> None:
     """Compact the tables and expire their snapshots now. Print one row or object for each table."""
     results = asyncio.run(_maintain(spark, tables, dry_run))
@@ -162,16 +184,31 @@ def maintain(spark: str | None, tables: Sequence[str], dry_run: bool, as_json: b
         output.stderr().print("dry run: nothing was changed")
 
 
-async def _maintain(spark: str | None, tables: Sequence[str], dry_run: bool) -> list[maintenance.TableCare]:
-    err = output.stderr()
-    results = []
-    async for each in maintenance.maintain(spark, tables, dry_run=dry_run):
-        err.print(f"{each.table}: done in {each.took_ms / 1_000:.1f} s")
-        results.append(each)
+async def _maintain(spark: str | None, tables: Sequence[str], dry_run: bool) -> list[TableCare]:
+    """Return the care of each table, which Spark's driver takes as their only writer; MaintenanceFailed if it can't."""
+    address = address_of(SPARK, spark)
+    err, results = output.stderr(), []
+    try:
+        channel = open_channel(address)
+    except (ValueError, OSError) as error:
+        raise DexorderError(f"can't connect to {address}: {error}") from None
+    async with channel:
+        stub: Any = MaintenanceServiceStub(channel)
+        try:
+            async for message in stub.Maintain(maintenance_service_pb2.MaintainRequest(tables=tables, dry_run=dry_run)):
+                results.append(care := TableCare(*(getattr(message, name) for name in TableCare.__slots__)))
+                err.print(f"{care.table}: done in {care.took_ms / 1_000:.1f} s")
+        except grpc.aio.AioRpcError as error:
+            if code_of(error) is not Code.UNAVAILABLE:
+                raise MaintenanceFailed(f"Spark's driver at {address} answered {error_text(error)}") from None
+            raise MaintenanceFailed(
+                f"Spark's driver at {address} can't do it now ({details_of(error)}); it must be running "
+                "(`dexorder up`), or elsewhere: --spark or DEXORDER_SPARK_ADDRESS"
+            ) from None
     return results
 
 
-def _maintenance_cells(result: maintenance.TableCare) -> tuple[str, ...]:
+def _maintenance_cells(result: TableCare) -> tuple[str, ...]:
     return (
         result.table,
         _change(result.data_files_before, result.data_files_after),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dexorder.udf.function import Function, option
-from dexorder.udf.functions.fields import at_least, number
-from dexorder.udf.functions.rolling import ExponentialMean, Mean
+from dexorder.udf.functions.rolling import ExponentialMean, Mean, at_least, number
 from dexorder_udf.points import Point
 
 

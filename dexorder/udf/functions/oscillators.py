@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dexorder.udf.function import Function, option
-from dexorder.udf.functions.fields import at_least, number
-from dexorder.udf.functions.rolling import WilderMean, mean_and_deviation
+from dexorder.udf.functions.rolling import WilderMean, at_least, mean_and_deviation, number
 from dexorder_udf.points import Point
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from dexorder.udf.function import Function, option
-from dexorder.udf.functions.fields import at_least, number
 from dexorder.udf.functions.oscillators import Window
-from dexorder.udf.functions.rolling import mean_and_deviation
+from dexorder.udf.functions.rolling import at_least, mean_and_deviation, number
 from dexorder_udf.points import Batch, Point
 from dexorder_udf.session import Edge
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dexorder.udf.function import Duration, Function, option
-from dexorder.udf.functions.fields import number
+from dexorder.udf.functions.rolling import number
 from dexorder_udf.points import Point, Value
 
 _HOUR_NS = 3600 * 10**9

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from dexorder.errors import UdfServeError
-from dexorder.udf.grpc_server import start_server
-from dexorder.udf.servers import serve_socket
+from dexorder.udf.servers import serve_socket, start_server
 from dexorder_udf.errors import UdfError
 from dexorder_udf.host import UdfHost
 from dexorder_udf.points import Batch, Point, Value

@@ -198,7 +198,7 @@ def test_text_and_html_show_both_ends() -> None:
 def test_a_missing_package_is_named(method: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Rows(TABLE)
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.delitem(sys.modules, "dexorder.rows.pandas_series", raising=False)
+    monkeypatch.delitem(sys.modules, "dexorder.rows.numpy_pandas", raising=False)
     with pytest.raises(ModuleNotFoundError, match=f"{method} needs {package}, which is not installed: pip install"):
         getattr(rows, method)()
 
@@ -206,6 +206,6 @@ def test_a_missing_package_is_named(method: str, package: str, monkeypatch: pyte
 def test_a_column_needs_numpy_for_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     column = Column(pa.array([1, 2]))
     monkeypatch.setitem(sys.modules, "numpy", None)
-    monkeypatch.delitem(sys.modules, "dexorder.rows.numpy_arrays", raising=False)
+    monkeypatch.delitem(sys.modules, "dexorder.rows.numpy_pandas", raising=False)
     with pytest.raises(ModuleNotFoundError, match="to_numpy needs numpy"):
         column.to_numpy()

@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from dexorder.errors import DexorderError
-from dexorder.supervisor.addresses import EVENTS_FAST, RELAY, SPARK, address_of
-from dexorder.supervisor.state import PartState, SuiteState, find_directory, register, write_state
+from dexorder.supervisor.state import (
+    EVENTS_FAST,
+    RELAY,
+    SPARK,
+    PartState,
+    SuiteState,
+    address_of,
+    find_directory,
+    register,
+    write_state,
+)
 
 
 @pytest.fixture(autouse=True)

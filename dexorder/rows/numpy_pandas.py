@@ -1,11 +1,19 @@
-"""Arrow columns as numpy arrays. It needs numpy, which an installation of the client alone does not have."""
+"""Columns as numpy arrays and as pandas Series, with the types that pyarrow would give them.
+
+It needs numpy, which an installation of the client alone does not have. pandas reads Arrow data with pyarrow only.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from arro3.core import Array, ChunkedArray, DataType
+
+if TYPE_CHECKING:
+    import pandas
+
+    from dexorder.rows.columns import Column
 
 _NO_TIME = numpy.iinfo(numpy.int64).min
 """What numpy and pandas take for a time that is missing."""
@@ -37,3 +45,26 @@ def _integers(column: ChunkedArray) -> Any:
 
 def _whole(column: ChunkedArray) -> Any:
     return column.to_numpy() if len(column) else Array([], column.type).to_numpy()  # it may have no chunk
+
+
+def series(column: Column) -> pandas.Series[Any]:
+    """Return the values of a column."""
+    import pandas
+
+    kind = column.type
+    if DataType.is_timestamp(kind):
+        times = pandas.DatetimeIndex(column.to_numpy())
+        return pandas.Series(times if kind.tz is None else times.tz_localize("UTC").tz_convert(kind.tz))
+    if DataType.is_string(kind) or DataType.is_large_string(kind):
+        text: Any = "str" if int(pandas.__version__.partition(".")[0]) >= 3 else object
+        return pandas.Series(column.to_pylist(), dtype=text)
+    return pandas.Series(column.to_numpy())
+
+
+def frame(names: list[str], columns: list[Column], num_rows: int) -> pandas.DataFrame:
+    """Return the columns, of which two may have one name."""
+    import pandas
+
+    found = pandas.DataFrame({index: series(each) for index, each in enumerate(columns)}, pandas.RangeIndex(num_rows))
+    found.columns = pandas.Index(names)
+    return found
