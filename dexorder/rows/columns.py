@@ -83,8 +83,8 @@ class Column:
         """Return a numpy array: times as UTC, a missing number as NaN, types unknown to numpy as objects."""
         try:
             from dexorder.rows.numpy_pandas import array
-        except ModuleNotFoundError as error:
-            raise not_installed("to_numpy", error) from None
+        except ModuleNotFoundError:
+            raise not_installed("to_numpy", "numpy") from None
         return array(self._values)
 
     def to_pandas(self) -> pandas.Series[Any]:
@@ -93,8 +93,8 @@ class Column:
             from dexorder.rows.numpy_pandas import series
 
             return series(self)
-        except ModuleNotFoundError as error:
-            raise not_installed("to_pandas", error) from None
+        except ModuleNotFoundError:
+            raise not_installed("to_pandas", "pandas") from None
 
     def equals(self, other: object) -> bool:
         """Return whether ``other``, a column or any Arrow array, has the same values and type, in any chunks.
@@ -142,7 +142,6 @@ def _unnamed(values: ChunkedArray) -> RecordBatch:
     return RecordBatch.from_arrays([values.combine_chunks()], schema=Schema([Field("", values.type)]))
 
 
-def not_installed(method: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+def not_installed(method: str, module: str) -> ModuleNotFoundError:
     """Return the error of a method that needs a package which is not installed."""
-    module = (error.name or "").partition(".")[0]
     return ModuleNotFoundError(f"{method} needs {module}, which is not installed: pip install {module}", name=module)

@@ -148,23 +148,23 @@ class Rows:
             from dexorder.rows.numpy_pandas import frame
 
             return frame(self.column_names, self.columns, self.num_rows)
-        except ModuleNotFoundError as error:
-            raise not_installed("to_pandas", error) from None
+        except ModuleNotFoundError:
+            raise not_installed("to_pandas", "pandas") from None
 
     def to_polars(self) -> polars.DataFrame:
         """Return a polars DataFrame."""
         try:
             import polars
-        except ModuleNotFoundError as error:
-            raise not_installed("to_polars", error) from None
+        except ModuleNotFoundError:
+            raise not_installed("to_polars", "polars") from None
         return polars.DataFrame(self)
 
     def to_arrow(self) -> pyarrow.Table:
         """Return a ``pyarrow.Table`` of the same memory, which can also sort, filter, group and join."""
         try:
             import pyarrow
-        except ModuleNotFoundError as error:
-            raise not_installed("to_arrow", error) from None
+        except ModuleNotFoundError:
+            raise not_installed("to_arrow", "pyarrow") from None
         return pyarrow.table(self)
 
     def equals(self, other: object) -> bool:
