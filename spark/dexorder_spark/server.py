@@ -67,7 +67,7 @@ class MaintenanceService(rpc.MaintenanceServiceServicer):
                 result = await asyncio.shield(working)
                 if result is None:
                     return
-                yield pb.MaintainResponse(**vars(result))
+                yield result
         finally:
             cancelled.set()
             if working is not None:

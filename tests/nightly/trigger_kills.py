@@ -17,7 +17,8 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import Candle
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
-from dexorder_spark.cep.evaluator import Evaluator, RegistrationChange, RegistrationChanges
+from dexorder_spark.cep.evaluator import Evaluator, RegistrationChanges
+from dexorder_spark.cep.relay import decode_change
 from tests.fakes.trigger_rig import MINUTE_NS, Rig, TriggerRelay, candles_of, rig
 
 TICKERS = ("BTC/USDT.SIM", "ETH/USDT.SIM", "SOL/USDT.SIM")
@@ -114,7 +115,7 @@ def produce(running: Rig, walks: dict[str, list[Candle]], first: int, last: int)
 def expected(relay: TriggerRelay, walks: dict[str, list[Candle]]) -> dict[str, bytes]:
     """Return the events of a run that nobody disturbs, by id."""
     evaluator = Evaluator()
-    changes = [RegistrationChange(each.registration, each.trigger, each.registered_at) for each in relay.changes]
+    changes = [decode_change(each) for each in relay.changes]
     evaluator.apply(RegistrationChanges(changes, len(changes)))
     for ticker, candles in walks.items():
         for each in candles:

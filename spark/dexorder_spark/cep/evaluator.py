@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
 
@@ -16,9 +17,8 @@ from dexorder_common.model.datasets import TRADES
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_spark.cep import shards
-from dexorder_spark.cep.evaluation import Watcher, watcher
+from dexorder_spark.cep.evaluation import watcher
 from dexorder_spark.cep.inputs import Expire, Feed, Input, Register, Remove
 from dexorder_spark.cep.journal import JournalBatch, Snapshot, TopicPosition
 from dexorder_spark.cep.records import without_repeated
@@ -26,17 +26,11 @@ from dexorder_spark.cep.records import without_repeated
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class RegistrationChange:
-    """Registration of a trigger, or its deletion if ``request`` is None.
-
-    Attributes:
-        registered_ns: Time of the registration at the relay.
-    """
+class RegistrationChange(NamedTuple):
+    """Registration of a trigger, or its deletion if ``trigger`` is None."""
 
     registration: int
-    request: ingest_pb2.CEPTriggerRequest | None = None
-    registered_ns: int = 0
+    trigger: Register | None = None
 
 
 @dataclass(frozen=True)
@@ -102,10 +96,10 @@ class Evaluator:
             if series not in before:
                 self._take(Feed(series.ticker, series.period_seconds, rows))
         for each in changes.changes:
-            if each.request is None:
+            if each.trigger is None:
                 self._remove(each.registration)
             elif each.registration not in self._watchers:
-                self._add(registered(each, each.request))
+                self._add(each.trigger)
         self.change = changes.change
 
     def _add(self, each: Register) -> None:
@@ -172,20 +166,3 @@ class Evaluator:
         """Return the state after the last batch."""
         recent = {ticker: dict(each) for ticker, each in self._recent.items()}
         return Snapshot(self.batch, self.change, self.positions, recent, self._engines.dump())
-
-
-def registered(change: RegistrationChange, request: ingest_pb2.CEPTriggerRequest) -> Register:
-    """Return the input of a registration."""
-    return Register(
-        change.registration,
-        request.trigger_id,
-        request.sql_pattern,
-        dict(request.parameters),
-        list(request.tickers),
-        change.registered_ns,
-    )
-
-
-def watched_by(change: RegistrationChange) -> Watcher | None:
-    """Return the series that a registration watches; None for a deletion."""
-    return watcher(registered(change, change.request)) if change.request is not None else None

@@ -68,7 +68,7 @@ class TriggerHost:
             if changes.reset:
                 self._live.clear()
             for each in changes.changes:
-                (self._live.add if each.request is not None else self._live.discard)(each.registration)
+                (self._live.add if each.trigger is not None else self._live.discard)(each.registration)
 
     def _run_process(self) -> float | None:
         """Run the process to its end; return the seconds that it ran if it failed, None if it ended well."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import grpc
 import structlog
 
-from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.rpc.client_retry import error_text
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_spark.cep.evaluator import RegistrationChange, RegistrationChanges
-from dexorder_spark.records.relay_client import MAX_WAIT_S, RelayClient, may_succeed
+from dexorder_spark.cep.inputs import Register
+from dexorder_spark.records.relay_client import MAX_WAIT_S, RelayClient
 
 log = structlog.get_logger(__name__)
 _STREAM_SILENCE_S = 30.0
@@ -22,20 +22,11 @@ _EVENTS_IN_A_CALL = 1_000
 _BYTES_IN_A_CALL = 1024 * 1024
 
 
-class TriggerRelay:
-    """Client of the relay's PipelineService, until ``stop`` is set."""
+class TriggerRelay(RelayClient):
+    """The relay's PipelineService for the triggers' process."""
 
     def __init__(self, address: str, stop: threading.Event) -> None:
-        self._stop = stop
-        self._relay = RelayClient(address, stop, "the triggers' batch")
-
-    def close(self) -> None:
-        """Close the channel; running calls end."""
-        self._relay.close()
-
-    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
-        """Return the issued ones of these dispatches, by id; Stopped at the stop."""
-        return self._relay.describe(dispatch_ids)
+        super().__init__(address, stop, "the triggers' batch")
 
     def report(
         self, events: Sequence[bytes], applied_change: int, *, on_part: Callable[[], None] = lambda: None
@@ -45,21 +36,13 @@ class TriggerRelay:
         Args:
             on_part: Called when the relay has a part, for crash tests.
         """
-        waiting = [*reversed(split(events))] or [[]]
-        while waiting:
-            part = waiting.pop()
-            request = pb.ReportTriggerEventsRequest(
+        parts = [
+            pb.ReportTriggerEventsRequest(
                 events=map(pb.ReportedTriggerEvent.FromString, part), applied_change=applied_change
             )
-            try:
-                self._relay.call(self._relay.stub.ReportTriggerEvents, request, may_succeed)
-                on_part()
-            except grpc.RpcError as error:
-                middle = len(part) // 2
-                if not middle:
-                    log.error("an event of a trigger is refused", error=error_text(error), events=len(part))
-                    continue
-                waiting += [part[middle:], part[:middle]]
+            for part in split(events) or [[]]
+        ]
+        self.send(self.stub.ReportTriggerEvents, parts, _halve, on_part)
 
     def follow(self, after: int) -> Iterator[RegistrationChanges]:
         """Yield the changes of triggers after one, without end; a broken stream is opened again behind the last one.
@@ -71,7 +54,7 @@ class TriggerRelay:
             try:
                 for answer in self._answers(after):
                     wait_s, after = 0.1 if answer.changes else wait_s, answer.change
-                    yield RegistrationChanges([*map(_decode, answer.changes)], answer.change, answer.reset)
+                    yield RegistrationChanges([*map(decode_change, answer.changes)], answer.change, answer.reset)
             except grpc.RpcError as error:
                 log.warning("the stream of triggers ended", error=error_text(error), again_in_s=wait_s)
             self._stop.wait(wait_s)
@@ -79,7 +62,7 @@ class TriggerRelay:
 
     def _answers(self, after: int) -> Iterator[pb.FollowTriggersResponse]:
         """Yield the answers of one stream; it ends at the stop, and after a silence that the relay does not make."""
-        call = self._relay.stub.FollowTriggers(pb.FollowTriggersRequest(after_change=after))
+        call = self.stub.FollowTriggers(pb.FollowTriggersRequest(after_change=after))
         answers: queue.SimpleQueue[pb.FollowTriggersResponse | grpc.RpcError | None] = queue.SimpleQueue()
 
         def receive() -> None:
@@ -121,7 +104,25 @@ def split(events: Sequence[bytes]) -> list[list[bytes]]:
     return parts
 
 
-def _decode(change: pb.TriggerChange) -> RegistrationChange:
+def _halve(request: pb.ReportTriggerEventsRequest) -> list[pb.ReportTriggerEventsRequest]:
+    middle = len(request.events) // 2
+    halves = [request.events[:middle], request.events[middle:]] if middle else []
+    return [pb.ReportTriggerEventsRequest(events=each, applied_change=request.applied_change) for each in halves]
+
+
+def decode_change(change: pb.TriggerChange) -> RegistrationChange:
+    """Return a change of triggers."""
+    if not change.HasField("trigger"):
+        return RegistrationChange(change.registration)
+    given = change.trigger
     return RegistrationChange(
-        change.registration, change.trigger if change.HasField("trigger") else None, change.registered_at
+        change.registration,
+        Register(
+            change.registration,
+            given.trigger_id,
+            given.sql_pattern,
+            dict(given.parameters),
+            list(given.tickers),
+            change.registered_at,
+        ),
     )

@@ -30,13 +30,15 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_spark.cep.evaluator import Evaluator, RegistrationChanges, watched_by
+from dexorder_spark.cep.evaluation import watcher
+from dexorder_spark.cep.evaluator import Evaluator, RegistrationChanges
 from dexorder_spark.cep.journal import Journal, TopicPosition
-from dexorder_spark.cep.records import Dispatches, Record, rows_of, select
+from dexorder_spark.cep.records import TABLES, rows_of
 from dexorder_spark.cep.relay import TriggerRelay
 from dexorder_spark.config import SparkSettings
+from dexorder_spark.records.admission import Record, select
 from dexorder_spark.records.fault import Fault, Moment
-from dexorder_spark.records.relay_client import Stopped
+from dexorder_spark.records.relay_client import KnownDispatches, Stopped
 from dexorder_spark.source.client import SourceBroken, SourceClient
 from dexorder_spark.source.offsets import OffsetRange, SourceState, begun_anew, cap, plan, resume
 from dexorder_spark.source.records import Result
@@ -92,7 +94,7 @@ class Runner:
         self._interval_s = _SNAPSHOT_SECONDS
         self._is_changed = bool(batches)
         self._changes: queue.SimpleQueue[RegistrationChanges] = queue.SimpleQueue()
-        self._dispatches = Dispatches()
+        self._dispatches = KnownDispatches(relay.describe)
         self._reported_s = 0.0
 
     def run(self) -> None:
@@ -123,8 +125,9 @@ class Runner:
             if not (changes.changes or changes.reset):
                 continue
             known = first.union(*later.values())
-            watchers = ((each.registration, watched_by(each)) for each in changes.changes)
-            later |= {registration: each.series if each else () for registration, each in watchers}
+            later |= {
+                each.registration: watcher(each.trigger).series if each.trigger else () for each in changes.changes
+            }
             new = set().union(*later.values()) - known
             self._changes.put(replace(changes, recent_rows={each: self._recent_rows(each) for each in sorted(new)}))
 
@@ -137,9 +140,9 @@ class Runner:
                 evaluator.apply(self._changes.get_nowait())
                 changed = True
         positions, records = self._read()
-        self._ask(records)
+        issued = self._dispatches.of({each.headers.dispatch_id for each in records})
         for each in records:
-            rows = rows_of(each, self._dispatches.issued(each.headers.dispatch_id), now_ns=now_ns)
+            rows = rows_of(each, issued, now_ns=now_ns)
             if rows is not None:
                 evaluator.feed(each.series, rows, each.headers.span)
         evaluator.advance(now_ns)
@@ -186,6 +189,7 @@ class Runner:
         A topic that becomes watched is read from its end on: what came before does not fire.
         """
         positions, records = {}, []
+        watched = self._evaluator.watched
         for topic in sorted(self._evaluator.topics):
             source = SourceClient(address_of(self._settings.source, topic))
             before = self._evaluator.positions.get(topic)
@@ -194,7 +198,7 @@ class Runner:
                 start = start_of(before, state, topic)
                 end = cap(start, state.ends, self._settings.max_trade_records_per_batch)
                 for part in plan(start, end):
-                    records += select(self._records(source, part), topic, self._evaluator.watched)
+                    records += select(TABLES[topic], self._records(source, part), watched.__contains__)
                 positions[topic] = TopicPosition(end, state.topic_id)
             except (Unavailable, NotImplementedError) as error:
                 log.warning("the source does not answer; triggers wait", error=str(error))
@@ -211,10 +215,6 @@ class Runner:
         except SourceBroken as error:
             log.error("records can't be read; triggers do not see them", error=str(error), partition=part.partition)
         return found
-
-    def _ask(self, records: Sequence[Record]) -> None:
-        if unknown := self._dispatches.unknown(records):
-            self._dispatches.learn(unknown, self._relay.describe(unknown))
 
     def _pass(self, moment: Moment) -> None:
         if self._fault:

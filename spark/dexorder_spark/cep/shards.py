@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 from dexorder_cep import EngineState
 from dexorder_spark.cep.evaluation import Evaluation, Output, Watcher
@@ -27,25 +27,12 @@ class ShardDied(Exception):
     """A process of the engine has ended; the batch is evaluated again after a restart."""
 
 
-class Engines(Protocol):
-    """Engine in this process, or in several others."""
-
-    def watchers(self) -> dict[int, Watcher]:
-        """Return the triggers by their registrations."""
-
-    def run(self, inputs: Sequence[tuple[int, Input]]) -> list[Output]:
-        """Take numbered inputs; return their outputs, in order."""
-
-    def dump(self) -> EngineState:
-        """Return the state."""
-
-
 def shard_of(ticker: str, count: int) -> int:
     """Return the number of the process that has a ticker."""
     return zlib.crc32(ticker.encode()) % count
 
 
-def start(state: EngineState | None, count: int) -> Engines:
+def start(state: EngineState | None, count: int) -> Evaluation | Shards:
     """Return an engine in this process, or in ``count`` others if that is more than one."""
     return Evaluation(state) if count == 1 else Shards(state, count)
 

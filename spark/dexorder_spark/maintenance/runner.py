@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +24,7 @@ from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, udf_tables
 from dexorder_common.model.datasets import DATASETS
 from dexorder_common.model.errors import Conflict, InvalidRequest, SuiteError, Unavailable
+from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from dexorder_spark.config import MaintenanceSettings
 from dexorder_spark.maintenance import procedures
 from dexorder_spark.maintenance.merge import merge_small_files
@@ -57,21 +57,6 @@ NamedSnapshots: TypeAlias = Callable[[int], Mapping[int, int]]
 
 class StepFailed(SuiteError):
     """A step failed; the table is in the state before that step."""
-
-
-@dataclass(frozen=True)
-class TableResult:
-    """Changes to one table, made or planned; the fields of MaintainResponse."""
-
-    table: str
-    data_files_before: int
-    data_files_after: int
-    delete_files_before: int
-    delete_files_after: int
-    expired_snapshots: int
-    kept_snapshots: int
-    removed_files: int
-    took_ms: int
 
 
 class MaintenanceRunner:
@@ -201,7 +186,7 @@ class MaintenanceRunner:
 
     def maintain(
         self, tables: Sequence[str] = (), *, dry_run: bool = False, cancelled: threading.Event | None = None
-    ) -> Generator[TableResult, None, None]:
+    ) -> Generator[pb.MaintainResponse, None, None]:
         """Run every possible step, table by table; wait for an automatic run to end.
 
         Raises:
@@ -247,7 +232,7 @@ class MaintenanceRunner:
         eager: bool = False,
         dry_run: bool = False,
         cancelled: threading.Event | None = None,
-    ) -> TableResult:
+    ) -> pb.MaintainResponse:
         started = time.perf_counter()
         before = self._inspect(name)
         now_ns = self._clock.wall_ns()
@@ -263,20 +248,20 @@ class MaintenanceRunner:
             data = before.data_files - sum(step.saved_files for step in compactions)
             deletes = before.delete_files - sum(step.deletes for step in compactions)
             kept = len(before.snapshots) - expired
-        result = TableResult(
-            table=name,
-            data_files_before=before.data_files,
-            data_files_after=data,
-            delete_files_before=before.delete_files,
-            delete_files_after=deletes,
-            expired_snapshots=expired,
-            kept_snapshots=kept,
-            removed_files=removed,
-            took_ms=round((time.perf_counter() - started) * 1_000),
-        )
+        result = {
+            "table": name,
+            "data_files_before": before.data_files,
+            "data_files_after": data,
+            "delete_files_before": before.delete_files,
+            "delete_files_after": deletes,
+            "expired_snapshots": expired,
+            "kept_snapshots": kept,
+            "removed_files": removed,
+            "took_ms": round((time.perf_counter() - started) * 1_000),
+        }
         if steps and not dry_run:
-            log.info("table maintained", **vars(result))
-        return result
+            log.info("table maintained", **result)
+        return pb.MaintainResponse(**result)  # type: ignore[arg-type]
 
     def _repeat(self, name: str, step: Step, cancelled: threading.Event | None) -> Iterator[StepResult]:
         """Run a step as often as planned while it changes something."""

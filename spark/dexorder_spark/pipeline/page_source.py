@@ -150,7 +150,7 @@ class PageStreamReader(UdStreamReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without planner and catalog: workers do not plan."""
-        return vars(self) | super().__getstate__() | {"_opened": None}
+        return super().__getstate__() | {"_opened": None}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch; until it is due, the end of the last one."""

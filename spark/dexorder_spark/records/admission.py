@@ -1,4 +1,4 @@
-"""Rule that decides which records of a batch count: only records of dispatches that the relay has issued. Pure.
+"""Rules that decide which records of a batch count: only records of dispatches that the relay has issued. Pure.
 
 A producer can write any page to the topic. The id of a dispatch cannot be guessed, and the relay knows for which range
 of which series it issued each one.
@@ -6,14 +6,21 @@ of which series it issued each one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import pyarrow as pa
+
+from dexorder_common.model.dispatch_id import number_of
+from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import IssuedDispatch
-from dexorder_common.model.instrument import Series
+from dexorder_common.model.instrument import Instrument, Series
+from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
+from dexorder_spark.source.records import Result
+from dexorder_spark.tables.table import PageTable
 
 MAX_AHEAD_NS = 120 * SECOND_NS
 """A page may end this much after the driver's time, as clocks differ."""
@@ -62,3 +69,54 @@ def refusal(
     if is_page and span.end_ns > now_ns + MAX_AHEAD_NS:
         return RecordRefusal(f"range {span} ends in the future; it is {iso(now_ns)} now", True)
     return None
+
+
+class Record(NamedTuple):
+    """Well-formed record of a series that its reader wants."""
+
+    table: PageTable
+    headers: PageHeaders
+    payload: bytes
+
+    @property
+    def series(self) -> Series:
+        """The series of its rows."""
+        return self.table.series_of(self.headers)
+
+
+def select(table: PageTable, results: Iterable[Result], wants: Callable[[Series], bool]) -> list[Record]:
+    """Return the records of wanted series that may have rows; one that is malformed is left to the table's query."""
+    found = []
+    for each in results:
+        try:
+            headers = PageHeaders.parse(each.headers)
+            Instrument.parse(headers.ticker)
+            table.check(headers)
+            number_of(headers.dispatch_id)
+        except InvalidRequest:
+            continue
+        if headers.kind is table.kind and wants(table.series_of(headers)):
+            found.append(Record(table, headers, each.payload))
+    return found
+
+
+def rows_in(
+    record: Record, issued: Mapping[str, IssuedDispatch], *, now_ns: int, history: bool = False
+) -> pa.RecordBatch | None:
+    """Return the rows of a record that counts; None for another one, which the table's query keeps as a dead letter.
+
+    Args:
+        issued: The relay's knowledge of the record's dispatch.
+        now_ns: Time of this process.
+        history: Whether records of dispatches that are not realtime ones count too.
+    """
+    headers = record.headers
+    dispatch = issued.get(headers.dispatch_id)
+    if dispatch is None or not (dispatch.is_realtime or history):
+        return None
+    if refusal(headers.dispatch_id, record.series, headers.span, issued, is_page=True, now_ns=now_ns) is not None:
+        return None
+    try:
+        return record.table.decode(headers, record.payload)
+    except Exception:  # whatever a record's bytes cause
+        return None

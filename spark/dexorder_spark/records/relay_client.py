@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 import grpc
 import structlog
@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from dexorder_common.model.errors import SuiteError
 from dexorder_common.model.history import IssuedDispatch
 from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import Failure, code_of, details_of, is_failure, is_too_large
+from dexorder_common.rpc.client_retry import Failure, code_of, details_of, error_text, is_failure, is_too_large
 from dexorder_common.rpc.history_messages import decode_issued_dispatch
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 CALL_TIMEOUT_S = 30.0
 MAX_WAIT_S = 2.0
 _DISPATCHES_IN_A_CALL = 1_000
+_KNOWN_DISPATCHES = 10_000
+M = TypeVar("M", bound=Message)
 
 
 class Stopped(SuiteError):
@@ -64,6 +66,39 @@ class RelayClient:
             found.update({each.job_id: decode_issued_dispatch(each) for each in answer.dispatches})
         return found
 
+    def send(
+        self,
+        method: Callable[..., Any],
+        parts: Sequence[M],
+        halve: Callable[[M], Sequence[M]],
+        on_part: Callable[[], None] = lambda: None,
+    ) -> list[grpc.RpcError]:
+        """Send messages, each until it is answered OK; Stopped if ``stop`` is set first.
+
+        A message that the relay refuses for good is halved, so that only the item at fault is lost, with an error in
+        the log.
+
+        Args:
+            halve: Returns the halves of a message; none if it has one item.
+            on_part: Called when the relay has a message.
+
+        Returns:
+            The errors of the items that are lost.
+        """
+        waiting, refused = [*reversed(parts)], list[grpc.RpcError]()
+        while waiting:
+            part = waiting.pop()
+            try:
+                self.call(method, part, may_succeed)
+                on_part()
+            except grpc.RpcError as error:
+                halves = halve(part)
+                waiting += reversed(halves)
+                if not halves:
+                    log.error("part of a report refused", part=str(part)[:500], error=error_text(error))
+                    refused.append(error)
+        return refused
+
     def call(
         self, method: Callable[..., Any], request: Message, again: Callable[[BaseException], bool] = lambda error: True
     ) -> Any:
@@ -97,3 +132,21 @@ class RelayClient:
 def may_succeed(error: BaseException) -> bool:
     """Return whether the relay may accept the same message later."""
     return not (is_too_large(error) or is_failure(error, Failure.REJECTED))
+
+
+class KnownDispatches:
+    """Issued dispatches, as the relay has described them; bounded."""
+
+    def __init__(self, describe: Callable[[Collection[str]], Mapping[str, IssuedDispatch]]) -> None:
+        """Take what asks the relay for dispatches."""
+        self._describe = describe
+        self._known: dict[str, IssuedDispatch] = {}
+
+    def of(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
+        """Return the issued ones of these dispatches, by id; errors of ``describe``."""
+        if unknown := {*dispatch_ids} - self._known.keys():
+            self._known |= self._describe(unknown)
+        found = {each: self._known[each] for each in dispatch_ids if each in self._known}
+        while len(self._known) > _KNOWN_DISPATCHES:
+            del self._known[next(iter(self._known))]
+        return found

@@ -7,18 +7,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import grpc
-import structlog
-
 from dexorder_common.model.history import IssuedDispatch, PageResult
 from dexorder_common.rpc.channel import open_sync_channel
-from dexorder_common.rpc.client_retry import code_of, error_text
+from dexorder_common.rpc.client_retry import code_of
 from dexorder_common.rpc.history_messages import encode_page_result
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
-from dexorder_spark.records.relay_client import CALL_TIMEOUT_S, RelayClient, may_succeed
+from dexorder_spark.records.relay_client import CALL_TIMEOUT_S, RelayClient
 
-log = structlog.get_logger(__name__)
 MAX_REPORT_BYTES = 1024 * 1024
 """Largest size of one message; the relay accepts four times as much by default."""
 
@@ -51,8 +47,8 @@ def named_snapshots(address: str, since_ns: int) -> dict[int, int]:
     return {each.snapshot_id: each.named_at for each in answer.snapshots}
 
 
-class RelayReporter:
-    """Client of the relay's PipelineService, which waits for the relay until ``stop`` is set."""
+class RelayReporter(RelayClient):
+    """The relay's PipelineService for a table's query."""
 
     def __init__(
         self, address: str, stop: threading.Event, on_attempt: Callable[[int, str], None] = lambda failed, code: None
@@ -63,37 +59,21 @@ class RelayReporter:
             on_attempt: Called after each failed attempt with the number of failures so far and the status' name; at
                 the end with 0 and OK.
         """
+        super().__init__(address, stop, "the batch", on_attempt)
         self._on_attempt = on_attempt
-        self._relay = RelayClient(address, stop, "the batch", on_attempt)
 
     def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
         """Ask for dispatches until every part is answered OK; Stopped if ``stop`` is set first."""
-        found = self._relay.describe(dispatch_ids)
+        found = super().describe(dispatch_ids)
         self._on_attempt(0, "OK")
         return found
 
     def report(self, snapshot_id: int | None, pages: Sequence[PageResult], finals: Sequence[FinalReport]) -> None:
-        """Send every part until it is answered OK; Stopped if ``stop`` is set first.
-
-        A part that the relay refuses for good is halved, so that only the page or final at fault is lost, with an error
-        in the log.
-        """
-        waiting = [*reversed(split_report(to_request(snapshot_id, pages, finals), MAX_REPORT_BYTES))]
-        while waiting:
-            part = waiting.pop()
-            try:
-                self._relay.call(self._relay.stub.ReportJobs, part, may_succeed)
-            except grpc.RpcError as error:
-                halves = halve(part)
-                waiting += reversed(halves)
-                if not halves:
-                    log.error("part of a report refused", part=str(part)[:500], error=error_text(error))
-                    self._on_attempt(1, code_of(error).name)
+        """Send a report in parts, each until it is answered OK; Stopped if ``stop`` is set first."""
+        parts = split_report(to_request(snapshot_id, pages, finals), MAX_REPORT_BYTES)
+        for error in self.send(self.stub.ReportJobs, parts, halve):
+            self._on_attempt(1, code_of(error).name)
         self._on_attempt(0, "OK")
-
-    def close(self) -> None:
-        """Close the channel."""
-        self._relay.close()
 
 
 def to_request(

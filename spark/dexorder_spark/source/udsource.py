@@ -56,13 +56,14 @@ class UdSource(DataSource):
 class UdStreamReader(DataSourceStreamReader):
     """Reader that delegates to the planner for this source, or for the checkpoint."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decode: Decode | None = None) -> None:
         self._options = options
+        self._decode = decode
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the planner: workers do not plan."""
-        return {"_options": self._options, "_planner": None}
+        return vars(self) | {"_planner": None}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the offset at which a new query starts."""
@@ -78,7 +79,7 @@ class UdStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task, in a worker."""
-        return read_partition(self._options, partition)
+        return read_partition(self._options, partition, self._decode)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Handle that everything up to ``end`` is in Spark's commit log."""
@@ -120,8 +121,9 @@ class UdStreamReader(DataSourceStreamReader):
 class UdBatchReader(DataSourceReader):
     """Reader of the records that the source has when the query is planned."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, decode: Decode | None = None) -> None:
         self._options = options
+        self._decode = decode
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks."""
@@ -130,7 +132,7 @@ class UdBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task, in a worker."""
-        return read_partition(self._options, partition)
+        return read_partition(self._options, partition, self._decode)
 
 
 def decoding_source(name: str, ddl: str, decode: Decode) -> type[DataSource]:
@@ -154,48 +156,24 @@ def decoding_source(name: str, ddl: str, decode: Decode) -> type[DataSource]:
             return ddl
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
-            return DecodingStreamReader(SourceOptions.parse(self.options), decode)
+            return UdStreamReader(SourceOptions.parse(self.options), decode)
 
         def reader(self, schema: Any) -> DataSourceReader:
-            return DecodingBatchReader(SourceOptions.parse(self.options), decode)
+            return UdBatchReader(SourceOptions.parse(self.options), decode)
 
     return DecodingSource
 
 
-class DecodingStreamReader(UdStreamReader):
-    """Reader of decoded rows for ``readStream``."""
-
-    def __init__(self, options: SourceOptions, decode: Decode) -> None:
-        super().__init__(options)
-        self._decode = decode
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the planner: workers do not plan."""
-        return super().__getstate__() | {"_decode": self._decode}
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, in a worker."""
-        return self._decode(super().read(partition))
-
-
-class DecodingBatchReader(UdBatchReader):
-    """Reader of decoded rows for ``read``."""
-
-    def __init__(self, options: SourceOptions, decode: Decode) -> None:
-        super().__init__(options)
-        self._decode = decode
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, in a worker."""
-        return self._decode(super().read(partition))
-
-
-def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the Arrow batches of one task, in the columns ``RECORD``."""
+def read_partition(
+    options: SourceOptions, partition: InputPartition, decode: Decode | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the Arrow batches of one task, in the columns ``RECORD`` or as ``decode`` returns them."""
     if isinstance(partition, RecordsPartition):
-        return partition.read()
-    assert isinstance(partition, RangePartition)
-    return partition.read(options)
+        batches = partition.read()
+    else:
+        assert isinstance(partition, RangePartition)
+        batches = partition.read(options)
+    return decode(batches) if decode else batches
 
 
 def replayed_from(options: SourceOptions, seconds: float) -> SourceState | None:

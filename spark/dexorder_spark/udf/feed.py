@@ -9,20 +9,22 @@ A UDF that wants batches gets the points of each window as one batch, as soon as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import PERIODS
-from dexorder_common.model.udf import OHLC, UdfInput, window_of
+from dexorder_common.model.udf import OHLC, TICKS, UdfInput, window_of
 from dexorder_udf.points import Batch, Point, Value
 from dexorder_udf.session import Edge
 
 DATABASE = "trading"
 MAX_WINDOW_POINTS = 500_000
 """Largest number of points in all open windows of a UDF; they are part of its state."""
-_CANDLE_DIMENSIONS, _TRADE_DIMENSIONS = ("ticker", "period"), ("ticker",)
+_CANDLE_FIELDS = ("open", "high", "low", "close", "volume", "quote_volume", "trades")
+_TRADE_FIELDS = ("price", "amount", "side", "trade_id")
 
 
 @dataclass
@@ -76,20 +78,20 @@ class UdfFeed:
         self.late = 0
         self.points = 0
 
-    def wants(self, ticker: str, period_seconds: int) -> bool:
+    def wants(self, series: Series) -> bool:
         """Return whether the input has a series."""
         tickers, periods = self._given.tickers, self._given.periods
-        return (not tickers or ticker in tickers) and (not periods or period_seconds in periods)
+        return (not tickers or series.ticker in tickers) and (not periods or series.period_seconds in periods)
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> list[Point | Batch]:
         """Return what rows of the table, in the order of the log, bring to the UDF.
 
         InvalidRequest if the open windows have too many points.
         """
-        make = candle_point if self._given.table == OHLC else trade_point
+        is_candle = self._given.table == OHLC
         found: list[Point | Batch] = []
         for row in rows:
-            point, row_id = make(row)
+            point, row_id = (_candle(row), "") if is_candle else (_trade(row), row["trade_id"])
             if point.time_ns < (self._given.since_ns or 0):
                 continue
             group = point.group
@@ -146,18 +148,15 @@ def batch_of(window: OpenWindow) -> Batch:
     return Batch(points, first.name, first.group_tags, window.end_ns)
 
 
-def candle_point(row: Mapping[str, Any]) -> tuple[Point, str]:
-    """Return a candle, at its open time, and "" as its id."""
-    names = ("open", "high", "low", "close", "volume", "quote_volume", "trades")
-    fields: dict[str, Value] = {name: row[name] for name in names if row[name] is not None}
+def _candle(row: Mapping[str, Any]) -> Point:
     tags = {"ticker": row["ticker"], "period": PERIODS[row["period_seconds"]]}
-    return Point(row["open_time"] * 1_000, tags, fields, OHLC, _CANDLE_DIMENSIONS, database=DATABASE), ""
+    return _point(row["open_time"], tags, row, _CANDLE_FIELDS, OHLC)
 
 
-def trade_point(row: Mapping[str, Any]) -> tuple[Point, str]:
-    """Return a trade and its id."""
-    names = ("price", "amount", "side", "trade_id")
+def _trade(row: Mapping[str, Any]) -> Point:
+    return _point(row["time"], {"ticker": row["ticker"]}, row, _TRADE_FIELDS, TICKS)
+
+
+def _point(time_us: int, tags: dict[str, str], row: Mapping[str, Any], names: Sequence[str], table: str) -> Point:
     fields: dict[str, Value] = {name: row[name] for name in names if row[name] is not None}
-    tags = {"ticker": row["ticker"]}
-    point = Point(row["time"] * 1_000, tags, fields, "ticks", _TRADE_DIMENSIONS, database=DATABASE)
-    return point, row["trade_id"]
+    return Point(time_us * 1_000, tags, fields, table, tuple(tags), database=DATABASE)

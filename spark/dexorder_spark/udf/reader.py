@@ -7,20 +7,19 @@ rules decide which records count (`dexorder_spark.records.admission`). What they
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from dexorder_common.lake.commit_state import CommitState
-from dexorder_common.model.errors import SuiteError, Unavailable
+from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import IssuedDispatch
-from dexorder_common.model.instrument import Instrument
-from dexorder_common.model.page import PageHeaders
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.udf import UdfInput
-from dexorder_spark.records.admission import refusal
+from dexorder_spark.records.admission import rows_in, select
+from dexorder_spark.records.relay_client import KnownDispatches
 from dexorder_spark.source.client import SourceClient
 from dexorder_spark.source.offsets import SourceState, cap, plan, to_json
 from dexorder_spark.source.records import Result
@@ -30,14 +29,6 @@ log = structlog.get_logger(__name__)
 MAX_ROWS = 50_000
 """Rows after which a batch ends with the list of records that was read last."""
 _RECORDS_IN_A_LIST = 50
-_KNOWN_DISPATCHES = 10_000
-
-
-class Describer(Protocol):
-    """The relay, as far as a reader needs it."""
-
-    def describe(self, dispatch_ids: Collection[str]) -> dict[str, IssuedDispatch]:
-        """Return the issued ones of these dispatches, by id; waits while the relay is away."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class UdfReader:
         table: PageTable,
         address: str,
         given: UdfInput,
-        describer: Describer,
+        describe: Callable[[Collection[str]], Mapping[str, IssuedDispatch]],
         *,
         max_records: int,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -69,15 +60,15 @@ class UdfReader:
         """Read the topic at ``address``, as ``SourceClient`` takes it.
 
         Args:
+            describe: Asks the relay for issued dispatches; waits while it is away.
             max_records: Largest number of records in a batch.
         """
         self._table = table
         self._client = SourceClient(address)
         self._given = given
-        self._describer = describer
         self._max_records = max_records
         self._wall_ns = wall_ns
-        self._dispatches: OrderedDict[str, IssuedDispatch | None] = OrderedDict()
+        self._dispatches = KnownDispatches(describe)
         self.position: dict[int, int] = {}
         self.epochs: dict[int, int] = {}
         self.topic_id = ""
@@ -122,11 +113,11 @@ class UdfReader:
             epochs={**state.epochs, source: dict(self.epochs)} if self.epochs else state.epochs,
         )
 
-    def next(self, wants: Callable[[str, int], bool]) -> Read | None:
+    def next(self, wants: Callable[[Series], bool]) -> Read | None:
         """Return the next batch, and go behind it; None if there is no record.
 
         Args:
-            wants: Whether a series (ticker, period in seconds) is wanted.
+            wants: Whether a series is wanted.
 
         Raises:
             Unavailable: The source cannot be read now, or a leader of a partition changed meanwhile.
@@ -160,43 +151,10 @@ class UdfReader:
         except NotImplementedError as error:
             raise Unavailable(str(error)) from None
 
-    def _rows(self, results: Iterable[Result], wants: Callable[[str, int], bool]) -> Iterator[dict[str, Any]]:
-        records = [found for each in results if (found := self._headers(each, wants)) is not None]
-        issued = self._describe({headers.dispatch_id for headers, _ in records})
-        for headers, result in records:
-            dispatch = issued[headers.dispatch_id]
-            if dispatch is None or not (dispatch.is_realtime or self._given.history):
-                continue
-            series, known = self._table.series_of(headers), {headers.dispatch_id: dispatch}
-            now_ns = self._wall_ns()
-            if refusal(headers.dispatch_id, series, headers.span, known, is_page=True, now_ns=now_ns) is not None:
-                continue
-            try:
-                decoded = self._table.decode(headers, result.payload)
-            except Exception as error:  # a dead letter of the table, whatever a record's bytes cause
-                log.debug("record is not fed", reason=str(error)[:200])
-                continue
-            yield from self._table.iceberg.rows(decoded)
-
-    def _headers(self, result: Result, wants: Callable[[str, int], bool]) -> tuple[PageHeaders, Result] | None:
-        try:
-            headers = PageHeaders.parse(result.headers)
-            if headers.kind is not self._table.kind or not wants(headers.ticker, headers.period_seconds):
-                return None
-            Instrument.parse(headers.ticker)
-            self._table.check(headers)
-            _ = headers.dispatch
-        except (SuiteError, ValueError):
-            return None
-        return headers, result
-
-    def _describe(self, dispatch_ids: set[str]) -> Mapping[str, IssuedDispatch | None]:
-        """Return what dispatches were issued for; None for unknown ones, which are asked for again the next time."""
-        asked = {each for each in dispatch_ids if self._dispatches.get(each) is None}
-        if asked:
-            found = self._describer.describe(asked)
-            self._dispatches |= {each: found.get(each) for each in asked}
-        answer = {each: self._dispatches[each] for each in dispatch_ids}
-        while len(self._dispatches) > _KNOWN_DISPATCHES:
-            self._dispatches.popitem(last=False)
-        return answer
+    def _rows(self, results: Iterable[Result], wants: Callable[[Series], bool]) -> Iterator[dict[str, Any]]:
+        records = select(self._table, results, wants)
+        issued = self._dispatches.of({each.headers.dispatch_id for each in records})
+        for each in records:
+            decoded = rows_in(each, issued, now_ns=self._wall_ns(), history=self._given.history)
+            if decoded is not None:
+                yield from self._table.iceberg.rows(decoded)

@@ -26,13 +26,13 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as rpc
 from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2 import UdfLogLine
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.records.reporter import RelayReporter
+from dexorder_spark.records.relay_client import RelayClient
 from dexorder_spark.runtime.locks import WriterLocks
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.ticks import TRADES
 from dexorder_spark.udf.lake import UdfLake
 from dexorder_spark.udf.programs import Declared, Wanted, spec_of, wanted
-from dexorder_spark.udf.reader import Describer, UdfReader
+from dexorder_spark.udf.reader import UdfReader
 from dexorder_spark.udf.sinks import Sinks
 from dexorder_spark.udf.stage import UdfStage
 
@@ -202,10 +202,10 @@ class UdfStages:
         if one.fault:
             on_log(f"dexorder: failed: {one.fault}")
             return Running(one, None, None, stop, failed)
-        reporter = RelayReporter(self._settings.relay, stop)
+        relay = RelayClient(self._settings.relay, stop, f"UDF {name}")
         sinks = Sinks(name, one.definition.output, self._settings.gateway)
         try:
-            stage = self._stage(one, reporter, sinks, stop, on_log)
+            stage = self._stage(one, relay, sinks, stop, on_log)
         except SuiteError as error:
             on_log(f"dexorder: failed: {error}")
             return Running(one, None, None, stop, replace(failed, message=str(error)))
@@ -214,7 +214,7 @@ class UdfStages:
             try:
                 stage.run()
             finally:
-                reporter.close()
+                relay.close()
                 sinks.close()
 
         thread = threading.Thread(target=run, name=f"udf-{name}", daemon=True)
@@ -223,7 +223,7 @@ class UdfStages:
         return Running(one, stage, thread, stop, stage.status)
 
     def _stage(
-        self, one: Wanted, describer: Describer, sinks: Sinks, stop: threading.Event, on_log: Callable[[str], None]
+        self, one: Wanted, relay: RelayClient, sinks: Sinks, stop: threading.Event, on_log: Callable[[str], None]
     ) -> UdfStage:
         definition, settings = one.definition, self._settings
         candles = definition.input.table == OHLC
@@ -235,7 +235,7 @@ class UdfStages:
                 table,
                 settings.source if candles else f"{settings.source}#{table.topic}",
                 definition.input,
-                describer,
+                relay.describe,
                 max_records=settings.max_records_per_batch if candles else settings.max_trade_records_per_batch,
             ),
             UdfLake(self._catalog, definition.name, settings.udf_frame_limit_bytes),

@@ -15,7 +15,7 @@ from dexorder_common.rpc.lifecycle import grpc_server
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2 as pb
 from dexorder_protos.dexorder.pipeline.v1 import maintenance_service_pb2_grpc as rpc
 from dexorder_spark.config import SparkSettings
-from dexorder_spark.maintenance.runner import StepFailed, TableResult
+from dexorder_spark.maintenance.runner import StepFailed
 from dexorder_spark.server import MAINTENANCE, MaintenanceService
 
 
@@ -30,7 +30,9 @@ class StubRunner:
         self.begun = threading.Event()
         self.left = threading.Event()
 
-    def maintain(self, tables: Sequence[str], *, dry_run: bool, cancelled: threading.Event) -> Iterator[TableResult]:
+    def maintain(
+        self, tables: Sequence[str], *, dry_run: bool, cancelled: threading.Event
+    ) -> Iterator[pb.MaintainResponse]:
         self.asked.append((tables, dry_run))
         try:
             for number, name in enumerate(tables or ("trading.ohlc",)):
@@ -40,7 +42,16 @@ class StubRunner:
                     raise Unavailable("the caller has cancelled")
                 if number and self.error:
                     raise self.error
-                yield TableResult(name, 20, 2, 3, 0, 7, 5, 30, 1_234)
+                yield pb.MaintainResponse(
+                    table=name,
+                    data_files_before=20,
+                    data_files_after=2,
+                    delete_files_before=3,
+                    expired_snapshots=7,
+                    kept_snapshots=5,
+                    removed_files=30,
+                    took_ms=1_234,
+                )
         finally:
             self.left.set()
 

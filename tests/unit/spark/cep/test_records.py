@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dexorder_common.model import datasets
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.source.v1 import source_pb2
-from dexorder_spark.cep.records import Record, rows_of, select, without_repeated
+from dexorder_spark.cep.records import rows_of, without_repeated
+from dexorder_spark.records.admission import Record, select
 from dexorder_spark.tables.ohlc import CANDLES
 from tests.fakes.pages import DAY, MINUTE_NS, TICKER, control, page
 from tests.rig.dispatches import dispatch_id, issued, realtime_dispatch_id
@@ -53,7 +53,7 @@ def test_only_watched_series_are_decoded_and_malformed_headers_are_left_to_the_t
         source_pb2.ReadResponse.Result(payload=b"3", headers=good | {"dx-kind": "final"}),
         source_pb2.ReadResponse.Result(payload=b"4", headers={}),
     ]
-    assert [each.payload for each in select(results, datasets.CANDLES.topic, {Series(TICKER, 60)})] == [b"1"]
+    assert [each.payload for each in select(CANDLES, results, {Series(TICKER, 60)}.__contains__)] == [b"1"]
 
 
 def test_a_trade_that_comes_again_is_left_out_and_old_ids_are_forgotten() -> None:

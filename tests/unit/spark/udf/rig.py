@@ -40,13 +40,6 @@ def definition(kind: str = "sum", *more: str, name: str = "test", **changes: Any
     return UdfDefinition(name, **(given | changes))
 
 
-class Relay:
-    """What the relay knows of dispatches: those of the tests."""
-
-    def describe(self, dispatch_ids: Any) -> Any:
-        return issued(dispatch_ids)
-
-
 class KeptSinks(Sinks):
     """Sinks that keep what they are given; ``refuse`` makes them fail first."""
 
@@ -94,7 +87,7 @@ def make(
     stage = UdfStage(
         udf,
         spec_of(udf, FRAME_LIMIT),
-        UdfReader(table, source.address, udf.input, Relay(), max_records=max_records),
+        UdfReader(table, source.address, udf.input, issued, max_records=max_records),
         UdfLake(catalog, udf.name, changes.pop("max_state_bytes", FRAME_LIMIT)),
         sinks,
         tolerance_ns=table.tolerance_ns,

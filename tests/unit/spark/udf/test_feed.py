@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.model.errors import InvalidRequest
+from dexorder_common.model.instrument import Series
 from dexorder_common.model.udf import TICKS, UdfInput
 from dexorder_spark.udf import feed as rules
 from dexorder_spark.udf.feed import FeedState, UdfFeed
@@ -120,9 +121,10 @@ def test_open_windows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_series_is_wanted_if_the_input_names_it_or_nothing() -> None:
-    assert candles().wants("A/B.X", 60)
+    assert candles().wants(Series("A/B.X", 60))
     feed = candles(tickers=("A/B.X",), periods=(60,))
-    assert feed.wants("A/B.X", 60) and not feed.wants("A/B.X", 300) and not feed.wants("C/D.X", 60)
+    series = Series("A/B.X", 60), Series("A/B.X", 300), Series("C/D.X", 60)
+    assert [feed.wants(each) for each in series] == [True, False, False]
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\0" * 8, b"\0\0\0\0\0\0\0\x02{}", (2**63).to_bytes(8, "big") + b"{}"])
