@@ -76,7 +76,7 @@ class Agent:
         elif kind is MessageKind.END:
             self._end_batch(body, request.end)
         else:
-            self._out.add_frame(messages.encode_request(_MANAGEMENT[kind](self, request), kind))
+            self._out.add_frame(messages.encode_message(_MANAGEMENT[kind](self, request)))
 
     def _take_point(self, body: bytes, point: Point, group: str) -> None:
         if self._begin is not None:
@@ -124,7 +124,7 @@ class Agent:
             self._fail(error)
             frames = self._out.take()
         if self.error:
-            frames.append(messages.encode_request(pb.ErrorResponse(error=self.error), MessageKind.ERROR))
+            frames.append(messages.encode_message(pb.ErrorResponse(error=self.error)))
         return b"".join(frames)
 
     def _info(self, request: pb.Request) -> pb.InfoResponse:

@@ -36,7 +36,7 @@ class UdfConnection(Protocol):
 
     read_fd: int
     write_fd: int
-    pid: int | None
+    pid: int | None = None
 
     def half_close(self) -> None:
         """Tell the UDF that the input has ended; its output can still be read."""
@@ -45,7 +45,8 @@ class UdfConnection(Protocol):
         """Return how the UDF ended, for an error, once reading or writing has failed."""
 
     def was_killed(self) -> bool:
-        """Return whether a signal has ended its process; asked after ``ending``."""
+        """Return whether a signal has ended its process, as far as it can be known; asked after ``ending``."""
+        return False
 
     def close(self, grace_seconds: float) -> None:
         """Close everything. A process that still runs gets the grace, SIGTERM, the grace again, and SIGKILL."""
@@ -67,7 +68,7 @@ def open_connection(spec: UdfSpec, on_log: Log) -> UdfConnection:
     return GrpcConnection(spec)
 
 
-class ProcessConnection:
+class ProcessConnection(UdfConnection):
     """A child process with its stdin and stdout. Lines of its stderr go to ``on_log``, and the last ones into errors.
 
     It is the leader of a process group, so that its children end with it and Ctrl-C in a terminal does not reach it.
@@ -165,10 +166,8 @@ class ProcessConnection:
                 return
 
 
-class SocketConnection:
+class SocketConnection(UdfConnection):
     """A connection to a unix socket. While nothing listens, connecting is tried again, at growing intervals."""
-
-    pid: int | None = None
 
     def __init__(self, spec: UdfSpec) -> None:
         assert spec.socket
@@ -203,10 +202,6 @@ class SocketConnection:
     def ending(self) -> str:
         """Say that the UDF closed the connection; a socket has no exit code."""
         return "it closed the connection"
-
-    def was_killed(self) -> bool:
-        """Return False: a socket does not say."""
-        return False
 
     def close(self, grace_seconds: float) -> None:
         """Close the socket."""

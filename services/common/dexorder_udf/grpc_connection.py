@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from dexorder_common.rpc.channel import open_sync_channel
+from dexorder_udf.connections import UdfConnection
 from dexorder_udf.errors import ProtocolError, UdfError, UdfGone
 from dexorder_udf.framing import FrameSplitter, unwrap, wrap
 from dexorder_udf.spec import UdfSpec
@@ -23,10 +24,8 @@ _READ_BYTES = 256 * 1024
 _BUFFER_BYTES = 1024 * 1024
 
 
-class GrpcConnection:
+class GrpcConnection(UdfConnection):
     """A call of ``UdfService.Run``. TLS, certificate and token are those of ``DEXORDER_CHANNEL_<NAME>``."""
-
-    pid: int | None = None
 
     def __init__(self, spec: UdfSpec) -> None:
         assert spec.grpc_target
@@ -42,7 +41,6 @@ class GrpcConnection:
             raise UdfGone(
                 spec.name, f"no gRPC server at {spec.grpc_target} answers within {spec.start_seconds:g} s"
             ) from None
-        self._limit_bytes = spec.frame_limit_bytes
         self._end = ""
         ours, self._theirs = socket.socketpair()
         self._ours = ours
@@ -64,10 +62,6 @@ class GrpcConnection:
         """Return the status of the call."""
         self._reader.join(1)
         return self._end or "it closed the connection"
-
-    def was_killed(self) -> bool:
-        """Return False: a call does not say."""
-        return False
 
     def close(self, grace_seconds: float) -> None:
         """Cancel the call and close the channel."""

@@ -240,6 +240,3 @@ class UdfHost:
         self._link = None
         self._close_connection(0)
         self._close_connection = lambda grace: None
-
-
-__all__ = ["UdfHost", "UdfInfo", "UdfSpec"]

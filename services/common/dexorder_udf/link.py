@@ -54,7 +54,7 @@ class Link:
 
     def info(self) -> messages.UdfInfo:
         """Ask for the UDF's description; see `init` for the errors."""
-        answer = self._ask(MessageKind.INFO, messages.info_request())
+        answer = self._ask(MessageKind.INFO, messages.encode_message(pb.InfoRequest()))
         return self._checked(lambda: messages.read_info(answer.info))
 
     def init(self, request: bytes, info: messages.UdfInfo) -> None:
@@ -72,7 +72,8 @@ class Link:
 
     def restore(self, snapshot: bytes) -> None:
         """Give back a state; see `init` for the errors."""
-        answer = self._ask(MessageKind.RESTORE, messages.restore_request(snapshot)).restore
+        request = messages.encode_message(pb.RestoreRequest(snapshot=snapshot))
+        answer = self._ask(MessageKind.RESTORE, request).restore
         if not answer.success:
             raise UdfError(self._spec.name, f"restore failed: {answer.error or 'it gave no reason'}")
 
@@ -84,7 +85,8 @@ class Link:
 
     def snapshot(self) -> tuple[list[Point | Batch], bytes]:
         """Return the outputs of everything that was fed, and the state after it."""
-        answer = self._ask(MessageKind.SNAPSHOT, messages.snapshot_request(), "answer_seconds", keepalive=True)
+        request = messages.encode_message(pb.SnapshotRequest())
+        answer = self._ask(MessageKind.SNAPSHOT, request, "answer_seconds", keepalive=True)
         return self.take_outputs(), answer.snapshot.snapshot
 
     def drain(self, seconds: float) -> bool:
@@ -165,7 +167,8 @@ class Link:
         if now - self._keepalive_at >= self._spec.timeout_seconds / 2:
             self._keepalive_at = now
             # behind the chunk that is partly written, before the others
-            self._chunks.insert(1 if self._written else 0, messages.keepalive_request(time.time_ns()))
+            request = messages.encode_message(pb.KeepaliveRequest(time=time.time_ns()))
+            self._chunks.insert(1 if self._written else 0, request)
 
     def _write(self) -> None:
         while self._chunks:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import cast
+from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
@@ -26,6 +26,13 @@ FIRST_BYTES = frozenset((each << 3 & 127 | 2) | (128 if each > 15 else 0) for ea
 
 _MOST_CONSTANTS = 10_000
 _KINDS = {each.name.lower(): each for each in MessageKind}
+_KINDS_OF = {
+    field.message_type.name: MessageKind(field.number)
+    for each in (pb.Request, pb.Response)
+    for field in each.DESCRIPTOR.fields
+    if field.message_type
+}
+M = TypeVar("M", pb.Request, pb.Response)
 _VALUE_FIELDS = {
     ValueType.BOOL: "boolValue",
     ValueType.INT: "intValue",
@@ -50,15 +57,10 @@ class UdfInfo:
     options: Mapping[str, tuple[ValueType, ...]]
 
 
-def encode_request(request: Message, kind: MessageKind) -> bytes:
-    """Return the frame of a management request or response, given the message of its field ``kind``."""
-    body = request.SerializeToString()
-    return frame(encode_varint(kind << 3 | 2) + encode_varint(len(body)) + body)
-
-
-def info_request() -> bytes:
-    """Return the frame that asks for the info."""
-    return encode_request(pb.InfoRequest(), MessageKind.INFO)
+def encode_message(message: Message) -> bytes:
+    """Return the frame of a management request or response, or of the start or end of a batch."""
+    body = message.SerializeToString()
+    return frame(encode_varint(_KINDS_OF[message.DESCRIPTOR.name] << 3 | 2) + encode_varint(len(body)) + body)
 
 
 def init_request(options: Mapping[str, tuple[OptionValue, ...]], task: str, node: str) -> bytes:
@@ -68,54 +70,29 @@ def init_request(options: Mapping[str, tuple[OptionValue, ...]], task: str, node
         option = request.options.add(name=name)
         for each in values:
             setattr(option.values.add(type=pb.ValueType.ValueType(each.type)), _VALUE_FIELDS[each.type], each.value)
-    return encode_request(request, MessageKind.INIT)
-
-
-def keepalive_request(time_ns: int) -> bytes:
-    """Return the frame that asks for a sign of life."""
-    return encode_request(pb.KeepaliveRequest(time=time_ns), MessageKind.KEEPALIVE)
-
-
-def snapshot_request() -> bytes:
-    """Return the frame that asks for the state."""
-    return encode_request(pb.SnapshotRequest(), MessageKind.SNAPSHOT)
-
-
-def restore_request(snapshot: bytes) -> bytes:
-    """Return the frame that gives back a state."""
-    return encode_request(pb.RestoreRequest(snapshot=snapshot), MessageKind.RESTORE)
+    return encode_message(request)
 
 
 def decode_response(body: bytes) -> pb.Response:
-    """Return the message of a response frame.
-
-    Raises:
-        ProtocolError: It is not a Response, or one without content.
-    """
-    try:
-        response = pb.Response.FromString(body)
-    except DecodeError:
-        raise ProtocolError(f"bytes are not a message ({shown(body)}){text_hint(body)}") from None
-    if response.WhichOneof("message") is None:
-        raise ProtocolError(
-            f"a message has no content ({shown(body)}){text_hint(body)}" if body else "a message is empty"
-        )
-    return response
+    """Return the message of a response frame; ProtocolError if it is not a Response, or one without content."""
+    return _decode(pb.Response, body)
 
 
 def decode_request(body: bytes) -> pb.Request:
-    """Return the message of a request frame.
+    """Return the message of a request frame; ProtocolError if it is not a Request, or one without content."""
+    return _decode(pb.Request, body)
 
-    Raises:
-        ProtocolError: It is not a Request, or one without content.
-    """
+
+def _decode(kind: type[M], body: bytes) -> M:
     try:
-        request = pb.Request.FromString(body)
+        message = kind.FromString(body)
     except DecodeError:
-        raise ProtocolError(f"bytes are not a message ({shown(body)})") from None
-    if request.WhichOneof("message") is None:
-        raise ProtocolError("a message has no content")
-    return request
+        raise ProtocolError(f"bytes are not a message ({shown(body)}){text_hint(body)}") from None
+    if message.WhichOneof("message") is None:
+        raise ProtocolError(
+            f"a message has no content ({shown(body)}){text_hint(body)}" if body else "a message is empty"
+        )
+    return message
 
 
 def read_info(info: pb.InfoResponse) -> UdfInfo:
@@ -264,7 +241,7 @@ def _constant_part(point: Point) -> bytes:
 def _write_batch(writer: PointWriter, batch: Batch) -> None:
     group, name, tags = batch.group, batch.name, batch.tags
     begin = pb.BeginBatch(name=name, group=group, tags=tags, size=len(batch.points), byName=batch.by_name)
-    writer.add_frame(encode_request(begin, MessageKind.BEGIN))
+    writer.add_frame(encode_message(begin))
     all_tags = [each.tags for each in batch.points]
     if all_tags and all_tags.count(all_tags[0]) == len(all_tags):
         constants = [_constants.of_batch_point(group, all_tags[0])] * len(all_tags)
@@ -272,4 +249,4 @@ def _write_batch(writer: PointWriter, batch: Batch) -> None:
         constants = [_constants.of_batch_point(group, each) for each in all_tags]
     writer.add_points(batch.points, constants)
     end = pb.EndBatch(name=name, group=group, tmax=int64("tmax_ns", batch.tmax_ns), tags=tags, byName=batch.by_name)
-    writer.add_frame(encode_request(end, MessageKind.END))
+    writer.add_frame(encode_message(end))

@@ -226,21 +226,9 @@ def ceiling(value: float) -> float:
 
 def and3(*values: bool | None) -> bool | None:
     """Return the AND of three-valued logic."""
-    unknown = False
-    for value in values:
-        if value is None:
-            unknown = True
-        elif not value:
-            return False
-    return None if unknown else True
+    return False if False in values else None if None in values else True
 
 
 def or3(*values: bool | None) -> bool | None:
     """Return the OR of three-valued logic."""
-    unknown = False
-    for value in values:
-        if value is None:
-            unknown = True
-        elif value:
-            return True
-    return None if unknown else False
+    return True if True in values else None if None in values else False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Protocol
 
-from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, SIGNATURES
+from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, SIGNATURES, Signature
 from dexorder_cep.compile.typed import Apply, Constant, Typed
 from dexorder_cep.compile.types import (
     BOOLEAN,
@@ -276,11 +276,10 @@ def _call(node: syntax.Call, scope: Scope) -> Typed:
     signature = SIGNATURES.get(name)
     if signature is None:
         raise refuse(node.at, f"the function {name} is not supported; docs/cep.md lists the functions")
-    return _function(node, scope)
+    return _function(node, signature, scope)
 
 
-def _function(node: syntax.Call, scope: Scope) -> Typed:
-    signature = SIGNATURES[node.name]
+def _function(node: syntax.Call, signature: Signature, scope: Scope) -> Typed:
     if node.star or node.distinct or not signature.least <= len(node.arguments) <= signature.most:
         wanted = f"{signature.least}" if signature.least == signature.most else f"{signature.least} to {signature.most}"
         raise refuse(node.at, f"{node.name} takes {wanted} arguments ({signature.accepts})")

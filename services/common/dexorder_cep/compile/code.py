@@ -17,6 +17,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import reduce
+from inspect import getmembers, isfunction
 from operator import add
 from typing import Any, NamedTuple
 
@@ -353,38 +354,7 @@ def _average_decimals(values: list[Decimal], precision: int, scale: int) -> Deci
     return arithmetic.divide_decimals(reduce(add, values), Decimal(len(values)), precision, scale)
 
 
-HELPERS: Mapping[str, Any] = {
-    name: getattr(arithmetic, name)
-    for name in (
-        "add_decimals",
-        "and3",
-        "ceiling",
-        "divide_decimals",
-        "divide_doubles",
-        "divide_integers",
-        "double_text",
-        "exponential",
-        "floor",
-        "like",
-        "logarithm",
-        "logarithm_10",
-        "multiply_decimals",
-        "or3",
-        "power",
-        "remainder_of_decimals",
-        "remainder_of_doubles",
-        "remainder_of_integers",
-        "root",
-        "round_double",
-        "sign",
-        "subtract_decimals",
-        "to_bigint",
-        "to_decimal",
-        "to_int",
-        "wrap32",
-        "wrap64",
-    )
-} | {
+HELPERS: Mapping[str, Any] = dict(getmembers(arithmetic, isfunction)) | {
     "abs": abs,
     "add": add,
     "average_decimals": _average_decimals,
@@ -408,7 +378,7 @@ HELPERS: Mapping[str, Any] = {
     "upper": str.upper,
     "year": lambda value: _moment(value).year,
 }
-"""Every function that generated code may call."""
+"""Every function that generated code may call: those of ``arithmetic``, and these."""
 
 _ALLOWED = (
     ast.Expression,

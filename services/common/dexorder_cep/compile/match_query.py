@@ -139,7 +139,7 @@ def _skip_variable(match: Match, variables: dict[str, int]) -> int:
 def _conditions(match: Match, columns: tuple[TypedColumn, ...], variables: dict[str, int]) -> dict[int, Typed]:
     found: dict[int, Typed] = {}
     names: set[str] = set()
-    for (name, expression), at in zip(match.define, match.define_at, strict=True):
+    for name, expression, at in match.define:
         if name in names:
             raise refuse(at, f"variable {name!r} is defined twice")
         names.add(name)

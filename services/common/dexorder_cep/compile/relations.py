@@ -9,12 +9,12 @@ from dexorder_cep.compile.binder import bind, bind_condition, convert
 from dexorder_cep.compile.code import Function, row_predicate, row_values
 from dexorder_cep.compile.functions import AGGREGATES, MORE_AGGREGATES, aggregate_type
 from dexorder_cep.compile.plans import FIRST_SLOT, OverColumn, RowStep, Step, WindowStep
-from dexorder_cep.compile.scopes import RowScope
+from dexorder_cep.compile.scopes import RowScope, counts_rows, offset_of
 from dexorder_cep.compile.tables import TICKER, TIME_SLOT, TableSource, find_table
 from dexorder_cep.compile.typed import TICKER_SLOT, TRUE, ColumnValue, Typed, TypedColumn
 from dexorder_cep.compile.types import BIGINT, DOUBLE, ROWTIME, WINDOW_TIME, SqlType
 from dexorder_cep.language import syntax
-from dexorder_cep.language.refusals import MAX_OFFSET, MAX_SLICES, MAX_STEPS, TextPosition, refuse
+from dexorder_cep.language.refusals import MAX_SLICES, MAX_STEPS, TextPosition, refuse
 
 _MILLISECOND_NS = 1_000_000
 _VALUES = ("FIRST_VALUE", "LAST_VALUE")
@@ -168,14 +168,8 @@ def _windows(select: syntax.Select, window: syntax.WindowTable) -> RowQuery:
 
 def _argument(call: syntax.Call, scope: RowScope, name: str) -> tuple[Function | None, SqlType]:
     """Return the argument of an aggregate over rows, and the type that the aggregate has."""
-    if call.distinct:
-        raise refuse(call.at, f"DISTINCT is not supported in {name}")
-    if call.star:
-        if name != "COUNT":
-            raise refuse(call.at, f"{name}(*) does not exist")
+    if counts_rows(call):
         return None, BIGINT
-    if len(call.arguments) != 1:
-        raise refuse(call.at, f"{name} takes 1 argument, not {len(call.arguments)}")
     value = bind(call.arguments[0], scope)
     if name in MORE_AGGREGATES and value.type.is_number:
         value = convert(value, DOUBLE)
@@ -223,16 +217,7 @@ class OverScope(RowScope):
         return ColumnValue(self._width + len(self.over) - 1, column.aggregate.type)
 
     def _lag(self, call: syntax.Call) -> Typed:
-        offset = 1
-        if not 1 <= len(call.arguments) <= 2:
-            raise refuse(call.at, "LAG takes a value and, optionally, a number of rows")
-        if len(call.arguments) == 2:
-            number = call.arguments[1]
-            if not isinstance(number, syntax.Number) or not number.text.isdigit() or len(number.text) > 6:
-                raise refuse(number.at, "the offset of LAG must be a whole number")
-            offset = int(number.text)
-        if not 1 <= offset <= MAX_OFFSET:
-            raise refuse(call.at, f"the offset of LAG is 1 to {MAX_OFFSET}")
+        offset = offset_of(call, 1, least=1)
         value = bind(call.arguments[0], self._plain)
         aggregate = WindowAggregate("LAG", _first(row_values([value], call.at)), value.type.or_null())
         return self._append(OverColumn(aggregate, offset, True))

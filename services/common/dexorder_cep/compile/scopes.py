@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -62,13 +63,9 @@ class PatternScope:
     def column(self, name: syntax.Name) -> Typed:
         """Return the column of a variable's last row."""
         variable, column = self._find(name)
-        nullable = column.type.nullable or (variable != self._candidate and not self._always(variable))
+        nullable = column.type.nullable or (variable != self._candidate and variable is not None)
         reference = Reference(variable, "last", 0, 0, column.slot)
         return PatternValue(reference, column.type.or_null(nullable))
-
-    def _always(self, variable: int | None) -> bool:
-        """Tell whether a reference has a row: all rows of the match always have."""
-        return variable is None
 
     def _find(self, name: syntax.Name) -> tuple[int | None, TypedColumn]:
         *qualifier, column = name.parts
@@ -105,20 +102,8 @@ class PatternScope:
             raise refuse(call.at, "MATCH_ROWTIME takes no argument or the time column ts")
         return MatchRowtime(ROWTIME)
 
-    def _offset(self, call: syntax.Call, default: int) -> int:
-        if not 1 <= len(call.arguments) <= 2 or call.star or call.distinct:
-            raise refuse(call.at, f"{call.name} takes a value and, optionally, a number of rows")
-        if len(call.arguments) == 1:
-            return default
-        number = call.arguments[1]
-        if not isinstance(number, syntax.Number) or not number.text.isdigit():
-            raise refuse(number.at, f"the offset of {call.name} must be a whole number")
-        if len(number.text) > 6 or int(number.text) > MAX_OFFSET:
-            raise refuse(number.at, f"the offset of {call.name} is at most {MAX_OFFSET}")
-        return int(number.text)
-
     def _navigation(self, call: syntax.Call, end: Literal["first", "last"]) -> Typed:
-        offset = self._offset(call, 0)
+        offset = offset_of(call, 0)
         inner = bind(call.arguments[0], self)
         self._one_variable(inner, call)
 
@@ -128,7 +113,7 @@ class PatternScope:
         return _map(inner, move)
 
     def _previous(self, call: syntax.Call) -> Typed:
-        offset = self._offset(call, 1)
+        offset = offset_of(call, 1)
         inner = bind(call.arguments[0], self)
 
         def move(reference: Reference) -> Reference:
@@ -158,14 +143,8 @@ class PatternScope:
         return next(iter(found), None)
 
     def _aggregate(self, call: syntax.Call) -> Typed:
-        if call.distinct:
-            raise refuse(call.at, f"DISTINCT is not supported in {call.name} of MATCH_RECOGNIZE")
-        if call.star:
-            if call.name != "COUNT":
-                raise refuse(call.at, f"{call.name}(*) does not exist")
+        if counts_rows(call):
             return PatternAggregate("COUNT", None, None, BIGINT)
-        if len(call.arguments) != 1:
-            raise refuse(call.at, f"{call.name} takes 1 argument, not {len(call.arguments)}")
         inner = bind(call.arguments[0], self)
         variable = self._one_variable(inner, call)
         argument = _of_row(inner, self._columns)
@@ -186,9 +165,33 @@ def find_column(columns: dict[str, TypedColumn], wanted: str, name: syntax.Name)
     raise refuse(name.at, f"column {wanted[:60]!r} does not exist{hint}")
 
 
-def _map(tree: Typed, move: object) -> Typed:
+def counts_rows(call: syntax.Call) -> bool:
+    """Return whether an aggregate is COUNT(*), or raise InvalidSql unless it has one argument."""
+    if call.distinct:
+        raise refuse(call.at, f"DISTINCT is not supported in {call.name}")
+    if call.star and call.name != "COUNT":
+        raise refuse(call.at, f"{call.name}(*) does not exist")
+    if not call.star and len(call.arguments) != 1:
+        raise refuse(call.at, f"{call.name} takes 1 argument, not {len(call.arguments)}")
+    return call.star
+
+
+def offset_of(call: syntax.Call, default: int, least: int = 0) -> int:
+    """Return the number of rows in FIRST, LAST, PREV or LAG of a value, or raise InvalidSql."""
+    if not 1 <= len(call.arguments) <= 2 or call.star or call.distinct:
+        raise refuse(call.at, f"{call.name} takes a value and, optionally, a number of rows")
+    if len(call.arguments) == 1:
+        return default
+    number = call.arguments[1]
+    if not isinstance(number, syntax.Number) or not number.text.isdigit():
+        raise refuse(number.at, f"the offset of {call.name} must be a whole number")
+    if len(number.text) > 6 or not least <= int(number.text) <= MAX_OFFSET:
+        raise refuse(number.at, f"the offset of {call.name} is {least} to {MAX_OFFSET}")
+    return int(number.text)
+
+
+def _map(tree: Typed, move: Callable[[Reference], Reference]) -> Typed:
     """Return a tree whose references to rows are moved; a row that does not exist is NULL."""
-    assert callable(move)
     if isinstance(tree, PatternValue):
         return PatternValue(move(tree.reference), tree.type.or_null())
     if isinstance(tree, Apply):

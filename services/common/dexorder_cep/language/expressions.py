@@ -34,6 +34,14 @@ def parse_expression(reader: TokenReader) -> Expression:
     return found
 
 
+def parse_list(reader: TokenReader) -> tuple[Expression, ...]:
+    """Read expressions with commas between them."""
+    found = [parse_expression(reader)]
+    while reader.accept(","):
+        found.append(parse_expression(reader))
+    return tuple(found)
+
+
 def _conjunction(reader: TokenReader) -> Expression:
     return _chain(reader, "AND", _negation)
 
@@ -68,8 +76,7 @@ def _predicate(reader: TokenReader) -> Expression:
         reader.count_node(left.at)
         reader.enter()
         depth += 1
-    for _ in range(depth):
-        reader.leave()
+    reader.leave(depth)
     return left
 
 
@@ -118,9 +125,7 @@ def _range(reader: TokenReader, left: Expression, at: TextPosition) -> Expressio
     reader.expect("(")
     if reader.sees("SELECT"):
         raise refuse(reader.at, "a subquery is not supported in an expression")
-    values = [parse_expression(reader)]
-    while reader.accept(","):
-        values.append(parse_expression(reader))
+    values = parse_list(reader)
     reader.expect(")")
     return Operation("IN", (left, *values), at)
 
@@ -142,23 +147,19 @@ def _left(reader: TokenReader, symbols: tuple[str, ...], read: _Read) -> Express
         reader.enter()
         depth += 1
         left = Operation(operator, (left, read(reader)), at)
-    for _ in range(depth):
-        reader.leave()
+    reader.leave(depth)
     return left
 
 
 def _unary(reader: TokenReader) -> Expression:
-    at = reader.at
-    if reader.accept("-") or reader.sees("+"):
-        sign = "NEGATE"
-        if reader.accept("+"):
-            sign = "PLUS"
-        reader.count_node(at)
-        reader.enter()
-        operand = _unary(reader)
-        reader.leave()
-        return operand if sign == "PLUS" else Operation("NEGATE", (operand,), at)
-    return _primary(reader)
+    if not (reader.sees("-") or reader.sees("+")):
+        return _primary(reader)
+    sign = reader.take()
+    reader.count_node(sign.at)
+    reader.enter()
+    operand = _unary(reader)
+    reader.leave()
+    return operand if sign.text == "+" else Operation("NEGATE", (operand,), sign.at)
 
 
 def _primary(reader: TokenReader) -> Expression:
@@ -218,7 +219,7 @@ def _call(reader: TokenReader) -> Expression:
     name = token.text.upper()
     reader.expect("(")
     star = distinct = False
-    arguments: list[Expression] = []
+    arguments: tuple[Expression, ...] = ()
     if reader.accept("*"):
         star = True
     elif not reader.sees(")"):
@@ -226,28 +227,22 @@ def _call(reader: TokenReader) -> Expression:
         reader.accept("ALL")
         if reader.sees("SELECT"):
             raise refuse(reader.at, "a subquery is not supported in an expression")
-        arguments.append(parse_expression(reader))
-        while reader.accept(","):
-            arguments.append(parse_expression(reader))
+        arguments = parse_list(reader)
         if reader.sees("FROM") or reader.sees("IN") or reader.sees("TO"):
             raise refuse(reader.at, f"{name} with {reader.token.word} is not supported; separate arguments by commas")
     reader.expect(")")
     over = _frame(reader) if reader.sees("OVER") else None
-    return Call(name, tuple(arguments), token.at, star, distinct, over)
+    return Call(name, arguments, token.at, star, distinct, over)
 
 
 def _frame(reader: TokenReader) -> Frame:
     at = reader.expect("OVER")
     reader.expect("(")
-    partition: list[Expression] = []
-    order: list[Expression] = []
+    order: tuple[Expression, ...] = ()
     preceding: int | None = None
-    if reader.accept("PARTITION", "BY"):
-        partition.append(parse_expression(reader))
-        while reader.accept(","):
-            partition.append(parse_expression(reader))
+    partition = parse_list(reader) if reader.accept("PARTITION", "BY") else ()
     if reader.accept("ORDER", "BY"):
-        order.append(parse_expression(reader))
+        order = (parse_expression(reader),)
         reader.accept("ASC")
         if reader.sees("DESC"):
             raise refuse(reader.at, "OVER accepts ORDER BY ts in ascending order only")
@@ -267,7 +262,7 @@ def _frame(reader: TokenReader) -> Frame:
         if between:
             reader.expect("AND", "CURRENT", "ROW")
     reader.expect(")")
-    return Frame(tuple(partition), tuple(order), preceding, at)
+    return Frame(partition, order, preceding, at)
 
 
 def _case(reader: TokenReader) -> Expression:

@@ -17,7 +17,7 @@ _UNITS: Mapping[str, int] = {
     "MINUTE": 60_000,
     "SECOND": 1_000,
 }
-_ORDER = ("DAY", "HOUR", "MINUTE", "SECOND")
+_ORDER = tuple(_UNITS)
 _MONTHS = ("YEAR", "QUARTER", "MONTH")
 _SEPARATORS = {"HOUR": " ", "MINUTE": ":", "SECOND": ":"}
 _LEADING_DIGITS = 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dexorder_cep.language.expressions import parse_count, parse_expression
+from collections.abc import Mapping
+
+from dexorder_cep.language.expressions import parse_count, parse_expression, parse_list
 from dexorder_cep.language.intervals import parse_interval
 from dexorder_cep.language.reader import TokenReader
 from dexorder_cep.language.refusals import TextPosition, refuse
@@ -41,6 +43,15 @@ _REFUSED_AFTER = {
     "QUALIFY": "QUALIFY is",
     "TABLESAMPLE": "TABLESAMPLE is",
 }
+_REFUSED_IN_PATTERN = {
+    "|": "alternation ('|') is",
+    "(": "groups in parentheses are",
+    "PERMUTE": "PERMUTE is",
+    "{": "exclusion ('{- -}') is",
+    "{-": "exclusion ('{- -}') is",
+    "$": "the anchor '$' is",
+}
+_QUANTIFIERS: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 
 
 def parse(sql: str) -> Select:
@@ -72,19 +83,19 @@ def _select(reader: TokenReader) -> Select:
         items.append(_item(reader))
     reader.expect("FROM")
     source, alias = _relation(reader)
-    if (word := reader.token.word) in _REFUSED_AFTER:
-        raise refuse(reader.at, f"{_REFUSED_AFTER[word]} not supported in a trigger")
+    _refuse(reader, _REFUSED_AFTER, "a trigger")
     where = parse_expression(reader) if reader.accept("WHERE") else None
-    group: list[Expression] = []
-    if reader.accept("GROUP", "BY"):
-        group.append(parse_expression(reader))
-        while reader.accept(","):
-            group.append(parse_expression(reader))
+    group = parse_list(reader) if reader.accept("GROUP", "BY") else ()
     having = parse_expression(reader) if reader.accept("HAVING") else None
-    if (word := reader.token.word) in _REFUSED_AFTER:
-        raise refuse(reader.at, f"{_REFUSED_AFTER[word]} not supported in a trigger")
+    _refuse(reader, _REFUSED_AFTER, "a trigger")
     reader.leave()
-    return Select(tuple(items), source, alias, where, tuple(group), having, at)
+    return Select(tuple(items), source, alias, where, group, having, at)
+
+
+def _refuse(reader: TokenReader, words: Mapping[str, str], where: str) -> None:
+    """Raise InvalidSql if the next word is one of those."""
+    if (word := reader.token.word) in words:
+        raise refuse(reader.at, f"{words[word]} not supported in {where}")
 
 
 def _item(reader: TokenReader) -> SelectItem:
@@ -191,12 +202,8 @@ def _length(interval: Interval) -> int:
 
 def _match(reader: TokenReader, table: Relation) -> Match:
     at = reader.expect("MATCH_RECOGNIZE", "(")
-    partition: list[Expression] = []
     order: list[tuple[Expression, bool]] = []
-    if reader.accept("PARTITION", "BY"):
-        partition.append(parse_expression(reader))
-        while reader.accept(","):
-            partition.append(parse_expression(reader))
+    partition = parse_list(reader) if reader.accept("PARTITION", "BY") else ()
     if reader.accept("ORDER", "BY"):
         order.append(_order(reader))
         while reader.accept(","):
@@ -216,19 +223,15 @@ def _match(reader: TokenReader, table: Relation) -> Match:
     if not reader.sees("DEFINE"):
         raise reader.unexpected("DEFINE")
     reader.expect("DEFINE")
-    define: list[tuple[str, Expression]] = []
-    places: list[TextPosition] = []
+    define: list[tuple[str, Expression, TextPosition]] = []
     while True:
         token = reader.identifier("a variable of the pattern")
         reader.expect("AS")
-        define.append((token.text, parse_expression(reader)))
-        places.append(token.at)
+        define.append((token.text, parse_expression(reader), token.at))
         if not reader.accept(","):
             break
     reader.expect(")")
-    return Match(
-        table, tuple(partition), tuple(order), tuple(measures), skip, pattern, within, tuple(define), at, tuple(places)
-    )
+    return Match(table, partition, tuple(order), tuple(measures), skip, pattern, within, tuple(define), at)
 
 
 def _order(reader: TokenReader) -> tuple[Expression, bool]:
@@ -284,17 +287,7 @@ def _skip(reader: TokenReader) -> Skip:
 def _pattern(reader: TokenReader) -> tuple[Quantified, ...]:
     found: list[Quantified] = []
     while not reader.accept(")"):
-        word = reader.token.word
-        if word == "|":
-            raise refuse(reader.at, "alternation ('|') is not supported in a pattern")
-        if word == "(":
-            raise refuse(reader.at, "groups in parentheses are not supported in a pattern")
-        if word == "PERMUTE":
-            raise refuse(reader.at, "PERMUTE is not supported in a pattern")
-        if word in ("{", "{-"):
-            raise refuse(reader.at, "exclusion ('{- -}') is not supported in a pattern")
-        if word == "$":
-            raise refuse(reader.at, "the anchor '$' is not supported in a pattern")
+        _refuse(reader, _REFUSED_IN_PATTERN, "a pattern")
         token = reader.identifier("a variable of the pattern")
         found.append(_quantified(reader, token.text, token.at))
     if not found:
@@ -303,21 +296,13 @@ def _pattern(reader: TokenReader) -> tuple[Quantified, ...]:
 
 
 def _quantified(reader: TokenReader, name: str, at: TextPosition) -> Quantified:
-    least, most = 1, 1
-    most_or_none: int | None = most
-    written = True
-    if reader.accept("*"):
-        least, most_or_none = 0, None
-    elif reader.accept("+"):
-        least, most_or_none = 1, None
-    elif reader.accept("?"):
-        least, most_or_none = 0, 1
+    bounds = _QUANTIFIERS.get(reader.token.word)
+    if bounds is not None:
+        reader.take()
     elif reader.accept("{"):
-        least, most_or_none = _bounds(reader)
-    else:
-        written = False
-    reluctant = written and reader.accept("?")
-    return Quantified(name, least, most_or_none, reluctant, written, at)
+        bounds = _bounds(reader)
+    reluctant = bounds is not None and reader.accept("?")
+    return Quantified(name, *(bounds or (1, 1)), reluctant, bounds is not None, at)
 
 
 def _bounds(reader: TokenReader) -> tuple[int, int | None]:

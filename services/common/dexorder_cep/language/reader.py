@@ -92,6 +92,6 @@ class TokenReader:
         if self._depth > MAX_DEPTH:
             raise refuse(self.at, f"expressions are nested deeper than {MAX_DEPTH} levels")
 
-    def leave(self) -> None:
-        """Leave a level of nesting."""
-        self._depth -= 1
+    def leave(self, levels: int = 1) -> None:
+        """Leave levels of nesting."""
+        self._depth -= levels

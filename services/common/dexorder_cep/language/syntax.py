@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from dexorder_cep.language.refusals import TextPosition
@@ -166,9 +166,8 @@ class Match:
     skip: Skip
     pattern: tuple[Quantified, ...]
     within: Interval | None
-    define: tuple[tuple[str, Expression], ...]
+    define: tuple[tuple[str, Expression, TextPosition], ...]
     at: TextPosition
-    define_at: tuple[TextPosition, ...] = field(default=())
 
 
 Relation: TypeAlias = "Table | WindowTable | Match | Select"

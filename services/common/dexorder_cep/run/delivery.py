@@ -11,8 +11,7 @@ from dexorder_cep.run.running import TRADE_ID_SLOT, TRADE_TIME_SLOT
 from dexorder_cep.run.runs import RunResult
 from dexorder_cep.run.stream import Stream
 from dexorder_common.model.periods import TRADES_PERIOD
-
-_SECOND_NS = 1_000_000_000
+from dexorder_common.model.times import SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ def deliver(registration: Registration, stream: Stream, result: RunResult, perio
     else:
         state.until_ns = time_ns + parameters.cooldown_ns
         if parameters.on == "bar":
-            state.until_ns = max(state.until_ns, result.first[0] + registration.compiled.period_seconds * _SECOND_NS)
+            state.until_ns = max(state.until_ns, result.first[0] + registration.compiled.period_seconds * SECOND_NS)
         state.open = True
     firing = _firing(registration, stream, result, time_ns, state.suppressed)
     state.suppressed = 0

@@ -22,10 +22,10 @@ from dexorder_cep.run.engine_state import EngineState, from_json, to_json
 from dexorder_cep.run.running import TRADE_TIME_SLOT, Formed, RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, RunResult, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Row, Stream
-from dexorder_cep.run.stream_runs import SECOND_NS, Run, StreamRuns, TickerSeries, running_candles
+from dexorder_cep.run.stream_runs import Run, StreamRuns, TickerSeries, running_candles
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import TRADES_PERIOD
-from dexorder_common.model.times import MAX_TIME_NS
+from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 
 RING_ROWS = MAX_WARMUP_ROWS + 1_000
 """Newest rows of a ticker that are kept for the warm-up of new triggers and for PREV."""

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from dexorder_cep.compile.arithmetic import TriggerFailed
 from dexorder_cep.compile.plans import PlainPlan
 from dexorder_cep.compile.trigger import CompiledTrigger
-from dexorder_cep.run.runs import DerivedRows, PlainRun, RunResult
+from dexorder_cep.run.runs import PlainRun, RunResult
 from dexorder_cep.run.stages import RowStage
-from dexorder_cep.run.stream import NO_TIME, Row
+from dexorder_cep.run.stream import NO_TIME, Row, RowsOfTicker
 
 TRADE_ID_SLOT, TRADE_TIME_SLOT = 8, 9
 """Slots of a running candle behind those of a candle: id and time of its newest trade."""
@@ -147,7 +147,7 @@ class RunningRun:
         self._inner = PlainRun(trigger)
         self._stages = [RowStage(step) for step in trigger.plan.rows_steps]
         self._filtered = trigger.plan.filtered
-        self._rows = DerivedRows(ticker)
+        self._rows = RowsOfTicker(ticker)
 
     def on_closed(self, candles: Sequence[Row]) -> None:
         """Take closed candles as rows before the running one."""

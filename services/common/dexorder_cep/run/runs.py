@@ -171,17 +171,6 @@ class MatchRun:
         self._matcher.completed = [(first, after, tuple(bounds)) for first, after, bounds in completed]
 
 
-class DerivedRows:
-    """Rows that the steps of one trigger make of a ticker's rows; the pattern's rows."""
-
-    __slots__ = ("base", "rows", "ticker")
-
-    def __init__(self, ticker: str) -> None:
-        self.rows: list[Row] = []
-        self.base = 0
-        self.ticker = ticker
-
-
 class DerivedRun:
     """Condition or pattern on derived rows: stages, and a run on their rows."""
 
@@ -191,7 +180,7 @@ class DerivedRun:
         self._stages = [start_stage(step) for step in trigger.plan.steps]
         self._inner = PlainRun(trigger) if isinstance(trigger.plan, PlainPlan) else MatchRun(trigger)
         self._filtered = isinstance(trigger.plan, PlainPlan) and trigger.plan.filtered
-        self._rows = DerivedRows(ticker)
+        self._rows = RowsOfTicker(ticker)
         self.timed = self._inner.timed or any(isinstance(step, WindowStep) for step in trigger.plan.steps)
 
     @property

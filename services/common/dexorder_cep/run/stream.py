@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 Row: TypeAlias = tuple[Any, ...]
 NO_TIME = -(2**63)
@@ -17,20 +17,26 @@ RING_SLACK = 512
 """Rows that may be in the ring beyond those needed, so that it is cut rarely."""
 
 
-class RowsOfTicker(Protocol):
-    """Rows of a ticker: tuples whose first item is the time, and the sequence number of the first of them."""
-
-    rows: list[Row]
-    base: int
-    ticker: str
-
-
-class Stream:
-    """Rows of a ticker for triggers with the same delay and order.
+class RowsOfTicker:
+    """Rows of a ticker, of the table or made of these by the steps of one trigger.
 
     Attributes:
-        rows: The newest rows, oldest first.
+        rows: The newest rows, oldest first; the first item of a row is its time.
         base: Sequence number of the first of them; sequence numbers count from 0 and are never used again.
+    """
+
+    __slots__ = ("base", "rows", "ticker")
+
+    def __init__(self, ticker: str) -> None:
+        self.rows: list[Row] = []
+        self.base = 0
+        self.ticker = ticker
+
+
+class Stream(RowsOfTicker):
+    """Rows of a ticker's table for triggers with the same delay and order.
+
+    Attributes:
         watermark_ns: Time up to which rows are complete.
         late: Rows dropped because they were late.
     """
@@ -40,11 +46,8 @@ class Stream:
         "_order",
         "_pending",
         "_waited",
-        "base",
         "late",
         "newest_ns",
-        "rows",
-        "ticker",
         "watermark_ns",
     )
 
@@ -57,9 +60,7 @@ class Stream:
                 because no more rows are expected within it; less the delay.
             order: Slots by which rows of one time are sorted, each with True for descending.
         """
-        self.ticker = ticker
-        self.rows: list[Row] = []
-        self.base = 0
+        super().__init__(ticker)
         self.watermark_ns = NO_TIME
         self.newest_ns = NO_TIME
         self.late = 0

@@ -10,8 +10,8 @@ from dexorder_cep.compile.trigger import CompiledTrigger
 from dexorder_cep.run.running import RunningCandles, RunningRun
 from dexorder_cep.run.runs import DerivedRun, MatchRun, PlainRun, start_run
 from dexorder_cep.run.stream import MILLISECOND_NS, NO_TIME, Stream
+from dexorder_common.model.times import SECOND_NS
 
-SECOND_NS = 1_000_000_000
 Run: TypeAlias = PlainRun | MatchRun | DerivedRun
 Variant: TypeAlias = tuple[int, tuple[tuple[int, bool], ...]]
 """Delay in milliseconds and order of rows of one time: the streams of a series differ in them."""

@@ -11,7 +11,7 @@ from dexorder_protos.udf import udf_pb2 as pb
 from dexorder_udf import messages
 from dexorder_udf.framing import FrameSplitter, frame
 from dexorder_udf.points import Batch, Point
-from dexorder_udf.session import Edge, MessageKind
+from dexorder_udf.session import Edge
 
 NOW_NS = 1_700_000_000 * 10**9
 
@@ -68,9 +68,9 @@ def started(function: type[Function[None]]) -> Agent:
 
 def test_the_same_point_is_the_same_bytes_whatever_is_in_it() -> None:
     plain = [pb.Point(time=NOW_NS + n, name="n", group="g", fieldsInt={"a": n}) for n in range(40)]
-    frames = [messages.encode_request(each, MessageKind.POINT) for each in plain]
+    frames = [messages.encode_message(each) for each in plain]
     newer = frames[0][4:] + b"\xfa\x06\x03new"  # a field that only a later version has
-    frames.append(messages.encode_request(pb.Point.FromString(newer), MessageKind.POINT))
+    frames.append(messages.encode_message(pb.Point.FromString(newer)))
     assert b"\xfa\x06\x03new" in frames[-1]
     assert started(Even).feed(b"".join(frames)) == b"".join([*frames[:40:2], frames[-1]])
 
@@ -97,8 +97,11 @@ def test_outputs_are_as_they_were_when_they_were_returned() -> None:
 @pytest.mark.parametrize("count", [3, 40])
 def test_a_value_that_does_not_fit_is_the_error(count: int) -> None:
     agent = started(TooLarge)
-    answers = agent.feed(messages.keepalive_request(1) + b"".join(messages.encode_points(map(Point, range(count)))))
+    answers = agent.feed(
+        messages.encode_message(pb.KeepaliveRequest(time=1))
+        + b"".join(messages.encode_points(map(Point, range(count))))
+    )
     keepalive, *_, last = FrameSplitter().feed(answers)
-    assert frame(keepalive) == messages.keepalive_request(1)
+    assert frame(keepalive) == messages.encode_message(pb.KeepaliveRequest(time=1))
     assert pb.Response.FromString(last).error.error == "n: 9223372036854775808 does not fit in 64 bits"
     assert agent.ended and agent.error

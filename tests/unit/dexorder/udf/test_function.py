@@ -125,7 +125,7 @@ def test_init_fails_in_its_own_words(options: dict[str, pb.OptionValue], words: 
         ([init(prefix=TEXT), point(fail=1)], "KeyError: 'no such thing'"),
         ([init(prefix=TEXT), point(wrong=1)], "TypeError: Counter provides Points, but returned Batch"),
         ([init(prefix=TEXT), pb.Request(begin=pb.BeginBatch())], "the host sent begin of a batch on a stream edge"),
-        ([init(prefix=TEXT), pb.Request()], "a message has no content"),
+        ([init(prefix=TEXT), pb.Request()], "a message is empty"),
         ([init(prefix=TEXT), init(prefix=TEXT)], "the host sent init while the session was initialised"),
     ],
 )

@@ -23,10 +23,10 @@ def hexed(text: str) -> bytes:
 
 
 def test_management_requests() -> None:
-    assert messages.info_request() == hexed("02|0a00")
-    assert messages.snapshot_request() == hexed("02|2200")
-    assert messages.keepalive_request(1) == hexed("04|1a02|0801")
-    assert messages.restore_request(b"ab") == hexed("06|2a04|0a026162")
+    assert messages.encode_message(pb.InfoRequest()) == hexed("02|0a00")
+    assert messages.encode_message(pb.SnapshotRequest()) == hexed("02|2200")
+    assert messages.encode_message(pb.KeepaliveRequest(time=1)) == hexed("04|1a02|0801")
+    assert messages.encode_message(pb.RestoreRequest(snapshot=b"ab")) == hexed("06|2a04|0a026162")
 
 
 def test_init_is_sent_without_options_too_and_with_the_newer_fields() -> None:

@@ -110,7 +110,7 @@ def test_a_name_with_two_types_and_a_time_that_comes_twice_are_left_to_protobuf(
     double = pb.Point(time=NOW_NS, fieldsDouble={"a": 1.0}, fieldsInt={"a": 1}).SerializeToString()
     twice = pb.Point(time=NOW_NS).SerializeToString() * 2
     for inner in (double, twice):
-        body = messages.encode_request(pb.Point.FromString(b""), MessageKind.POINT)[1:-1] + bytes((len(inner),)) + inner
+        body = messages.encode_message(pb.Point())[1:-1] + bytes((len(inner),)) + inner
         layouts = PointLayouts(in_batch=False)
         layouts.learn(body, messages.decode_response(body).point)
         assert layouts.decode(body) is None
