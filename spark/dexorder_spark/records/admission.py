@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -19,8 +19,10 @@ from dexorder_common.model.instrument import Instrument, Series
 from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, iso
-from dexorder_spark.source.records import Result
-from dexorder_spark.tables.table import PageTable
+
+if TYPE_CHECKING:
+    from dexorder_spark.source.records import Result
+    from dexorder_spark.tables.table import PageTable
 
 MAX_AHEAD_NS = 120 * SECOND_NS
 """A page may end this much after the driver's time, as clocks differ."""
