@@ -56,3 +56,10 @@ def test_one_topic_of_a_group_is_left_while_another_is_read(
         found.append(gateway.consume(kept, "both", auto_ack=True).offset)
     assert found == list(range(len(found)))
     assert gateway.consume(left, "both", auto_ack=True).offset == 1
+
+
+def test_pending_records_keep_the_group(filled: Filled) -> None:
+    topic, gateway = filled(1, subscription_timeout_seconds=0.05, ack_timeout_seconds=20)
+    gateway.offsets(topic, 1)
+    time.sleep(0.6)  # more than a tick: long enough to leave
+    gateway.ack(topic, 0)

@@ -21,15 +21,7 @@ async def _serve(folder: Path) -> None:
         reported = 0
         while not ended.done():
             await asyncio.sleep(0.1)
-            servers = (
-                providers.bot,
-                providers.push,
-                providers.fcm,
-                providers.discord,
-                providers.slack,
-                providers.matrix,
-            )
-            calls = [{"path": call.path, "bytes": len(call.body)} for server in servers for call in server.calls]
+            calls = [{"path": call.path, "bytes": len(call.body)} for server in providers.web for call in server.calls]
             calls += [{"mail": str(mail.message["Subject"])} for mail in providers.mail.mails]
             if len(calls) != reported:
                 reported = len(calls)

@@ -26,21 +26,18 @@ class Text:
 
 
 class BotApi(ScriptedServer):
-    """One bot; ``texts`` are the accepted messages. Chats in ``blocked_by`` have blocked it."""
+    """One bot; ``texts`` are the accepted messages."""
 
     def __init__(self, token: str = "123456:AAF-a-token-of-tests") -> None:
         super().__init__()
         self.token = token
         self.texts: list[Text] = []
-        self.blocked_by: set[str] = set()
 
     def answer(self, call: Call) -> Reply:
         if call.path != f"/bot{self.token}/sendMessage":
             return failed(401, "Unauthorized")
         body = call.json
         chat, text = str(body.get("chat_id", "")), body.get("text", "")
-        if chat in self.blocked_by:
-            return BLOCKED
         if not re.fullmatch(r"-?\d+|@\w+", chat):
             return failed(400, "Bad Request: chat not found")
         if body.get("parse_mode") == "HTML":

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.user_events import Channel, Priority, Status
+from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.delivery.changes import SessionEvent
+from dexorder_gateway.events.event_codec import read_event
 from dexorder_gateway.events.ingress.containers import LOCAL, Container
 from dexorder_gateway.events.model import (
     NO_CONTACTS,
@@ -43,7 +44,6 @@ class FakeDispatcher:
         sessions: Registry that receives the events for sessions.
         calls: Reports of opened and closed users, in order.
         before_replay: Called between the opening of a session and its replay; events it publishes are in both.
-        before_answer: Called between the reading of the replay and its return.
         at_once: Limit of events in one answer about the log.
         released: While cleared, events of containers are not answered.
         unanswered: Number of outstanding first answers; ``most_unanswered`` is its maximum.
@@ -58,7 +58,6 @@ class FakeDispatcher:
         self.kept_contacts: dict[str, Contacts] = {}
         self.presence: list[tuple[str, Channel, int]] = []
         self.before_replay: Callable[[], None] | None = None
-        self.before_answer: Callable[[], None] | None = None
         self.at_once = 500
         self.released = asyncio.Event()
         self.released.set()
@@ -113,7 +112,9 @@ class FakeDispatcher:
             ).SerializeToString()
         )
         kept = self.users.setdefault(user_id, [])
-        show = SessionEvent(user_id, len(kept) + 1, _event(container, body))
+        event = read_event(container, body)
+        assert isinstance(event, Event), event
+        show = SessionEvent(user_id, len(kept) + 1, event)
         record = EventRecord(show.event.key, body, time.time_ns(), Status.QUEUED, None, "", None, None, ())
         kept.append(Kept(show, record, answer))
         self.show([show])
@@ -152,8 +153,6 @@ class FakeDispatcher:
             self._received(each)
         waiting_to, place = (len(kept) if cursor is None else 0), (len(kept) if cursor is None or reset else after)
         events, more = self._batch(user_id, after, waiting_to)
-        if self.before_answer:
-            self.before_answer()
         await asyncio.sleep(0)
         return Replay(self.epoch, place, reset, events, more, waiting_to)
 
@@ -229,17 +228,3 @@ class FakeDispatcher:
 
 def _settled(kept: Kept) -> SessionEvent:
     return replace(kept.show, settled=kept.record.status is Status.DELIVERED)
-
-
-def _event(container: str, body: bytes) -> Event:
-    given = pb.UserEvent.FromString(body)
-    return Event(
-        EventKey(container, given.event_id),
-        given.user_id,
-        given.timestamp,
-        given.event_type,
-        given.payload,
-        Priority(given.delivery.priority),
-        (),
-        body,
-    )

@@ -24,6 +24,7 @@ class Providers:
         self.discord = discord()
         self.slack = slack()
         self.matrix = matrix()
+        self.web = (self.bot, self.push, self.fcm, self.discord, self.slack, self.matrix)
         self._open = AsyncExitStack()
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -45,7 +46,7 @@ class Providers:
         return {f"DEXORDER_EVENTS_{name.upper()}": value for name, value in settings.items()}
 
     async def __aenter__(self) -> Self:
-        for server in (self.bot, self.mail, self.push, self.fcm, self.discord, self.slack, self.matrix):
+        for server in (self.mail, *self.web):
             await self._open.enter_async_context(server)
         return self
 

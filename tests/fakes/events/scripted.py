@@ -6,20 +6,13 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
 from yarl import URL
-
-
-async def filled(recorded: Sequence[object], count: int, seconds: float) -> None:
-    """Wait until a list has that many entries; raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while len(recorded) < count:  # noqa: ASYNC110 - fakes append to plain lists, which notify nobody
-            await asyncio.sleep(0.002)
 
 
 @dataclass(frozen=True)
@@ -49,8 +42,6 @@ class Call:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
-    peer: int
-    """Port of the client; calls with the same port used one connection."""
 
     @property
     def json(self) -> Any:
@@ -93,14 +84,14 @@ class ScriptedServer:
 
     async def called(self, count: int, *, seconds: float = 10.0) -> list[Call]:
         """Wait until this many calls were received in all; raises TimeoutError."""
-        await filled(self.calls, count, seconds)
+        async with asyncio.timeout(seconds):
+            while len(self.calls) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
         return self.calls
 
     async def _take(self, request: web.Request) -> web.Response:
-        assert request.transport is not None
-        peer = request.transport.get_extra_info("peername")[1]
         at, body = time.monotonic(), await request.read()
-        call = Call(at, request.method, request.path, request.query, request.headers, body, peer)
+        call = Call(at, request.method, request.path, request.query, request.headers, body)
         self.calls.append(call)
         reply = self._script.popleft() if self._script else self.always or self.answer(call)
         if reply.hang:

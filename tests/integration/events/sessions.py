@@ -16,7 +16,7 @@ from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 from tests.integration.events.container import PATIENCE_S, QUIET_S
 
-CLOSED_AUTH, CLOSED_FORBIDDEN, CLOSED_TIMEOUT, CLOSED_TOO_MANY = 4401, 4403, 4408, 4429
+CLOSED_AUTH, CLOSED_FORBIDDEN = 4401, 4403
 
 
 class Session:
@@ -169,11 +169,11 @@ async def browser(web: str, token: str, cursor: pb.Cursor | None = None) -> Asyn
 
 
 @asynccontextmanager
-async def unopened(web: str, origin: str | None = None) -> AsyncIterator[BrowserSession]:
+async def unopened(web: str) -> AsyncIterator[BrowserSession]:
     """Open a WebSocket without sending anything."""
     async with (
         aiohttp.ClientSession() as client,
-        client.ws_connect(f"ws://{web}/v1/events", origin=origin, max_msg_size=0) as socket,
+        client.ws_connect(f"ws://{web}/v1/events", max_msg_size=0) as socket,
     ):
         session = BrowserSession(socket)
         async with _heard(session, session.listen()):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import grpc
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -92,36 +89,28 @@ def test_offsets_at_a_time(grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic
     assert not any(each.HasField("offset_at_time") for each in offsets(grpc_stub, topic))
     grpc_stub.SetOffsets(pb.SetOffsetsRq(topic=topic, group=topic, time_ms=1_500))
     assert [each.offset for each in offsets(grpc_stub, topic)] == [1, 1, 0]
-    both = pb.SetOffsetsRq(topic=topic, group=topic, time_ms=1, offsets=[pb.PartitionOffset()])
-    refused: list[tuple[Any, Any, str]] = [
-        (grpc_stub.SetOffsets, both, "time_ms and 1 offsets"),
-        (grpc_stub.SetOffsets, pb.SetOffsetsRq(topic=topic, group=topic, time_ms=-1), "time_ms -1 is negative"),
-        (grpc_stub.GetOffsets, pb.GetOffsetsRq(topic=topic, group=topic, time_ms=-1), "time_ms -1 is negative"),
-    ]
-    for call, request, text in refused:
-        code, details = refusal(partial(call, request))
-        assert (code, text in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
 
 
 @pytest.mark.parametrize(
     ("metadata", "shown"),
     [(b"BBBC", "BBBC"), (b"BB", "BB"), (b"any text", "any text"), (b"\xff\xfe\x00abc", ""), ("häh€".encode(), "häh€")],
 )
-def test_metadata_of_others_is_shown_but_has_no_effect(
-    grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic, write: Write, metadata: bytes, shown: str
+def test_metadata_of_others_is_shown_and_skips_nothing(
+    shared_gateway: GatewayThread, kafka: str, kafka_topic: MakeTopic, write: Write, metadata: bytes, shown: str
 ) -> None:
     topic = kafka_topic(1)
     write(topic, *numbers(8))
     commit_as_others_do(kafka, topic, topic, 2, metadata)
     sparse_acks = set()
     for _ in range(5):
-        (found,) = offsets(grpc_stub, topic)
+        (found,) = offsets(shared_gateway.stub, topic)
         # Foreign bytes that are text themselves can't be detected.
         assert found.metadata.startswith(shown)
         assert "\0" not in found.metadata
         assert (found.offset, found.lag) == (2, 6)
         sparse_acks.add(found.sparse_acks)
     assert "" in sparse_acks  # one read of five may have had our full stop in the foreign bytes
+    assert shared_gateway.offsets(topic, 6) == [2, 3, 4, 5, 6, 7]
 
 
 def test_truncated_log_begins_later(grpc_stub: rpc.KafkaPixyStub, kafka: str, kafka_topic: MakeTopic) -> None:
@@ -213,38 +202,6 @@ def test_unread_topic_has_no_consumers(grpc_stub: rpc.KafkaPixyStub, kafka_topic
     assert consumers(grpc_stub, "no-such-topic") == {}
     code, text = refusal(lambda: consumers(grpc_stub, topic, "no-such-group"))
     assert (code, "no-such-group" in text) == (grpc.StatusCode.NOT_FOUND, True)
-
-
-# ---- refusals
-
-MISSING = [
-    ("GetOffsets", pb.GetOffsetsRq(topic="no-such-topic", group="g")),
-    ("SetOffsets", pb.SetOffsetsRq(topic="no-such-topic", group="g")),
-    ("GetTopicMetadata", pb.GetTopicMetadataRq(topic="no-such-topic")),
-    ("GetTopicMetadata", pb.GetTopicMetadataRq(topic="no-such-topic", with_partitions=True)),
-]
-
-
-@pytest.mark.parametrize(("method", "request_"), MISSING)
-def test_missing_topic_is_not_found(grpc_stub: rpc.KafkaPixyStub, method: str, request_: Any) -> None:
-    code, text = refusal(lambda: getattr(grpc_stub, method)(request_))
-    assert (code, "'no-such-topic' does not exist" in text) == (grpc.StatusCode.NOT_FOUND, True)
-
-
-BAD = [
-    ("GetOffsets", pb.GetOffsetsRq(topic="t", group=""), "group ''"),
-    ("GetOffsets", pb.GetOffsetsRq(topic="t", group="g\0h"), "has a NUL"),
-    ("GetOffsets", pb.GetOffsetsRq(topic="t", group="g" * 8_001), "longer than 8000 characters"),
-    ("SetOffsets", pb.SetOffsetsRq(topic="t", group=""), "group ''"),
-    ("ListConsumers", pb.ListConsumersRq(topic="t", group="\0"), "has a NUL"),
-]
-
-
-@pytest.mark.parametrize(("method", "request_", "text"), BAD)
-def test_bad_request_is_refused_by_name(grpc_stub: rpc.KafkaPixyStub, method: str, request_: Any, text: str) -> None:
-    code, details = refusal(lambda: getattr(grpc_stub, method)(request_))
-    assert code == grpc.StatusCode.INVALID_ARGUMENT
-    assert text in details
 
 
 def test_queries_are_answered_while_the_gateway_stops(filled: Filled) -> None:

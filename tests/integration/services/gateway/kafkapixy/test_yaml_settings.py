@@ -136,17 +136,6 @@ def test_sync_record_does_not_wait_for_the_flush_and_flushes_async_ones(
 
 
 @pytest.mark.kafka
-def test_async_records_that_wait_for_the_flush_are_written_at_the_stop(
-    kafka: str, kafka_topic: MakeTopic, start_with: StartWith
-) -> None:
-    running = start_with(f"proxies: {{main: {cluster(kafka, 'producer: {flush_frequency: 15m}')}}}").wait_ready()
-    topic = kafka_topic(1)
-    running.stub.Produce(pb.ProdRq(topic=topic, message=b"late", async_mode=True))
-    running.stop()
-    assert [m.value() for m in records(kafka, topic)] == [b"late"]
-
-
-@pytest.mark.kafka
 def test_full_batch_goes_out_before_the_flush(kafka: str, kafka_topic: MakeTopic, start_with: StartWith) -> None:
     settings = "producer: {flush_frequency: 15m, flush_bytes: 2000, compression: none}"
     running = start_with(f"proxies: {{main: {cluster(kafka, settings)}}}").wait_ready()
@@ -184,15 +173,6 @@ def test_acks(kafka: str, kafka_topic: MakeTopic, start_with: StartWith, acks: s
     answer = running.stub.Produce(pb.ProdRq(topic=topic, message=b"v"))
     assert (answer.partition, answer.offset) == (0, offset)
     until(lambda: [m.value() for m in records(kafka, topic)] == [b"v"])
-
-
-@pytest.mark.kafka
-def test_message_over_the_limit_is_an_invalid_argument(
-    kafka: str, kafka_topic: MakeTopic, start_with: StartWith
-) -> None:
-    running = start_with(f"proxies: {{main: {cluster(kafka, 'producer: {max_message_bytes: 5000}')}}}").wait_ready()
-    request = pb.ProdRq(topic=kafka_topic(1), message=bytes(5_001))
-    assert refusal(lambda: running.stub.Produce(request))[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.kafka

@@ -72,13 +72,28 @@ def problem(payload: bytes) -> str:
     return found.reason if found else ""
 
 
-@pytest.mark.parametrize("payload", [b"", b"{}", b"null", b'{"a": [1]}', b'"' + b"x" * (LIMIT - 2) + b'"'])
+@pytest.mark.parametrize(
+    "payload", [b"", b"{}", b"null", b'{"a": [1]}', b'{"a":' * 32 + b"1" + b"}" * 32, b'"' + b"x" * (LIMIT - 2) + b'"']
+)
 def test_plain_json_is_accepted(payload: bytes) -> None:
     assert problem(payload) == ""
 
 
 @pytest.mark.parametrize(
-    "payload", [b"{", b"\xff", b'{"a": NaN}', b'{"a": 1, "a": 1}', b"[" * 33 + b"]" * 33, b"1e400"]
+    "payload",
+    [
+        b" ",
+        b"{",
+        b"\xff\xfe",
+        b"not json",
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b'{"a": 1, "a": 2}',
+        b'{"a": 1} x',
+        b"[" * 33 + b"]" * 33,
+        b'{"a":' * 33 + b"1" + b"}" * 33,
+        b"1e400",
+    ],
 )
 def test_other_payloads_are_refused(payload: bytes) -> None:
     assert problem(payload) == "invalid payload"

@@ -66,54 +66,6 @@ async def code_of(call: Any) -> grpc.StatusCode:
 # ---- sessions ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_broken_session_resumes_from_its_cursor_without_gap_or_duplicate(tmp_path: Path) -> None:
-    """Check 25, natively."""
-    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as user:
-
-        async def hear(cursor: pb.Cursor | None, places: range) -> tuple[pb.SubscribeResponse, list[str]]:
-            call = user.events.Subscribe(pb.SubscribeRequest(cursor=cursor), metadata=user.metadata)
-            first, names = await call.read(), []
-            for sequence in places:
-                event = (await call.read()).event
-                assert event.sequence == sequence
-                names.append(event.event.event_id)
-                place = pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=sequence)
-                request = pb.AckRequest(place=place, kind=pb.ACK_KIND_RECEIVED)
-                await user.events.Ack(request, metadata=user.metadata, timeout=PATIENCE_S)
-            call.cancel()
-            return first, names
-
-        for number in range(1, 61):
-            gateway.dispatcher.keep("alice", f"e{number}")
-        opened, before = await hear(None, range(1, 41))
-        assert opened.opened.cursor == pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=0)
-        for number in range(61, 101):
-            gateway.dispatcher.keep("alice", f"e{number}")
-        opened, after = await hear(pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=40), range(41, 101))
-        assert opened.opened.cursor.sequence == 40
-        assert before + after == [f"e{number}" for number in range(1, 101)]
-        assert gateway.dispatcher.delivered("alice") == list(range(1, 101))
-        reset, again = await hear(pb.Cursor(epoch="another", sequence=40), range(1, 101))
-        assert reset.WhichOneof("message") == "reset"
-        assert again == before + after
-
-
-async def test_a_token_is_for_its_own_users_events(tmp_path: Path) -> None:
-    """Check 24: Alice's token neither receives nor acknowledges Bob's events, whatever the request."""
-    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice")) as alice:
-        gateway.dispatcher.keep("bob", "b1")
-        gateway.dispatcher.keep("alicea", "x1")
-        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
-        assert (await call.read()).opened.cursor.sequence == 0
-        place = pb.Cursor(epoch=gateway.dispatcher.epoch, sequence=1)
-        await alice.events.Ack(pb.AckRequest(place=place, kind=pb.ACK_KIND_SEEN), metadata=alice.metadata)
-        gateway.dispatcher.keep("bob", "b2")
-        gateway.dispatcher.keep("alice", "a1")
-        assert (await call.read()).event.event.event_id == "a1"
-        assert gateway.dispatcher.delivered("bob") == []
-        call.cancel()
-
-
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -153,14 +105,6 @@ async def test_invalid_requests_are_refused(request_: Any, tmp_path: Path) -> No
         is_ack = isinstance(request_, pb.AckRequest)
         call = (alice.events.Ack if is_ack else alice.events.Subscribe)(request_, metadata=alice.metadata)
         assert await code_of(call) is INVALID
-
-
-async def test_a_stream_ends_with_its_token(tmp_path: Path) -> None:
-    async with served(tmp_path) as gateway, calling(gateway, gateway.token("alice", seconds=1)) as alice:
-        call = alice.events.Subscribe(pb.SubscribeRequest(), metadata=alice.metadata)
-        assert await code_of(call) is UNKNOWN_CALLER
-        assert await call.details() == "the token has expired"
-        assert gateway.dispatcher.calls == [("opened", "alice"), ("closed", "alice")]
 
 
 async def overrun(gateway: Served, alice: Stubs) -> Any:

@@ -126,35 +126,6 @@ async def test_malformed_message_is_dropped_and_counted(tmp_path: Path, frames: 
         assert await container.ack() == QUEUED
 
 
-async def test_well_formed_message_without_an_event_is_answered(tmp_path: Path) -> None:
-    async with running(tmp_path) as stage, peer(stage) as container:
-        for content in (b"", b"\x21", b"\x20\xff"):
-            await container.dealer.send_multipart([b"\x01", content])
-            assert await container.ack() == Ack("", Status.ERROR, "the event does not parse")
-        assert stage.value("s_refused_total", reason="undecodable") == 3
-
-
-async def test_frame_above_the_limit_disconnects_its_sender_only(tmp_path: Path) -> None:
-    async with running(tmp_path) as stage, peer(stage) as large, peer(stage) as honest:
-        await honest.send(CRITICAL)
-        assert await honest.ack() == QUEUED
-        payload = b'"' + b"x" * 65_534 + b'"'
-        await large.send(user_event("fits", priority=2, payload=payload), user_event("not", payload=payload + b" "))
-        assert [await large.ack(), await large.ack()] == [
-            Ack("fits", Status.QUEUED),
-            Ack("not", Status.ERROR, "payload too large"),
-        ]
-        await large.dealer.send_multipart([b"\x01", b"\x20" + b"x" * 300_000])
-        with pytest.raises(TimeoutError):
-            await large.ack(0.2)
-        await large.send(CRITICAL)  # over a new connection
-        assert await large.ack() == QUEUED
-        stage.dispatcher.session_opened("alice")
-        await stage.dispatcher.acked("alice", (await stage.dispatcher.replay("alice", None)).epoch, 2, seen=False)
-        with pytest.raises(TimeoutError):
-            await honest.ack(0.1)  # the copy over the new connection was the last
-
-
 @pytest.mark.smoke  # takes some seconds until the buffers of a peer that does not read are full
 async def test_acks_to_a_disconnected_or_slow_container_affect_no_other(tmp_path: Path) -> None:
     async with running(tmp_path) as stage:

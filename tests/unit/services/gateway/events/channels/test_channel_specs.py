@@ -9,13 +9,23 @@ import orjson
 import pytest
 
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.user_events import SESSION_CHANNELS, Channel
+from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Priority
 from dexorder_gateway.events.channels.registry import DEFAULT_ORDER, SPECS
 from dexorder_gateway.events.channels.spec import HIDDEN
 from dexorder_gateway.events.config import EventsSettings
+from dexorder_gateway.events.delivery.changes import DeliveryChanges, SendRequest
 from dexorder_gateway.events.delivery.provider_limits import ProviderLimits
 from dexorder_gateway.events.dispatcher.start import delivery_settings
-from dexorder_gateway.events.model import NO_CONTACTS, Contacts, address_of, no_contact
+from dexorder_gateway.events.model import (
+    NO_CONTACTS,
+    Contacts,
+    EventKey,
+    EventMessage,
+    SendRefused,
+    Sent,
+    address_of,
+    no_contact,
+)
 from dexorder_gateway.events.proto_mapping import contacts_answer, contacts_of
 from dexorder_gateway.events.sessions.web_server import PAGE, page_files
 from dexorder_gateway.events.store.schema import contacts_text, read_contacts
@@ -110,7 +120,9 @@ def test_a_channel_without_a_contact_is_skipped_and_a_missing_destination_remove
     contacts = user(0, *CONTACTS)
     assert no_contact(channel, contacts) == "" and no_contact(channel, NO_CONTACTS) == "no contact"
     for destination in contacts.on(channel):
-        assert contacts.without(channel, "another") == contacts
+        assert (
+            contacts.without(channel, "another") == contacts.without(Channel.WEB, address_of(destination)) == contacts
+        )
         contacts = contacts.without(channel, address_of(destination))
     assert contacts == user(0, *(name for name in CONTACTS if name not in names(channel)))
 
@@ -130,7 +142,15 @@ def test_a_pause_concerns_those_who_share_the_provider(channel: Channel) -> None
 def test_contacts_are_stored_and_never_in_a_repr(channel: Channel) -> None:
     contacts = user(0, *names(channel))
     assert read_contacts(contacts_text(contacts)) == contacts
-    assert not [each for each in contacts.on(channel) if address_of(each) in repr(contacts)]
+    message = EventMessage("aa", "t", "b", Priority.NORMAL, 1)
+    shown = repr((contacts, SendRequest(EventKey("c", "e"), 1, channel, "alice", message, contacts)))
+    for destination in contacts.on(channel):
+        changes = DeliveryChanges()
+        changes.gone.append(("alice", channel, address_of(destination)))
+        gone = (address_of(destination),)
+        shown += f"{Sent(gone)} {SendRefused('no such address', gone)} {changes}"
+    assert not [each for each in contacts.on(channel) if address_of(each) in shown]
+    assert not [secret for secret in AUTH if secret in shown]
 
 
 @by_channel

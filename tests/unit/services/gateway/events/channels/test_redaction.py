@@ -77,8 +77,7 @@ async def test_nothing_leaks(
     caplog.set_level(logging.DEBUG)
     user = contacts(providers)
     echo = " ".join(secrets(providers, user))
-    web = (providers.bot, providers.push, providers.fcm, providers.discord, providers.slack, providers.matrix)
-    for server in web:
+    for server in providers.web:
         if fail == "for good":
             server.always = Reply(400, {"description": echo, "message": echo, "error": {"status": echo}})
         elif fail == "for now":

@@ -38,7 +38,6 @@ results: st.SearchStrategy[Result] = st.one_of(
     st.just(Later("server error")),
     st.builds(Later, st.just("too many requests"), st.sampled_from([0, 500, 3000, 30_000, 90_000])),
 )
-ACKS = ["receive", "receive", "receive_up_to", "see"]
 RULES = delivery_rules(max_concurrent_sends=1, channel_attempts=2)
 
 

@@ -10,8 +10,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -70,53 +68,6 @@ async def browser(gateway: Served, **options: Any) -> AsyncIterator[Browser]:
         client.ws_connect(f"http://{gateway.web}/v1/events", max_msg_size=0, **options) as opened,
     ):
         yield Browser(opened)
-
-
-async def test_a_broken_session_resumes_from_its_cursor_without_gap_or_duplicate(tmp_path: Path) -> None:
-    """Check 25."""
-    async with served(tmp_path) as gateway:
-        token, names = gateway.token("alice"), [f"event-{number}" for number in range(1, 101)]
-        async with browser(gateway) as first:
-            opened = (await first.authorize(token))["opened"]
-            epoch = opened["cursor"]["epoch"]
-            for name in names[:60]:
-                gateway.dispatcher.keep("alice", name)
-            heard = []
-            for sequence in range(1, 41):
-                event = await first.event()
-                heard.append(event.event.event_id)
-                await first.say(ack={"place": {"epoch": epoch, "sequence": sequence}, "kind": "ACK_KIND_RECEIVED"})
-            assert await first.hear()  # it came, but the page did not say so
-        for name in names[60:80]:
-            gateway.dispatcher.keep("alice", name)
-        late = iter(names[80:])
-
-        def keep(count: int) -> None:
-            for name in islice(late, count):
-                gateway.dispatcher.keep("alice", name)
-
-        gateway.dispatcher.before_replay = partial(keep, 10)
-        gateway.dispatcher.before_answer = partial(keep, 5)
-        async with browser(gateway) as second:
-            opened = (await second.authorize(token, {"epoch": epoch, "sequence": "40"}))["opened"]
-            assert opened["cursor"] == {"epoch": epoch, "sequence": "40"}
-            keep(5)
-            for sequence in range(41, 101):
-                event = await second.event()
-                assert event.sequence == sequence
-                heard.append(event.event.event_id)
-                await second.say(ack={"place": {"epoch": epoch, "sequence": sequence}, "kind": "ACK_KIND_RECEIVED"})
-            await until(lambda: len(gateway.dispatcher.delivered("alice")) == 100)
-            with pytest.raises(TimeoutError):
-                await second.socket.receive(0.05)
-        assert heard == names
-        gateway.dispatcher.before_replay = gateway.dispatcher.before_answer = None
-        async with browser(gateway) as third:
-            reset = (await third.authorize(token, {"epoch": "another", "sequence": "40"}))["reset"]
-            assert reset["cursor"] == {"epoch": epoch, "sequence": "0"}
-            again = [await third.event() for _ in names]
-            assert [event.sequence for event in again] == list(range(1, 101))
-            assert all(event.settled for event in again)
 
 
 async def test_a_client_that_does_not_authorize_in_time_is_closed(
