@@ -14,8 +14,7 @@ from types import ModuleType
 
 from dexorder_ingestor.exchange.answers import MARKET
 from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, Dialect, Remedy
-from dexorder_ingestor.exchange.dialects import default
-from dexorder_ingestor.exchange.registry import dialect_modules, dialect_of
+from dexorder_ingestor.exchange.dialects import default, dialect_modules, dialect_of
 
 PAGE = Path(__file__).with_name("exchanges.md")
 OTHER = "any other"

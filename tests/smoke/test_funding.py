@@ -11,7 +11,7 @@ import pytest
 
 from dexorder import Client
 from dexorder_common.model.times import SECOND_NS, from_datetime
-from dexorder_exchange_sim.funding import Funding
+from dexorder_exchange_sim.instruments import Funding
 from tests.rig.suite import running_suite
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]

@@ -46,7 +46,7 @@ class _Absent:
         if is_coarser and self._coarser == "computed":
             rows = self._computed(period, rows, now_ns=now_ns)
         else:
-            rows = _select(rows, ~self._hidden(rows.open_s))
+            rows = rows[~self._hidden(rows.open_s)]
         return rows[: query.limit] if query.start_ms is not None else rows[max(0, len(rows) - query.limit) :]
 
     def newest_s(self, *, now_ns: int) -> int:
@@ -62,9 +62,9 @@ class _Absent:
         first_s, last_s = int(rows.open_s[touched][0]), int(ends_s[touched][-1])
         query = CandleRequest(first_s * 1000, last_s * 1000 - 1, (last_s - first_s) // MINUTE + 1)
         minutes = self._source.candles(PERIODS["1m"], query, now_ns=now_ns)
-        left = aggregate(_select(minutes, ~self._hidden(minutes.open_s)), period)
+        left = aggregate(minutes[~self._hidden(minutes.open_s)], period)
         before, after = rows.open_s < first_s, rows.open_s >= last_s
-        return concat([_select(rows, before), left, _select(rows, after)])
+        return concat([rows[before], left, rows[after]])
 
     def _hidden(self, times_s: NDArray[np.int64]) -> NDArray[np.bool_]:
         return (times_s >= self._span_s[0]) & (times_s < self._span_s[1])
@@ -78,20 +78,8 @@ class _AbsentTrades(_Absent):
     def trades(self, first_id: int, limit: int, *, now_ns: int) -> Trades:
         """See `TradeSource.trades`."""
         found = self._source.trades(first_id, limit, now_ns=now_ns)
-        there = ~self._hidden(found.time_ms // 1000)
-        return Trades(
-            found.id[there],
-            found.time_ms[there],
-            found.micros[there],
-            found.price[there],
-            found.amount[there],
-            found.buyer_is_maker[there],
-        )
+        return found[~self._hidden(found.time_ms // 1000)]
 
     def first_trade_at(self, time_ms: int, *, now_ns: int) -> int:
         """See `TradeSource.first_trade_at`."""
         return self._source.first_trade_at(time_ms, now_ns=now_ns)
-
-
-def _select(rows: Candles, there: NDArray[np.bool_]) -> Candles:
-    return Candles(*(column[there] for column in rows.columns()))

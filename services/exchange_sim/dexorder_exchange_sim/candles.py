@@ -32,12 +32,21 @@ class Candles:
     def __len__(self) -> int:
         return len(self.open_s)
 
-    def __getitem__(self, part: slice) -> Candles:
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Candles:
         return Candles(*(column[part] for column in self.columns()))
 
     def columns(self) -> tuple[Column, ...]:
         """Return the six columns, open time first."""
         return self.open_s, self.open, self.high, self.low, self.close, self.volume
+
+    def asked(self, query: CandleRequest) -> Candles:
+        """Return the candles of a request, of these which are all that there are."""
+        times_ms = self.open_s * 1000
+        low = 0 if query.start_ms is None else int(np.searchsorted(times_ms, query.start_ms))
+        high = len(self) if query.end_ms is None else int(np.searchsorted(times_ms, query.end_ms, side="right"))
+        if query.start_ms is None:
+            low = max(0, high - query.limit)
+        return self[low : max(low, min(high, low + query.limit))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,63 +15,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dexorder_exchange_sim.absent import Coarser
 
-Kind = Literal[
-    "slow_down",
-    "http_429",
-    "http_418",
-    "http_403",
-    "http_404",
-    "http_451",
-    "http_500",
-    "http_502",
-    "http_503",
-    "http_504",
-    "unavailable",
-    "hang",
-    "drip",
-    "stall",
-    "reset",
-    "cut_json",
-    "html",
-    "text",
-    "null",
-    "empty",
-    "other_symbol",
-    "short",
-    "newest",
-    "exclusive",
-    "outside",
-    "hole",
-    "drop_first",
-    "drop_last",
-    "duplicate_tail",
-    "reversed",
-    "null_fields",
-    "off_grid",
-    "double",
-    "double_other",
-    "unreadable",
-    "low_above_high",
-    "unfinished",
-    "running",
-    "edited",
-    "absent",
-    "behind",
-]
-SocketKind = Literal[
-    "ws_close",
-    "ws_abort",
-    "ws_half",
-    "ws_silence",
-    "ws_freeze",
-    "ws_lag",
-    "ws_garbage",
-    "ws_cut",
-    "ws_drop",
-    "ws_double",
-    "ws_shuffle",
-]
+Ban = Literal["http_429", "http_418"]
+"""Kinds that send Retry-After and begin a ban."""
+Refusal = Literal["http_403", "http_404", "http_451", "http_500", "http_502", "http_503", "http_504"]
+Silence = Literal["hang", "drip", "stall", "reset"]
+"""Kinds without a complete answer: no byte; byte by byte; half of it; an immediate connection reset."""
+Body = Literal["slow_down", "unavailable", "cut_json", "html", "text", "null", "empty", "other_symbol"]
+"""Kinds that answer with another body."""
+Less = Literal["short", "newest", "exclusive", "drop_first", "drop_last"]
+"""Kinds that leave out rows at one end."""
+Changed = Literal["outside", "duplicate_tail", "reversed", "unfinished", "running"]
+"""Kinds that add rows, or change their order or the last one."""
+Placed = Literal["hole", "null_fields", "off_grid", "double", "double_other", "unreadable", "low_above_high", "edited"]
+"""Kinds that change some rows of an answer."""
+Replica = Literal["absent", "behind"]
+"""Kinds that answer as a replica does that lacks the rows of some time, or is some seconds behind."""
+Kind = Literal[Ban, Refusal, Silence, Body, Less, Changed, Placed, Replica]
+AtOnce = Literal["ws_close", "ws_abort", "ws_half", "ws_silence", "ws_freeze", "ws_lag", "ws_garbage"]
+"""Kinds that need no message, so that a command can order them."""
+SocketKind = Literal[AtOnce, "ws_cut", "ws_drop", "ws_double", "ws_shuffle"]
 """Kinds that strike a message of a WebSocket, and its connection; see `socket_faults`."""
+BANS, SILENCES, PLACED, REPLICAS = map(get_args, (Ban, Silence, Placed, Replica))
+SOCKET_KINDS, AT_ONCE = get_args(SocketKind), get_args(AtOnce)
 
 STATUSES: dict[str, tuple[int, str, str]] = {
     "http_429": (429, "application/json", '{"code":-1003,"msg":"Too much request weight used; please slow down."}'),
@@ -92,15 +57,6 @@ BODIES: dict[str, tuple[str, str]] = {
     "empty": ("application/json", "[]"),
 }
 """Kinds that answer 200 with another body: content type, body; dialects define ``slow_down`` and ``unavailable``."""
-SILENCES = ("hang", "drip", "stall", "reset")
-"""Kinds without a complete answer: no byte; byte by byte; half of it; an immediate connection reset."""
-BANS = ("http_429", "http_418")
-"""Kinds that send Retry-After and begin a ban."""
-PLACED = ("hole", "null_fields", "off_grid", "double", "double_other", "unreadable", "low_above_high", "edited")
-"""Kinds that change some rows of an answer."""
-REPLICAS = ("absent", "behind")
-"""Kinds that answer as a replica does that lacks the rows of some time, or is some seconds behind."""
-SOCKET_KINDS = get_args(SocketKind)
 MESSAGE = "message"
 """Path of a message to a WebSocket, which only `SOCKET_KINDS` strike."""
 Window = tuple[int, int]

@@ -131,7 +131,7 @@ class SyntheticMarket:
         return children[int(low) : int(high)]
 
     def _units(self, rows: Candles) -> Candles:
-        o, h, low, c = (column / self._tick for column in (rows.open, rows.high, rows.low, rows.close))
+        o, h, low, c = (column / self._tick for column in rows.columns()[1:5])
         return Candles(rows.open_s, o, h, low, c, rows.volume / self._lot)
 
     def _days(self, first: int, end: int) -> Candles:
@@ -161,7 +161,7 @@ class SyntheticMarket:
         lots = market.daily_turnover / price[:-1] * self._lot * np.exp(0.35 * self._normal("volume", days))
         volume = np.rint(np.maximum(lots * (0.6 + 0.5 * move), _LEAST_DAY_LOTS)).astype(np.int64)
         there = (days * DAY < self._end_s) & ((days * DAY < self._outage_s[0]) | (days * DAY >= self._outage_s[1]))
-        return Candles(*(column[there] for column in (days * DAY, opens, high, low, closes, volume)))
+        return Candles(days * DAY, opens, high, low, closes, volume)[there]
 
     def _walk(self, days: Ints) -> NDArray[np.float64]:
         """Return the logarithmic price at midnight: the sum of the hats of all spans of 2, 4, 8 ... days around it."""
@@ -219,14 +219,8 @@ class SyntheticMarket:
         amount = _share(seconds.volume, _bits(random, 16, 16) + 1, np.ones(len(seconds), np.int64))
         wanted = ((ids >= first_id) & (ids < first_id + limit) & (times <= now_ms)).ravel()
         maker = _bits(random, 40, 1).astype(np.bool_)
-        return Trades(
-            ids.ravel()[wanted],
-            times.ravel()[wanted],
-            (ids % 997 + 1).ravel()[wanted],
-            (price.ravel() / self._tick)[wanted],
-            (amount.ravel() / self._lot)[wanted],
-            maker.ravel()[wanted],
-        )
+        prices, amounts = price.ravel() / self._tick, amount.ravel() / self._lot
+        return Trades(ids.ravel(), times.ravel(), (ids % 997 + 1).ravel(), prices, amounts, maker.ravel())[wanted]
 
     def first_trade_at(self, time_ms: int, *, now_ns: int) -> int:
         """See `TradeSource.first_trade_at`."""

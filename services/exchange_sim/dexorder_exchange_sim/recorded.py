@@ -37,13 +37,7 @@ class RecordedMarket:
 
     def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """See `Source.candles`; a recorded candle is visible once it ends by ``now_ns``."""
-        rows = self._finished(period, now_ns // 1_000_000_000)
-        times_ms = rows.open_s * 1000
-        low = 0 if query.start_ms is None else int(np.searchsorted(times_ms, query.start_ms))
-        high = len(rows) if query.end_ms is None else int(np.searchsorted(times_ms, query.end_ms, side="right"))
-        if query.start_ms is None:
-            low = max(0, high - query.limit)
-        return rows[low : max(low, min(high, low + query.limit))]
+        return self._finished(period, now_ns // 1_000_000_000).asked(query)
 
     def newest_s(self, *, now_ns: int) -> int:
         """See `Source.newest_s`: the end of the recording, or now if that is earlier."""

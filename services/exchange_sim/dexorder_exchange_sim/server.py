@@ -115,7 +115,7 @@ class Simulator:
         return _json(self.sockets.describe())
 
     async def _strike_sockets(self, request: web.Request) -> web.Response:
-        """Apply a fault to all open sockets now; the body is a rule with a kind of `socket_faults.AT_ONCE`."""
+        """Apply a fault to all open sockets now; the body is a rule with a kind of `faults.AT_ONCE`."""
         try:
             rule = FaultRule.model_validate_json(await request.read())
             return _json({"sockets": self.sockets.strike(rule)})

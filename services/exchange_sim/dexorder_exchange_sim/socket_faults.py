@@ -17,7 +17,7 @@ import hashlib
 from collections import deque
 from dataclasses import dataclass
 
-from dexorder_exchange_sim.faults import FaultRule, Strike
+from dexorder_exchange_sim.faults import AT_ONCE, FaultRule, Strike
 
 GARBAGE: tuple[str | bytes, ...] = (
     '{"e":"trade","s":',
@@ -29,8 +29,6 @@ GARBAGE: tuple[str | bytes, ...] = (
     '{"channel":"trade","data":[{}]}',
 )
 """Malformed JSON, another text, JSON of another type, bytes that are not UTF-8, messages without their fields."""
-AT_ONCE = ("ws_close", "ws_abort", "ws_half", "ws_silence", "ws_freeze", "ws_lag", "ws_garbage")
-"""Kinds that need no message, so that a command can order them."""
 _NO_MESSAGE = '{"e":"trade"}'
 _SHUFFLED = 5
 _HELD_S = 1.0

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from aiohttp import WSMsgType, web
 
 from dexorder_exchange_sim.dialects.dialect import SimDialect, SocketSession, Tapes
-from dexorder_exchange_sim.faults import MESSAGE, FaultPlan, FaultRule
-from dexorder_exchange_sim.socket_faults import AT_ONCE, Action, Close, Send, SocketOutbox
+from dexorder_exchange_sim.faults import AT_ONCE, MESSAGE, FaultPlan, FaultRule
+from dexorder_exchange_sim.socket_faults import Action, Close, Send, SocketOutbox
 from dexorder_exchange_sim.stats import Stats
 from dexorder_exchange_sim.venue import SimClock
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -36,15 +36,8 @@ class Trades:
     def __len__(self) -> int:
         return len(self.id)
 
-    def __getitem__(self, part: slice) -> Trades:
-        return Trades(
-            self.id[part],
-            self.time_ms[part],
-            self.micros[part],
-            self.price[part],
-            self.amount[part],
-            self.buyer_is_maker[part],
-        )
+    def __getitem__(self, part: slice | NDArray[np.bool_]) -> Trades:
+        return Trades(*(getattr(self, column.name)[part] for column in fields(self)))
 
 
 @runtime_checkable
@@ -82,14 +75,8 @@ class RecordedTrades:
 
     def candles(self, period: Period, query: CandleRequest, *, now_ns: int) -> Candles:
         """See `Source.candles`; the last candle may be unfinished."""
-        rows = self._rows(period, now_ns)
-        times_ms = rows.open_s * 1000
-        low = 0 if query.start_ms is None else int(np.searchsorted(times_ms, query.start_ms))
-        high = len(rows) if query.end_ms is None else int(np.searchsorted(times_ms, query.end_ms, side="right"))
-        if query.start_ms is None:
-            low = max(0, high - query.limit)
-        rows = rows[low : max(low, min(high, low + query.limit))]
-        return Candles(rows.open_s, rows.open, rows.high, rows.low, rows.close, rows.volume / _LOTS)
+        rows = self._rows(period, now_ns).asked(query)
+        return replace(rows, volume=rows.volume / _LOTS)
 
     def newest_s(self, *, now_ns: int) -> int:
         """See `Source.newest_s`."""

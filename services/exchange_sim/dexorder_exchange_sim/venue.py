@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dexorder_exchange_sim.absent import Coarser, without
 from dexorder_exchange_sim.candles import Source
-from dexorder_exchange_sim.funding import Funding
-from dexorder_exchange_sim.instruments import INSTRUMENTS, SimInstrument
+from dexorder_exchange_sim.instruments import INSTRUMENTS, Funding, SimInstrument
 from dexorder_exchange_sim.market import SyntheticMarket
 
 

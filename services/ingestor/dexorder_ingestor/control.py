@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,43 +22,35 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import control_pb2
 
 log = structlog.get_logger(__name__)
-TOPICS = tuple(topics())
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 
 
+@dataclass(eq=False)
 class ControlWatcher:
     """Carries out instructions one after the other."""
 
-    def __init__(
-        self,
-        settings: IngestorSettings,
-        publisher: IngestorPublisher,
-        slots: JobSlots,
-        broker: BrokerConnection,
-        runner: DispatchRunner,
-        metrics: IngestorMetrics,
-        shut_down: Callable[[], None],
-    ) -> None:
-        self._settings = settings
-        self._publisher = publisher
-        self._slots = slots
-        self._total = slots.limit
-        self._broker = broker
-        self._runner = runner
-        self._metrics = metrics
-        self._shut_down = shut_down
+    settings: IngestorSettings
+    publisher: IngestorPublisher
+    slots: JobSlots
+    broker: BrokerConnection
+    runner: DispatchRunner
+    metrics: IngestorMetrics
+    shut_down: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._total = self.slots.limit
 
     async def run(self) -> None:
         """Receive instructions until cancelled. A relay without the call is asked again now and then."""
         request = control_pb2.WatchControlRequest(
-            ingestor_id=self._settings.name,
-            exchanges=dict.fromkeys(slot.venue for slot in self._slots.types),
-            topics=TOPICS,
+            ingestor_id=self.settings.name,
+            exchanges=dict.fromkeys(slot.venue for slot in self.slots.types),
+            topics=topics(),
         )
         pause = _FIRST_PAUSE_SECONDS
         while True:
             with suppress(grpc.aio.AioRpcError):
-                async for answer in self._publisher.relay.WatchControl(request):
+                async for answer in self.publisher.relay.WatchControl(request):
                     pause = _FIRST_PAUSE_SECONDS
                     if answer.HasField("control"):
                         await self._obey(answer.control_id, answer.control)
@@ -73,19 +65,19 @@ class ControlWatcher:
         except InvalidRequest as error:
             reason = str(error)
         outcome = control_pb2.CONTROL_OUTCOME_REFUSED if reason else control_pb2.CONTROL_OUTCOME_APPLIED
-        self._metrics.instructions.labels(action, "refused" if reason else "applied").inc()
+        self.metrics.instructions.labels(action, "refused" if reason else "applied").inc()
         log.info("instruction of the relay", action=action, reason=reason or None, stopped=stopped)
         result = control_pb2.ControlResult(
-            ingestor_id=self._settings.name, outcome=outcome, reason=reason, state=self._state(stopped)
+            ingestor_id=self.settings.name, outcome=outcome, reason=reason, state=self._state(stopped)
         )
         report = control_pb2.ReportControlRequest(control_id=control_id, result=result)
-        relay, timeout = self._publisher.relay, self._settings.rpc_timeout_seconds
+        relay, timeout = self.publisher.relay, self.settings.rpc_timeout_seconds
         try:
-            await self._publisher.call("ReportControl", lambda: relay.ReportControl(report, timeout=timeout))
+            await self.publisher.call("ReportControl", lambda: relay.ReportControl(report, timeout=timeout))
         except Unavailable as error:
             log.warning("result of an instruction not reported", action=action, reason=str(error))
         if control.action == pb.IngestorControl.SHUTDOWN:
-            self._shut_down()
+            self.shut_down()
 
     async def _carry_out(self, control: pb.IngestorControl) -> int:
         """Carry out an instruction; return the number of dispatches that it stopped.
@@ -96,50 +88,39 @@ class ControlWatcher:
         if control.action == pb.IngestorControl.CANCEL:
             if not control.request_id:
                 raise InvalidRequest("CANCEL lacks request_id")
-            return await self._broker.cancel(control.request_id)
+            return await self.broker.cancel(control.request_id)
         if control.action == pb.IngestorControl.SHUTDOWN:
-            self._slots.stop()
+            self.slots.stop()
         elif control.action == pb.IngestorControl.CONFIG_UPDATE:
-            change = read_change(control.config, slots=self._total, topics=TOPICS)
-            if change.max_concurrent is not None:
-                self._slots.limit = change.max_concurrent
-                self._broker.offer()
-            if change.timeout_seconds is not None:
-                self._runner.deadline_seconds = change.timeout_seconds
+            check_config(control.config, slots=self._total)
+            if control.config.HasField("max_concurrent"):
+                self.slots.limit = control.config.max_concurrent
+                self.broker.offer()
+            if control.config.HasField("timeout_seconds"):
+                self.runner.deadline_seconds = control.config.timeout_seconds
         elif control.action != pb.IngestorControl.HEARTBEAT:
             raise InvalidRequest(f"action {control.action} is unknown to this ingestor")
         return 0
 
     def _state(self, stopped: int) -> control_pb2.IngestorState:
         return control_pb2.IngestorState(
-            running_jobs=len(self._slots.running),
-            realtime_jobs=self._slots.count(JobKind.REALTIME),
+            running_jobs=len(self.slots.running),
+            realtime_jobs=self.slots.count(JobKind.REALTIME),
             stopped_jobs=stopped,
             config=pb.IngestorConfig(
-                max_concurrent=self._slots.limit,
-                timeout_seconds=int(self._runner.deadline_seconds),
+                max_concurrent=self.slots.limit,
+                timeout_seconds=int(self.runner.deadline_seconds),
                 kafka_topic=CANDLES.topic,
             ),
-            draining=self._slots.is_stopped,
+            draining=self.slots.is_stopped,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsChange:
-    """New settings; None leaves one as it is."""
-
-    max_concurrent: int | None
-    timeout_seconds: int | None
-
-
-def read_change(config: pb.IngestorConfig, *, slots: int, topics: Sequence[str]) -> SettingsChange:
-    """Return the change in a CONFIG_UPDATE.
+def check_config(config: pb.IngestorConfig, *, slots: int) -> None:
+    """Raise InvalidRequest unless all fields of a CONFIG_UPDATE are valid, and one is set.
 
     Args:
         slots: Slots that the exchanges file gives this ingestor.
-        topics: Topics that it writes, the first of which has candles.
-    Raises:
-        InvalidRequest: No field is set, or one is out of range; the caller must not change anything then.
     """
     fields = ("max_concurrent", "timeout_seconds", "kafka_topic")
     if not any(config.HasField(field) for field in fields):  # type: ignore[arg-type]
@@ -148,9 +129,5 @@ def read_change(config: pb.IngestorConfig, *, slots: int, topics: Sequence[str])
         raise InvalidRequest(f"max_concurrent {config.max_concurrent} is not between 1 and {slots}, the slots it has")
     if config.HasField("timeout_seconds") and not config.timeout_seconds:
         raise InvalidRequest("timeout_seconds 0 is not above 0")
-    if config.HasField("kafka_topic") and config.kafka_topic != topics[0]:
-        raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} is read by nobody; candles go to {topics[0]!r}")
-    return SettingsChange(
-        config.max_concurrent if config.HasField("max_concurrent") else None,
-        config.timeout_seconds if config.HasField("timeout_seconds") else None,
-    )
+    if config.HasField("kafka_topic") and config.kafka_topic != CANDLES.topic:
+        raise InvalidRequest(f"kafka_topic {config.kafka_topic!r} is read by nobody; candles go to {CANDLES.topic!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dexorder_exchange_sim.dialects.dialect import History, Query, RowLayout, Rows, SimAnswer, SimDialect, SimRefusal
-from dexorder_exchange_sim.funding import Funding
+from dexorder_exchange_sim.instruments import Funding
 from dexorder_exchange_sim.venue import SimVenue
 
 _MS = 1_000_000

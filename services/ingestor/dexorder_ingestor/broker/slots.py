@@ -63,17 +63,13 @@ class JobSlots:
         self._offered: Counter[SlotType] = Counter()
         self._completions: dict[str, tuple[DispatchEnd, int | None]] = {}
         self._repeat_ns = repeat_ns
-        self._stopped = False
+        self.is_stopped = False
+        """No slot is offered and no dispatch taken any more."""
 
     @property
     def running(self) -> tuple[str, ...]:
         """Ids of the dispatches that hold a slot, oldest first."""
         return tuple(self._running)
-
-    @property
-    def is_stopped(self) -> bool:
-        """No slot is offered and no dispatch taken any more."""
-        return self._stopped
 
     def free(self, slot: SlotType) -> int:
         """Return the number of slots of a type that no dispatch holds."""
@@ -89,7 +85,7 @@ class JobSlots:
 
     def take_offers(self) -> list[SlotType]:
         """Mark free slots as offered, within the limit; return the type of each new offer, a WorkerReady for each."""
-        if self._stopped:
+        if self.is_stopped:
             return []
         wanted = [(nth, slot) for slot in self._capacity for nth in range(self.free(slot) - self._offered[slot])]
         wanted.sort(key=lambda each: each[0])  # the limit leaves some of each type
@@ -111,7 +107,7 @@ class JobSlots:
         venues = dict.fromkeys(held.venue for held in self._capacity)
         if slot.venue not in venues:
             return f"exchange {slot.venue!r} is not served by this ingestor; it serves {', '.join(venues)}"
-        if self._stopped:
+        if self.is_stopped:
             return "this ingestor is shutting down"
         if self.free(slot) <= 0:
             return f"no free slot for {slot}"
@@ -126,7 +122,7 @@ class JobSlots:
 
     def stop(self) -> None:
         """Stop offering slots and taking dispatches."""
-        self._stopped = True
+        self.is_stopped = True
 
     def complete(self, completion: DispatchEnd) -> None:
         """Keep a completion until it is settled."""

@@ -1,6 +1,6 @@
 """Facts about an exchange: its candles, trades, error codes and quirks. Pure.
 
-Each module of ``dialects/`` has the facts about one exchange, and `registry` finds them. docs/adding-an-exchange.md
+Each module of ``dialects/`` has the facts about one exchange, and its package finds them. docs/adding-an-exchange.md
 explains how to add one.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.instrument import Instrument, ListedInstrument
-from dexorder_ingestor.exchange.registry import dialect_of
+from dexorder_ingestor.exchange.dialects import dialect_of
 
 CcxtMarket = Mapping[str, Any]
 _CODE = re.compile(r"[^/:-]+")

@@ -7,10 +7,8 @@ damaged, locked for long, or cannot be written only costs the few calls in which
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,15 +19,13 @@ import structlog
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 from dexorder_ingestor.exchange.agreement import Agreement, Counted
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes, Shape
+from dexorder_ingestor.exchange.rate_limiter import lock, open_shared
 
 log = structlog.get_logger(__name__)
 SHAPE_AGE_NS = 86_400 * SECOND_NS
 """Age from which on a shape is forgotten; learning it again takes three answers."""
 _MAX_COUNTED = 1e6
 _MAX_BYTES = 4_096
-_LOCK_SECONDS = 0.05
-_LOCK_RETRY_SECONDS = 0.0005
-_MODE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class LearntRecord(NamedTuple):
@@ -112,17 +108,10 @@ def _locked(path: Path) -> Iterator[int]:
     Raises:
         OSError: It can't be opened, or is locked for 50 ms.
     """
-    file = os.open(path, _MODE, 0o600)
+    file = open_shared(path)
     try:
-        deadline_s = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(_LOCK_RETRY_SECONDS)
+        if not lock(file):
+            raise BlockingIOError("another process holds its lock")
         yield file
     finally:
         os.close(file)

@@ -15,7 +15,7 @@ import struct
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ _TIME = struct.Struct("=q")
 _MAGIC = b"dxbudg01"
 _LOCK_SECONDS = 0.05
 _LOCK_RETRY_SECONDS = 0.0002
-_MODE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +116,26 @@ class SharedBucket:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Lock the file; proceed without the lock after 50 ms, as a frozen holder (SIGSTOP) must not freeze others."""
-        for _ in range(int(_LOCK_SECONDS / _LOCK_RETRY_SECONDS)):
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_LOCK_RETRY_SECONDS)
+        lock(self._file)
         try:
             yield
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def lock(file: int) -> bool:
+    """Lock an open file; return False if another process has held its lock for 50 ms."""
+    for _ in range(int(_LOCK_SECONDS / _LOCK_RETRY_SECONDS)):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_LOCK_RETRY_SECONDS)
+    return False
+
+
+def open_shared(path: Path) -> int:
+    """Open a file that the ingestors of this host share; create it if it does not exist. May raise OSError."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def shared_path(folder: Path, exchange: str, host: str, ending: str = "") -> Path:
@@ -141,7 +150,7 @@ def open_bucket(folder: Path, exchange: str, host: str, limit: RateLimit, *, now
         OSError: The folder can't be used.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bucket = SharedBucket(os.open(shared_path(folder, exchange, host), _MODE, 0o600), limit)
+    bucket = SharedBucket(open_shared(shared_path(folder, exchange, host)), limit)
     try:
         bucket.ban(0, now_ns=now_ns)  # finds out now, not at the first call, whether it can be locked and written
     except OSError:

@@ -28,9 +28,9 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, iso
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.absences import KnownAbsences
-from dexorder_ingestor.exchange.answers import MS_NS, BadAnswer
-from dexorder_ingestor.exchange.attempts import Attempts
+from dexorder_ingestor.exchange.answers import MS_NS, Attempts, BadAnswer
 from dexorder_ingestor.exchange.dialect import CCXT_COLUMNS, CallLimits
+from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.failures import (
     PARSER_ERRORS,
     ExchangeFailure,
@@ -44,7 +44,6 @@ from dexorder_ingestor.exchange.guarded_client import GuardedClient
 from dexorder_ingestor.exchange.instruments import keep_main_markets, refusal
 from dexorder_ingestor.exchange.learnt import Learnt
 from dexorder_ingestor.exchange.rate_limiter import RateLimit, RateLimiter, open_bucket, shared_path
-from dexorder_ingestor.exchange.registry import dialect_of
 from dexorder_ingestor.exchange.trade_pager import PagerQuery, TradePager
 from dexorder_ingestor.exchange.trades import TradeQuery
 from dexorder_ingestor.exchange.validation import check_reach, check_rows, read_candles

@@ -13,6 +13,8 @@ _GAPS = 20
 """Mean times between two messages in a silence that is worth a query."""
 _GRACE_NS = 3 * SECOND_NS
 """Time between news of REST and the moment at which a socket that is still silent counts as deaf."""
+_SHORTEST_NS, _LONGEST_NS = SECOND_NS, 30 * SECOND_NS
+"""Silences that are worth a query."""
 _WEIGHT = 0.1
 """Weight of the newest time between two messages in their mean."""
 
@@ -20,9 +22,7 @@ _WEIGHT = 0.1
 class SocketHealth:
     """Silence of one market's socket. Times are of the monotonic clock."""
 
-    def __init__(self, *, now_ns: int, shortest_ns: int = SECOND_NS, longest_ns: int = 30 * SECOND_NS) -> None:
-        self._shortest_ns = shortest_ns
-        self._longest_ns = longest_ns
+    def __init__(self, *, now_ns: int) -> None:
         self._mean_ns = 0.0
         self._heard_ns: int | None = None
         self._from_ns = now_ns
@@ -32,8 +32,8 @@ class SocketHealth:
     @property
     def silence_ns(self) -> int:
         """Length of a silence that is worth a query."""
-        ns = max(self._shortest_ns, _GAPS * self._mean_ns) * self._factor
-        return int(min(self._longest_ns, ns))
+        ns = max(_SHORTEST_NS, _GAPS * self._mean_ns) * self._factor
+        return int(min(_LONGEST_NS, ns))
 
     @property
     def ends_ns(self) -> int:
@@ -51,7 +51,7 @@ class SocketHealth:
     def checked(self, *, now_ns: int, news: bool) -> None:
         """Count an answer of REST about the silence: ``news`` are trades that the socket had not sent."""
         self._from_ns = now_ns
-        self._factor = 1 if news else min(self._factor * 2, self._longest_ns)
+        self._factor = 1 if news else min(self._factor * 2, _LONGEST_NS)
 
     def restart(self, *, now_ns: int) -> None:
         """Start again because the connection is lost."""

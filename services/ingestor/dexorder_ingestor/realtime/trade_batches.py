@@ -34,7 +34,8 @@ class TradeBatches:
         """Begin the first span at ``start_ns``."""
         self._end_ns = start_ns
         self._trades: list[Trade] = []
-        self._lowest: int | None = None
+        self.lowest: int | None = None
+        """Lowest number of the trades that are in no record yet."""
         self._first_ns = 0
         self._last_record_ns = now_ns
 
@@ -42,17 +43,12 @@ class TradeBatches:
         """Return the number of trades that are in no record yet."""
         return len(self._trades)
 
-    @property
-    def lowest(self) -> int | None:
-        """Lowest number of the trades that are in no record yet."""
-        return self._lowest
-
     def add(self, trades: Sequence[Trade], *, now_ns: int) -> None:
         """Add released trades."""
         if trades and not self._trades:
             self._first_ns = now_ns
         self._trades += trades
-        self._lowest = lower(self._lowest, lowest_number(trades))
+        self.lowest = lower(self.lowest, lowest_number(trades))
 
     def skip(self, end_ns: int) -> None:
         """Let the next span begin at ``end_ns``, as the trades before it are lost."""
@@ -87,7 +83,7 @@ class TradeBatches:
         ends_ns = [min((trade.time_ns for trade in self._trades), default=settled_ns)]
         for part in reversed(parts[1:]):
             ends_ns.append(min(ends_ns[-1], min(trade.time_ns for trade in part)))
-        self._lowest = lowest_number(self._trades)
+        self.lowest = lowest_number(self._trades)
         return [
             TradeBatch(self._next_span(min(settled_ns, end_ns)), part)
             for part, end_ns in zip(parts, reversed(ends_ns), strict=False)

@@ -1,7 +1,7 @@
 from dexorder_common.model.history import Delay
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.config import IngestorSettings
-from dexorder_ingestor.exchange.attempts import SLOW_NS, Attempts
+from dexorder_ingestor.exchange.answers import SLOW_NS, Attempts
 
 NOW, WALL = 1_000 * SECOND_NS, 1_700_000_000 * SECOND_NS
 

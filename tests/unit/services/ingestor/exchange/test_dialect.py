@@ -8,8 +8,8 @@ import pytest
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.answers import at
 from dexorder_ingestor.exchange.dialect import CallLimits, CandleFacts, Dialect, Remedy
+from dexorder_ingestor.exchange.dialects import DIALECTS, dialect_modules, dialect_of
 from dexorder_ingestor.exchange.failures import announced_pause, as_bad_answer, is_slow_down, is_transient
-from dexorder_ingestor.exchange.registry import DIALECTS, dialect_modules, dialect_of
 
 REPEAT, SLOW, NO = Remedy.REPEAT, Remedy.SLOW_DOWN, None
 

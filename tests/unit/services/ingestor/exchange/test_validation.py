@@ -11,7 +11,7 @@ from dexorder_common.model.periods import MONTH_SECONDS, WEEK_SECONDS
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import parse_time
 from dexorder_ingestor.exchange.answers import BadAnswer
-from dexorder_ingestor.exchange.registry import dialect_of
+from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.validation import check_rows, read_candles
 from tests.unit.services.ingestor.conftest import MINUTE_NS, minutes
 

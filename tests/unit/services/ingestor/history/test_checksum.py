@@ -12,7 +12,7 @@ from dexorder_common.model.proof import ProofKind
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_ingestor.exchange.answer_shape import AnswerShapes, Shape
 from dexorder_ingestor.exchange.dialect import CallLimits
-from dexorder_ingestor.exchange.registry import DIALECTS
+from dexorder_ingestor.exchange.dialects import DIALECTS
 from dexorder_ingestor.history.checksum import CellStream
 from dexorder_ingestor.history.paging import QueryWindows
 from tests.unit.services.common.model.test_checksum import coarse

@@ -14,7 +14,7 @@ from dexorder_common.model.datasets import FUNDING
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_exchange_sim.funding import Funding
+from dexorder_exchange_sim.instruments import Funding
 from dexorder_ingestor.config import IngestorSettings
 from dexorder_ingestor.exchange.answers import BadAnswer
 from dexorder_ingestor.exchange.dialects.binance import DIALECT

@@ -10,7 +10,7 @@ import pytest
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_ingestor.exchange.registry import dialect_of
+from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.trades import Trade, TradeAnswer, TradeQuery, TradeSeries
 from dexorder_ingestor.realtime.exchange_tasks import refetch
 

@@ -13,7 +13,7 @@ import pytest
 from dexorder_common.model.page import Kind
 from dexorder_common.model.time_range import TimeRange
 from dexorder_ingestor.exchange import live_sockets
-from dexorder_ingestor.exchange.registry import dialect_of
+from dexorder_ingestor.exchange.dialects import dialect_of
 from dexorder_ingestor.exchange.trades import TradeSeries
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from tests.unit.services.ingestor.conftest import NOW_NS
