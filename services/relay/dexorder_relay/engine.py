@@ -7,32 +7,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import structlog
+from pyiceberg.catalog import Catalog
 
-from dexorder_common.clock import Clock
+from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.times import SECOND_NS
-from dexorder_relay.access import CallerQuotas
 from dexorder_relay.broker.dispatcher import IngestorSender, JobDispatcher
-from dexorder_relay.config import RelaySettings
-from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.reading.fetch_ohlc import OhlcAnswers
+from dexorder_relay.reading.row_stream import RowStreams
 from dexorder_relay.realtime.control import ControlChannel
 from dexorder_relay.realtime.jobs import FLUSH_SECONDS, RealtimeJobs
 from dexorder_relay.realtime.live import LiveHub
 from dexorder_relay.requests.completion import Completion
 from dexorder_relay.requests.context import Context
+from dexorder_relay.requests.instruments import Instruments
 from dexorder_relay.requests.jobs import HistoryJobs
 from dexorder_relay.requests.outcome import OutcomeDecider
 from dexorder_relay.requests.queries import RequestQueries
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.requests.submitter import Submitter
-from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.realtime_registry import Registry
-from dexorder_relay.store.database import FORGOTTEN_AT_ONCE, Store
+from dexorder_relay.state.udfs import UdfRegistry
+from dexorder_relay.store.database import FORGOTTEN_AT_ONCE
 from dexorder_relay.triggers.alerts import AlertSender
+from dexorder_relay.triggers.backtest import Backtests
 from dexorder_relay.triggers.triggers import RegisteredTriggers
+from dexorder_relay.verification.mending import TableMender
 from dexorder_relay.verification.rechecker import Rechecker
+from dexorder_relay.verification.value_verification import ValueVerifier
+from dexorder_relay.verification.verification import Verifier
 
 log = structlog.get_logger(__name__)
 TICK_SECONDS = 0.25
@@ -45,37 +49,39 @@ class RelayEngine:
 
     def __init__(
         self,
-        settings: RelaySettings,
-        state: HistoryState,
+        context: Context,
         registry: Registry,
-        store: Store,
-        decider: OutcomeDecider,
         retraction_log: RetractionLog,
-        venues: Iterable[str],
-        clock: Clock,
-        metrics: RelayMetrics,
+        udfs: UdfRegistry,
+        catalog: CatalogSettings,
+        tables: Catalog,
     ) -> None:
         """Continue with what was read from the store."""
-        self.venues = frozenset(venues)
-        self.quotas = CallerQuotas(
-            settings.limits(), lambda client_id, quota: metrics.refused.labels(client_id, quota).inc()
-        )
-        for live in state.requests.values():
-            self.quotas.enter(live.request)
-        self.context = context = Context(settings, state, store, self.quotas, clock, metrics)
-        self.queries = RequestQueries(state, store, context.signals, metrics)
-        self.completion = Completion(context, decider)
-        self.submitter = Submitter(context, self.completion, retraction_log, self.venues)
+        settings, reader = context.settings, context.reader
+        self.context, self.registry, self.udfs, self.catalog = context, registry, udfs, catalog
+        for live in context.state.requests.values():
+            context.quotas.enter(live.request)
+        self.queries = RequestQueries(context)
+        self.completion = Completion(context, OutcomeDecider(context, retraction_log))
+        self.submitter = Submitter(context, self.completion, retraction_log)
         self.jobs = HistoryJobs(context, self.completion)
+        self.instruments = Instruments(context)
+        self.answers = OhlcAnswers(
+            self.submitter.submit, self.queries.outcome, reader, max_bytes=settings.max_message_bytes
+        )
+        self.rows = RowStreams(reader)
         self.live = LiveHub(settings.live_queue)
-        self.realtime = RealtimeJobs(context, registry, self.submitter, self.live, self.venues)
+        self.realtime = RealtimeJobs(context, registry, self.submitter, self.live)
         self.live.state = self.realtime.state
-        self.triggers = RegisteredTriggers(context, self.realtime, self.venues)
+        self.triggers = RegisteredTriggers(context, self.realtime)
         self._alerts = AlertSender(context, self.triggers)
+        self.backtests = Backtests(catalog, settings)
         self.control = ControlChannel(settings.control_timeout_seconds)
         context.stop_work = lambda request: self.control.cancel(request.request_id, request.series.exchange)
-        self.dispatcher = JobDispatcher(context, [self.jobs, self.realtime], self.venues)
-        self.rechecker = Rechecker(context, self.submitter)
+        self.dispatcher = JobDispatcher(context, [self.jobs, self.realtime])
+        values = ValueVerifier(context, self.submitter, self.completion, self.queries, self.instruments)
+        self.verifier = Verifier(context, self.submitter, TableMender(tables), values)
+        self.rechecker = Rechecker(context, self.submitter, values)
 
     async def run(self, sender: IngestorSender) -> None:
         """Dispatch jobs, watch leases and timeouts, end requests; until cancelled, or until the store fails."""
@@ -119,9 +125,7 @@ class RelayEngine:
         context = self.context
         while True:
             age_ns = context.clock.monotonic_ns() - self.jobs.reported_ns
-            context.metrics.sample(
-                context.state, self.realtime.registry, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns
-            )
+            context.metrics.sample(context.state, self.registry, wall_ns=context.clock.wall_ns(), report_age_ns=age_ns)
             await asyncio.sleep(MEASURE_SECONDS)
 
     async def _forget(self) -> None:

@@ -32,29 +32,20 @@ from dexorder_relay.broker.router import open_broker
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.reading.fetch_ohlc import OhlcAnswers
-from dexorder_relay.reading.market_reader import MarketReader
-from dexorder_relay.reading.row_stream import RowStreams
 from dexorder_relay.reading.table_reader import TableReader
-from dexorder_relay.requests.instruments import Instruments
-from dexorder_relay.requests.outcome import OutcomeDecider
-from dexorder_relay.requests.queries import CoverageQueries
+from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
 from dexorder_relay.requests.traces import ROOTS
-from dexorder_relay.service.services import RelayParts, register
-from dexorder_relay.service.udfs import UdfRegistryService
+from dexorder_relay.service.services import register
 from dexorder_relay.state import coverage, planner
 from dexorder_relay.state.changes import Changes, CoverageRead
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.state.realtime_registry import Registry
-from dexorder_relay.store.database import Store, open_store
-from dexorder_relay.triggers.backtest import Backtests
-from dexorder_relay.verification.mending import TableMender
-from dexorder_relay.verification.second_look import SecondLook
-from dexorder_relay.verification.value_verification import ValueVerifier
-from dexorder_relay.verification.verification import Verifier
+from dexorder_relay.state.udfs import UdfRegistry
+from dexorder_relay.store.database import open_store
+from dexorder_relay.store.loading import read_udfs
 
 log = structlog.get_logger(__name__)
 LOAD_ATTEMPTS = 5
@@ -104,35 +95,16 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         reader, retraction_table = TableReader(tables), RetractionTable(tables)
         numbers = DispatchNumbers()
         state = _empty_state(settings, numbers)
+        context = Context(settings, frozenset(venues), state, store, reader, clock, metrics)
         realtime = Registry(state.leases)
-        numbers.restart(await _load(state, realtime, store, reader, retraction_table, clock), wall_ns=clock.wall_ns())
+        numbers.restart(await _load(context, realtime, retraction_table), wall_ns=clock.wall_ns())
+        udfs = UdfRegistry({each.name: each for each in await store.read(read_udfs)})
         retraction_log = RetractionLog(retraction_table, numbers, clock)
-        markets = MarketReader(tables)
-        decider = OutcomeDecider(state, reader, markets, retraction_log, clock, attempts=settings.count_attempts)
-        engine = RelayEngine(settings, state, realtime, store, decider, retraction_log, venues, clock, metrics)
-        instruments = Instruments(store, engine.venues, clock)
-        values = ValueVerifier(engine.submitter, engine.completion, engine.queries, state, reader, instruments, clock)
-        engine.rechecker.second_look = SecondLook(engine.context, values)
-        service = RelayParts(
-            engine,
-            OhlcAnswers(engine.submitter.submit, engine.queries.outcome, reader, max_bytes=settings.max_message_bytes),
-            instruments,
-            RowStreams(reader, markets),
-            CoverageQueries(state, reader),
-            Verifier(engine.submitter, state, reader, TableMender(tables), values, settings),
-            await UdfRegistryService.load(store, clock),
-            catalog,
-            Backtests(
-                catalog,
-                parallel=settings.parallel_backtests,
-                max_rows=settings.backtest_rows,
-                seconds=settings.backtest_seconds,
-            ),
-        )
+        engine = RelayEngine(context, realtime, retraction_log, udfs, catalog, tables)
         with open_broker(settings, metrics) as broker:
             async with asyncio.TaskGroup() as tasks:
                 work = [tasks.create_task(engine.run(broker)), tasks.create_task(broker.run(engine.dispatcher))]
-                add = partial(register, relay=service)
+                add = partial(register, engine=engine)
                 async with grpc_server(settings, add, registry=registry, roles=ROLES, trace_roots=ROOTS) as server:
                     await server.set_serving(True)
                     try:
@@ -169,9 +141,7 @@ def _empty_state(settings: RelaySettings, numbers: DispatchNumbers) -> HistorySt
     )
 
 
-async def _load(
-    state: HistoryState, registry: Registry, store: Store, reader: TableReader, table: RetractionTable, clock: Clock
-) -> int:
+async def _load(context: Context, registry: Registry, table: RetractionTable) -> int:
     """Load the database, then apply retractions and claims that the tables have beyond it.
 
     Claims are read from shortly before the last load on, as the database has those before.
@@ -179,6 +149,7 @@ async def _load(
     Returns:
         The largest number of a dispatch or of a retraction that the database or a table has.
     """
+    state, store, reader, clock = context.state, context.store, context.reader, context.clock
     await store.load(state, registry, now_ns=clock.monotonic_ns())
     read_ns, since_ns = clock.wall_ns(), max(0, await store.coverage_read_ns() - COVERAGE_MARGIN_NS)
     applied = await store.retractions()

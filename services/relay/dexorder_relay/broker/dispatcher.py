@@ -62,12 +62,12 @@ class JobOwner(Protocol):
 class JobDispatcher:
     """Applies the broker's frames."""
 
-    def __init__(self, context: Context, owners: Sequence[JobOwner], venues: frozenset[str]) -> None:
-        """Take slots for ``venues``; each job belongs to one of the owners."""
+    def __init__(self, context: Context, owners: Sequence[JobOwner]) -> None:
+        """Dispatch jobs, each of which belongs to one of the owners."""
         self._context = context
         self._owners = owners
         self._leases = context.state.leases
-        self.venues = venues
+        self.venues = context.venues
 
     async def run(self, sender: IngestorSender) -> None:
         """Send jobs to free slots until cancelled."""

@@ -24,7 +24,8 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.history_messages import MAX_UINT32
 from dexorder_common.rpc.identity import Caller
 from dexorder_protos.dexorder.ingest.v1.ingest_pb2 import Response
-from dexorder_relay.reading.table_reader import CANDLE_COLUMNS, CandleRows, TableReader, compare_rows
+from dexorder_relay.reading.rows import CANDLE_COLUMNS, CandleRows
+from dexorder_relay.reading.table_reader import TableReader, compare_rows
 from dexorder_relay.state.request import describe_wrong
 
 Submit: TypeAlias = Callable[[HistoryRequest, Caller | None], Awaitable[bool]]
@@ -70,7 +71,7 @@ class OhlcAnswers:
 
     async def _rows(self, request: HistoryRequest, end: Outcome) -> AsyncGenerator[Response, None]:
         span = TimeRange(request.start_ns, end.end_ns)
-        rows = await asyncio.to_thread(self._reader.at, end.snapshot_id)
+        rows = await asyncio.to_thread(self._reader.candles, end.snapshot_id)
         total = end.row_count
         if rows.snapshot_id != end.snapshot_id:  # that one has expired
             now = (await asyncio.to_thread(compare_rows, rows, request.series, span, [], [], request.limit)).found

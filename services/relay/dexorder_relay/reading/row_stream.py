@@ -19,8 +19,8 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import next_open, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsResponse
-from dexorder_relay.reading.market_reader import MarketReader, MarketRows
-from dexorder_relay.reading.table_reader import CandleRows, TableReader
+from dexorder_relay.reading.rows import CandleRows, MarketRows
+from dexorder_relay.reading.table_reader import TableReader
 
 WINDOW_PERIODS = 50_000
 WINDOW_ROWS = 50_000
@@ -35,9 +35,8 @@ T = TypeVar("T")
 class RowStreams:
     """Reads at most ``PARALLEL_WINDOWS`` windows at a time, so that threads are left for the outcomes of requests."""
 
-    def __init__(self, candles: TableReader, markets: MarketReader) -> None:
-        self._candles = candles
-        self._markets = markets
+    def __init__(self, reader: TableReader) -> None:
+        self._reader = reader
         self._windows = asyncio.Semaphore(PARALLEL_WINDOWS)
 
     def messages(self, series: Series, span: TimeRange, snapshot_id: int | None) -> Messages:
@@ -50,9 +49,9 @@ class RowStreams:
             Unavailable: The table can't be read now.
         """
         if series.dataset is datasets.CANDLES:
-            return self._stream(partial(self._candles.at, snapshot_id), partial(candles, series, span), OHLC.name)
+            return self._stream(partial(self._reader.candles, snapshot_id), partial(candles, series, span), OHLC.name)
         plan = partial(last_snapshots if series.dataset is datasets.TICKERS else points, series, span)
-        return self._stream(partial(self._markets.at, series.dataset, snapshot_id), plan, series.dataset.table)
+        return self._stream(partial(self._reader.market, series.dataset, snapshot_id), plan, series.dataset.table)
 
     async def _stream(self, open_table: Callable[[], R], plan: Callable[[R], Plan], table: str) -> Messages:
         rows = await asyncio.to_thread(open_table)
@@ -83,15 +82,11 @@ class Plan(NamedTuple):
 def candles(series: Series, span: TimeRange, rows: CandleRows) -> Plan:
     """Return the plan of a series' candles."""
     found = rows.summary(series, span)
-    if not found.count:
+    if not found.rows:
         return Plan(0, ())
     whole = TimeRange(found.first_ns, next_open(found.last_ns, series.period_seconds))
     windows = split_by_periods(whole, series.period_seconds, WINDOW_PERIODS)
-    return Plan(found.count, (partial(_candles_in, rows, series, window) for window in windows))
-
-
-def _candles_in(rows: CandleRows, series: Series, window: TimeRange) -> pa.Table:
-    return rows.whole(series, window).cast(rows.schema)
+    return Plan(found.rows, (partial(rows.whole, series, window) for window in windows))
 
 
 def points(series: Series, span: TimeRange, rows: MarketRows) -> Plan:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual, LessThan
-from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
@@ -24,113 +17,20 @@ from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import state_of
 from dexorder_common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
-from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, present_columns, rows_in
-from dexorder_common.model.errors import SuiteError, Unavailable
+from dexorder_common.lake.market_tables import table_of
+from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, present_columns
+from dexorder_common.model.datasets import Dataset
+from dexorder_common.model.errors import NotFound
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods
 from dexorder_common.model.time_range import RangeSet, TimeRange
 from dexorder_common.model.times import iso_microseconds
-from dexorder_relay.state.compare import WINDOW_PERIODS, CoverageComparison, Times, compare
-
-KEY = OHLC.key
-READING_THREADS = 4
-CANDLE_COLUMNS = ("open_time", "open", "high", "low", "close", "volume", "quote_volume", "trades")
-RETRY_SECONDS = 5.0
-"""Time after which a caller may ask again for a table that can't be read."""
-_NONE = np.empty(0, np.int64)
-
-
-@contextmanager
-def accessible(table: IcebergTable, action: str = "read") -> Iterator[None]:
-    """Turn any foreign error of the block, which uses a table, into Unavailable with table, cause and next step."""
-    try:
-        yield
-    except SuiteError:
-        raise
-    except Exception as error:  # catalog, object store and file system raise errors of their own
-        cause = (str(error) or type(error).__name__).splitlines()[0]
-        raise Unavailable(
-            f"{table.name} can't be {action}: {cause}; check that catalog and warehouse can be reached and that no "
-            "file of the table was deleted, then try again",
-            retry_seconds=RETRY_SECONDS,
-        ) from error
-
-
-@dataclass(frozen=True)
-class RowSummary:
-    """Number of rows and open times of the first and the last one; 0 without rows."""
-
-    count: int = 0
-    first_ns: int = 0
-    last_ns: int = 0
-
-
-@dataclass(frozen=True)
-class CandleRows:
-    """Rows of ``trading.ohlc`` at one snapshot; none if the table has no snapshot. Blocking.
-
-    Each method raises Unavailable if the table's files can't be read.
-    """
-
-    table: Table | None
-    snapshot_id: int | None
-
-    def times(self, series: Series, span: TimeRange) -> Times:
-        """Return the open times of the rows in ``span``, nanoseconds, in any order."""
-        if self.table is None or self.snapshot_id is None:
-            return _NONE
-        with accessible(OHLC):
-            scan = self.table.scan(rows_in(series, span), selected_fields=KEY, snapshot_id=self.snapshot_id)
-            files = list(scan.plan_files())
-            if any(file.delete_files for file in files):  # a row in them was replaced
-                return np.concatenate([_NONE, *map(_open_times, scan.to_arrow_batch_reader())])
-            # pyiceberg's own reader spends three times as long, most of it between the files
-            with ThreadPoolExecutor(READING_THREADS) as pool:
-                keys = pool.map(partial(_read_keys, self.table.io), (file.file.file_path for file in files))
-                return np.concatenate([_NONE, *(_open_times_in(rows, series, span) for rows in keys)])
-
-    def extent(self, series: Series, span: TimeRange) -> tuple[int, int] | None:
-        """Return open times of the first and the last row in ``span``; None without rows."""
-        opens = map(_open_times, self._batches(series, span, ("open_time",)))
-        ends = [(int(times.min()), int(times.max())) for times in opens if len(times)]
-        return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
-
-    def summary(self, series: Series, span: TimeRange) -> RowSummary:
-        """Return the number of the rows in ``span`` and their ends."""
-        found = RowSummary()
-        for batch in self._batches(series, span, ("open_time",)):
-            if len(times := _open_times(batch)):
-                first_ns = min(int(times.min()), found.first_ns) if found.count else int(times.min())
-                found = RowSummary(found.count + len(times), first_ns, max(int(times.max()), found.last_ns))
-        return found
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Arrow schema of the table's columns; that of the declaration if there is no table."""
-        return OHLC.arrow if self.table is None else self.table.schema().as_arrow()
-
-    def whole(self, series: Series, span: TimeRange) -> pa.Table:
-        """Return the rows that open in ``span`` with all columns, ascending. Holds all of them in memory."""
-        batches = list(self._batches(series, span, ("*",)))
-        return pa.Table.from_batches(batches, None if batches else self.schema).sort_by("open_time")
-
-    def candles(self, series: Series, span: TimeRange) -> pa.Table:
-        """Return the rows that open in ``span``, ascending; columns ``CANDLE_COLUMNS``. Holds all of them in memory."""
-        batches = list(self._batches(series, span, CANDLE_COLUMNS))
-        if not batches:
-            return pa.table({name: pa.array([], pa.int64()) for name in CANDLE_COLUMNS})
-        return pa.Table.from_batches(batches).sort_by("open_time")
-
-    def _batches(self, series: Series, span: TimeRange, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-        if self.table is None or self.snapshot_id is None:
-            return
-        with accessible(OHLC):
-            scan = self.table.scan(rows_in(series, span), selected_fields=columns, snapshot_id=self.snapshot_id)
-            yield from scan.to_arrow_batch_reader()
+from dexorder_relay.reading.rows import CandleRows, MarketRows, accessible
+from dexorder_relay.state.compare import WINDOW_PERIODS, CoverageComparison, compare
 
 
 class TableReader:
-    """Reads ``trading.ohlc`` and ``trading.coverage``. A table that does not exist is read as empty. Blocking.
+    """Reads the tables of all datasets. A table of candles or claims that does not exist is read as empty. Blocking.
 
     Each method raises Unavailable if the catalog or the table's files can't be read.
     """
@@ -175,34 +75,40 @@ class TableReader:
             key=lambda row: (row.span, row.fetched_ns),
         )
 
-    def current(self) -> CandleRows:
-        """Return the rows that every reader of the table gets now."""
-        with accessible(OHLC):
-            table = OHLC.load(self._catalog)
-        current = table.current_snapshot() if table else None
-        return CandleRows(table, current.snapshot_id if current else None)
+    def candles(self, snapshot_id: int | None = None) -> CandleRows:
+        """Return the candles at a snapshot, or at the current one if it is no longer kept."""
+        return CandleRows(*self._open(OHLC, snapshot_id))
 
-    def at(self, snapshot_id: int | None) -> CandleRows:
-        """Return the rows at a snapshot, or at the current one if it is no longer kept."""
-        rows = self.current()
-        kept = snapshot_id is not None and rows.table is not None and rows.table.snapshot_by_id(snapshot_id)
-        return CandleRows(rows.table, snapshot_id) if kept else rows
+    def market(self, dataset: Dataset, snapshot_id: int | None = None) -> MarketRows:
+        """Return the rows of another dataset likewise; NotFound if its table does not exist yet."""
+        declared = table_of(dataset)
+        table, snapshot_id = self._open(declared, snapshot_id)
+        if table is None:
+            raise NotFound(f"the catalog does not contain the table {declared.name} yet")
+        return MarketRows(table, snapshot_id, declared)
 
+    def _open(self, declared: IcebergTable, snapshot_id: int | None) -> tuple[Table | None, int | None]:
+        with accessible(declared):
+            table = declared.load(self._catalog)
+            if table is None:
+                return None, None
+            if snapshot_id is not None and table.snapshot_by_id(snapshot_id) is not None:
+                return table, snapshot_id
+            current = table.current_snapshot()
+            return table, current.snapshot_id if current else None
 
-def _read_keys(io: FileIO, path: str) -> pa.Table:
-    with io.new_input(path).open() as file:
-        return pq.ParquetFile(cast(pa.NativeFile, file)).read(columns=list(KEY), use_threads=False)
-
-
-def _open_times_in(rows: pa.Table, series: Series, span: TimeRange) -> Times:
-    """Return the open times of those rows of a file that belong to a series and open in ``span``."""
-    of_series = (pc.field("ticker") == series.ticker) & (pc.field("period_seconds") == series.period_seconds)
-    times = _open_times(rows.filter(of_series))
-    return times[(times >= span.start_ns) & (times < span.end_ns)]
-
-
-def _open_times(batch: pa.RecordBatch | pa.Table) -> Times:
-    return pc.cast(pc.cast(batch.column("open_time"), MICROSECONDS), pa.int64()).to_numpy() * 1_000
+    def compare_times(self, series: Series, span: TimeRange, covered: list[TimeRange]) -> Reading:
+        """Count the rows of a dataset without periods, of which coverage says only where they are complete."""
+        found, missing = CoverageComparison(), RangeSet(covered).holes(span)
+        try:
+            rows = self.market(series.dataset)
+        except NotFound:
+            return Reading(span, missing, found, None)
+        times = np.concatenate([np.empty(0, np.int64), *rows.times(series, span)]) * 1_000
+        distinct, counts = np.unique(times, return_counts=True)
+        found.rows, found.surplus_rows = len(times), len(times) - len(distinct)
+        found.duplicates = [TimeRange(time_ns, time_ns + 1) for time_ns in distinct[counts > 1].tolist()]
+        return Reading(span, missing, found, rows.snapshot_id)
 
 
 @dataclass(frozen=True, slots=True)

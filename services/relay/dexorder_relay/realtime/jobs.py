@@ -49,15 +49,11 @@ def new_request_id() -> str:
 class RealtimeJobs:
     """The only part that changes subscriptions and realtime jobs; a `JobOwner`."""
 
-    def __init__(
-        self, context: Context, registry: Registry, submitter: Submitter, live: LiveHub, venues: frozenset[str]
-    ) -> None:
-        """Serve subscriptions to instruments of ``venues``."""
+    def __init__(self, context: Context, registry: Registry, submitter: Submitter, live: LiveHub) -> None:
         self._context = context
         self.registry = registry
         self._submitter = submitter
         self._live = live
-        self._venues = venues
         self._stops: list[tuple[bytes, str]] = []
         self._submitted: dict[str, HistoryPart] | None = None
         self._not_before_ns: dict[str, int] = {}
@@ -70,7 +66,7 @@ class RealtimeJobs:
             Exhausted: The caller has too many subscriptions.
         """
         context, registry = self._context, self.registry
-        rules.check_subscription(wanted, self._venues, wall_ns=context.clock.wall_ns())
+        rules.check_subscription(wanted, self._context.venues, wall_ns=context.clock.wall_ns())
         subscription_id = wanted.subscription_id
         if (known := registry.subscriptions.get(subscription_id)) is None:
             found = await context.store.read(lambda connection: store.find_subscription(connection, subscription_id))
@@ -101,7 +97,7 @@ class RealtimeJobs:
             span = rules.history_span(started, period)
             if span:
                 part = HistoryPart("-", "-", wanted.ticker, period, span, "-")
-                history_request.check(part.request, self._venues, context.settings.max_request_periods)
+                history_request.check(part.request, self._context.venues, context.settings.max_request_periods)
         return rules.start(registry, started, context.state.new_job_id, new_request_id, changes)
 
     async def stop(self, subscription_id: str, caller: Caller | None = None) -> None:

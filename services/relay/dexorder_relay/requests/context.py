@@ -22,6 +22,7 @@ from dexorder_common.model.history import HistoryRequest
 from dexorder_relay.access import CallerQuotas
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
+from dexorder_relay.reading.table_reader import TableReader
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.store.database import Store
 
@@ -79,21 +80,27 @@ class Context:
     """Belongs to one event loop.
 
     Attributes:
+        venues: Exchanges whose tickers are served.
         wake: Set when a queued job and a free slot may be available at the same time.
         tasks: The engine's task group while it runs.
         stop_work: Tells ingestors that the work of a request is not needed any more.
     """
 
     settings: RelaySettings
+    venues: frozenset[str]
     state: HistoryState
     store: Store
-    quotas: CallerQuotas
+    reader: TableReader
     clock: Clock
     metrics: RelayMetrics
+    quotas: CallerQuotas = field(init=False)
     signals: Signals = field(default_factory=Signals)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: asyncio.TaskGroup | None = None
     stop_work: Callable[[HistoryRequest], None] = lambda request: None
+
+    def __post_init__(self) -> None:
+        self.quotas = CallerQuotas(self.settings.limits(), lambda *labels: self.metrics.refused.labels(*labels).inc())
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task of the engine, which must be running."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from dexorder_common.clock import Clock
 from dexorder_common.model.errors import InvalidRequest, NotFound
 from dexorder_common.model.instrument import CandleOffer, Instrument, InstrumentList
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_relay.state.changes import Changes, InstrumentsReported
-from dexorder_relay.store.database import Store
+from dexorder_relay.requests.context import Context
+from dexorder_relay.state.changes import InstrumentsReported
 
 
 class Instruments:
     """Stores reports of instruments and answers questions about them."""
 
-    def __init__(self, store: Store, venues: Collection[str], clock: Clock) -> None:
-        """Accept reports for ``venues``."""
-        self._store = store
-        self._venues = venues
-        self._clock = clock
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     async def report(self, listed: InstrumentList) -> None:
         """Replace the stored instruments of a venue unless they are newer; on disk when this returns.
@@ -28,17 +22,18 @@ class Instruments:
         Raises:
             InvalidRequest: The exchange is unknown, or the report is invalid.
         """
-        if listed.venue not in self._venues:
+        if listed.venue not in self._context.venues:
             raise InvalidRequest(f"exchange {listed.venue[:64]!r} is not known")
-        changes = Changes()
-        changes.append(InstrumentsReported(check(listed, now_ns=self._clock.wall_ns())))
-        await self._store.commit(changes)
+        checked = check(listed, now_ns=self._context.clock.wall_ns())
+        await self._context.store.commit([InstrumentsReported(checked)])
 
     async def listed(self, venue: str) -> InstrumentList:
         """Return the instruments of a venue, by ticker; NotFound if it is unknown, or was not reported yet."""
-        if venue not in self._venues:
-            raise NotFound(f"exchange {venue[:64]!r} is not known; this relay has {', '.join(sorted(self._venues))}")
-        listed = await self._store.instruments(venue)
+        if venue not in self._context.venues:
+            raise NotFound(
+                f"exchange {venue[:64]!r} is not known; this relay has {', '.join(sorted(self._context.venues))}"
+            )
+        listed = await self._context.store.instruments(venue)
         if listed is None:
             raise NotFound(f"no ingestor has reported the markets of {venue!r} yet")
         return listed

@@ -13,17 +13,15 @@ import asyncio
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, retry_if_result, stop_after_attempt, wait_exponential
 
-from dexorder_common.clock import Clock
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import Outcome
 from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
-from dexorder_relay.reading.market_reader import MarketReader
-from dexorder_relay.reading.table_reader import Reading, TableReader, compare_rows
+from dexorder_relay.reading.table_reader import Reading, compare_rows
+from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.state import coverage, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.compare import CoverageComparison
-from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.request import LiveRequest, decide, describe_wrong
 
 log = structlog.get_logger(__name__)
@@ -34,23 +32,12 @@ LOST = "the table lacks rows that were reported as committed"
 class OutcomeDecider:
     """Works out outcomes."""
 
-    def __init__(
-        self,
-        state: HistoryState,
-        reader: TableReader,
-        markets: MarketReader,
-        retraction_log: RetractionLog,
-        clock: Clock,
-        *,
-        attempts: int,
-    ) -> None:
-        """Read the table at most ``attempts`` times before rows are considered lost."""
-        self._state = state
-        self._reader = reader
-        self._markets = markets
+    def __init__(self, context: Context, retraction_log: RetractionLog) -> None:
+        self._state = context.state
+        self._reader = context.reader
+        self._clock = context.clock
+        self._attempts = context.settings.count_attempts
         self._retraction_log = retraction_log
-        self._clock = clock
-        self._attempts = attempts
 
     async def decide(self, live: LiveRequest, changes: Changes) -> Outcome | None:
         """Return the outcome, or None if a further wave was planned or the request was ended meanwhile.
@@ -138,7 +125,7 @@ class OutcomeDecider:
         request, span = live.request, live.planned
         covered, empty = self._state.claims(request.series, span)
         if not request.dataset.has_periods:
-            return await asyncio.to_thread(self._markets.compare_times, request.series, span, covered)
+            return await asyncio.to_thread(self._reader.compare_times, request.series, span, covered)
         return await asyncio.to_thread(
-            lambda: compare_rows(self._reader.current(), request.series, span, covered, empty, request.limit)
+            lambda: compare_rows(self._reader.candles(), request.series, span, covered, empty, request.limit)
         )

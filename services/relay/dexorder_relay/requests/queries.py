@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 
 from dexorder_common.model.coverage import CoveragePage, CoverageRange, known_ranges
 from dexorder_common.model.errors import InvalidRequest
-from dexorder_common.model.history import (
-    HistoryRequest,
-    IssuedDispatch,
-    Notification,
-    Outcome,
-    Progress,
-    RequestRecord,
-    RequestState,
-)
+from dexorder_common.model.history import HistoryRequest, Notification, Outcome, Progress, RequestRecord, RequestState
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.access import unknown_request
-from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.reading.table_reader import TableReader
-from dexorder_relay.requests.context import Signals
-from dexorder_relay.state.history import HistoryState, progress
+from dexorder_relay.requests.context import Context
+from dexorder_relay.state.history import progress
 from dexorder_relay.state.request import LiveRequest
-from dexorder_relay.store.database import Store
 
 WATCH_SECONDS = 0.1
 NOTIFICATIONS_IN_A_READ = 500
-SNAPSHOTS_IN_AN_ANSWER = 10_000
+PAGE_SIZE, MAX_PAGE_SIZE = 100, 1_000
 TOPIC_FORMS = ("HISTORY_READY:", "RESPONSE:", "REVISED:")
 
 
 class RequestQueries:
-    """Reads unfinished requests from the state, ended ones and notifications from the store."""
+    """Reads unfinished requests from the state, ended ones and notifications from the store, pages from the table."""
 
-    def __init__(self, state: HistoryState, store: Store, signals: Signals, metrics: RelayMetrics) -> None:
-        self._state = state
-        self._store = store
-        self._signals = signals
-        self._metrics = metrics
+    def __init__(self, context: Context) -> None:
+        self._state = context.state
+        self._store = context.store
+        self._signals = context.signals
+        self._metrics = context.metrics
+        self._reader = context.reader
 
     async def record(self, request_id: str) -> RequestRecord:
         """Return one request; NotFound if it was never accepted, or is forgotten."""
@@ -48,14 +38,6 @@ class RequestQueries:
         if record is None:
             raise unknown_request(request_id)
         return record
-
-    async def dispatches(self, dispatch_ids: Iterable[str]) -> list[IssuedDispatch]:
-        """Return those dispatches that were issued and are not forgotten."""
-        return await self._store.dispatches(dispatch_ids)
-
-    async def named_snapshots(self, since_ns: int) -> list[tuple[int, int]]:
-        """Return the snapshots that were named since a time, with the time of the last notification, by that time."""
-        return await self._store.named_snapshots(since_ns, SNAPSHOTS_IN_AN_ANSWER)
 
     async def outcome(self, request: HistoryRequest) -> Outcome:
         """Wait until a request has ended and return its outcome; NotFound as ``record``, Unavailable at the stop."""
@@ -110,16 +92,8 @@ class RequestQueries:
                 if len(found) < NOTIFICATIONS_IN_A_READ:
                     await self._signals.wait(event)
 
-
-class CoverageQueries:
-    """Reads known ranges from the state, and the pages behind them from the table."""
-
-    def __init__(self, state: HistoryState, reader: TableReader) -> None:
-        self._state = state
-        self._reader = reader
-
-    def known(self, series: Series, span: TimeRange) -> list[CoverageRange]:
-        """Return the known ranges inside ``span``."""
+    def coverage(self, series: Series, span: TimeRange) -> list[CoverageRange]:
+        """Return the known ranges of a series inside ``span``."""
         covered, empty = self._state.claims(series, span)
         return known_ranges(covered, empty, self._state.provisional_in(series, span))
 
@@ -139,3 +113,19 @@ class CoverageQueries:
             )
             for row in rows
         ]
+
+
+def page_size(wanted: int) -> int:
+    """Return the size of a page; InvalidRequest if it is too large."""
+    if wanted > MAX_PAGE_SIZE:
+        raise InvalidRequest(f"page_size {wanted} is over {MAX_PAGE_SIZE}")
+    return wanted or PAGE_SIZE
+
+
+def read_token(text: str) -> int | None:
+    """Return the sequence number in a token; None for the first page."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidRequest(f"page_token {text[:32]!r} is invalid; pass the next_page_token of the previous answer")
+    return int(text)

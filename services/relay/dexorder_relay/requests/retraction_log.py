@@ -21,7 +21,7 @@ from dexorder_common.lake.tables import RETRACTIONS, present_columns
 from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_relay.reading.table_reader import accessible
+from dexorder_relay.reading.rows import accessible
 
 WRITE_ATTEMPTS = 4
 MICROSECOND_NS = 1_000

@@ -24,14 +24,10 @@ from dexorder_relay.state.request import check, check_exchange
 class Submitter:
     """The only part that accepts requests; each once, however often it is submitted at the same time."""
 
-    def __init__(
-        self, context: Context, completion: Completion, retraction_log: RetractionLog, venues: frozenset[str]
-    ) -> None:
-        """Accept requests for instruments of ``venues``."""
+    def __init__(self, context: Context, completion: Completion, retraction_log: RetractionLog) -> None:
         self._context = context
         self._completion = completion
         self._retraction_log = retraction_log
-        self._venues = venues
         self._unsaved: dict[str, asyncio.Future[None]] = {}
         self._refetches: dict[str, asyncio.Future[None]] = {}
 
@@ -44,13 +40,13 @@ class Submitter:
             Unavailable: The store, or for a refresh the retraction table, cannot be written; the caller may try again.
         """
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
-        check(request, self._venues, self._context.settings.max_request_periods)
+        check(request, self._context.venues, self._context.settings.max_request_periods)
         return await self._submit(request, caller)
 
     async def submit_for_exchange(self, request: HistoryRequest, caller: Caller | None = None) -> bool:
         """Accept a request for a dataset that concerns a whole exchange, as ``submit``."""
         self._context.quotas.submit(caller, now_ns=self._context.clock.monotonic_ns())
-        check_exchange(request, self._venues)
+        check_exchange(request, self._context.venues)
         return await self._submit(request, caller)
 
     async def _submit(self, request: HistoryRequest, caller: Caller | None) -> bool:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import grpc
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.periods import check_period
@@ -23,11 +20,10 @@ from dexorder_relay.realtime.control import CANCEL, Connected
 from dexorder_relay.realtime.control import check as check_control
 from dexorder_relay.realtime.live import Interest, LiveStream
 from dexorder_relay.realtime.live_queue import SlowClientPolicy
-from dexorder_relay.service.paging import page_size, read_token
+from dexorder_relay.requests.queries import page_size, read_token
 from dexorder_relay.state.request import check_id, check_ticker
 from dexorder_relay.triggers.triggers import SUBSCRIPTION_PREFIX
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 HISTORY_IDS = 20
 MAX_TICKERS = 1_000
 ITEMS_IN_AN_ANSWER = 1_000
@@ -41,20 +37,20 @@ class RealtimeRpcs:
 
     engine: RelayEngine
 
-    async def StartRealtime(self, request: pb.StartRealtimeRequest, context: Context) -> pb.StartRealtimeResponse:  # noqa: N802
+    async def StartRealtime(self, request: pb.StartRealtimeRequest, _: object) -> pb.StartRealtimeResponse:
         """Start a subscription."""
         caller = current_caller()
         _check_own(request.subscription.subscription_id)
         wanted = access.signed(caller, messages.decode_subscription(request.subscription))
         return pb.StartRealtimeResponse(duplicate=not await self.engine.realtime.start(wanted, caller))
 
-    async def StopRealtime(self, request: pb.StopRealtimeRequest, context: Context) -> pb.StopRealtimeResponse:  # noqa: N802
+    async def StopRealtime(self, request: pb.StopRealtimeRequest, _: object) -> pb.StopRealtimeResponse:
         """Stop a subscription."""
         _check_own(request.subscription_id)
         await self.engine.realtime.stop(request.subscription_id, current_caller())
         return pb.StopRealtimeResponse()
 
-    async def ListRealtime(self, request: pb.ListRealtimeRequest, context: Context) -> pb.ListRealtimeResponse:  # noqa: N802
+    async def ListRealtime(self, request: pb.ListRealtimeRequest, _: object) -> pb.ListRealtimeResponse:
         """Return a page of subscriptions with their jobs; the token is the sequence number of its last one."""
         size = page_size(request.page_size)
         client_id = access.listed(current_caller(), request.client_id)
@@ -66,14 +62,14 @@ class RealtimeRpcs:
             next_page_token=str(found[-1].sequence) if len(found) == size else "",
         )
 
-    async def StreamMarketData(  # noqa: N802
-        self, request: pb.StreamMarketDataRequest, context: Context
+    async def StreamMarketData(
+        self, request: pb.StreamMarketDataRequest, _: object
     ) -> AsyncIterator[pb.StreamMarketDataResponse]:
         """Stream live data without end."""
         interest = self._interest(request)
         metrics, signals = self.engine.context.metrics, self.engine.context.signals
         with (
-            self.engine.quotas.stream(current_caller()),
+            self.engine.context.quotas.stream(current_caller()),
             metrics.live_streams.track_inprogress(),
             self.engine.live.open(interest) as stream,
             signals.listen("live", stream.event),
@@ -86,8 +82,8 @@ class RealtimeRpcs:
                 if not stream.queue.items:
                     await signals.wait(stream.event)
 
-    async def ControlIngestors(  # noqa: N802
-        self, request: control_pb2.ControlIngestorsRequest, context: Context
+    async def ControlIngestors(
+        self, request: control_pb2.ControlIngestorsRequest, _: object
     ) -> control_pb2.ControlIngestorsResponse:
         """Give an instruction to ingestors; CANCEL ends its request first, so that its jobs are fenced."""
         access.check_admin(current_caller(), "control ingestors")
@@ -103,7 +99,7 @@ class RealtimeRpcs:
         if not 1 <= len(request.tickers) <= MAX_TICKERS:
             raise InvalidRequest(f"tickers has {len(request.tickers)} entries; 1 to {MAX_TICKERS} are allowed")
         for ticker in request.tickers:
-            check_ticker(ticker, self.engine.venues)
+            check_ticker(ticker, self.engine.context.venues)
         for period in request.period_seconds:
             check_period(period)
         if not request.include_trades and not request.period_seconds:
@@ -153,7 +149,7 @@ class RealtimeReports:
 
     engine: RelayEngine
 
-    async def ResumeRealtime(self, request: ipb.ResumeRealtimeRequest, context: Context) -> ipb.ResumeRealtimeResponse:  # noqa: N802
+    async def ResumeRealtime(self, request: ipb.ResumeRealtimeRequest, _: object) -> ipb.ResumeRealtimeResponse:
         """Return where a dispatch begins."""
         if not request.job_id:
             raise InvalidRequest("job_id is missing")
@@ -161,15 +157,15 @@ class RealtimeReports:
         resumption = self.engine.realtime.resume(request.job_id, request.ingestor_id[:MAX_NAME], exchange_ns)
         return messages.encode_resumption(resumption)
 
-    async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, context: Context) -> ipb.ReportRealtimeResponse:  # noqa: N802
+    async def ReportRealtime(self, request: ipb.ReportRealtimeRequest, _: object) -> ipb.ReportRealtimeResponse:
         """Settle records that Kafka has acknowledged."""
         if len(request.reports) > MAX_REPORTS:
             raise InvalidRequest(f"reports has {len(request.reports)} entries; at most {MAX_REPORTS} are allowed")
         fenced = await self.engine.realtime.report(list(map(messages.decode_report, request.reports)))
         return ipb.ReportRealtimeResponse(fenced_job_ids=fenced)
 
-    async def PushMarketData(  # noqa: N802
-        self, request: AsyncIterator[ipb.PushMarketDataRequest], context: Context
+    async def PushMarketData(
+        self, request: AsyncIterator[ipb.PushMarketDataRequest], _: object
     ) -> ipb.PushMarketDataResponse:
         """Give live data to those who watch; what a fenced dispatch pushes is dropped."""
         live, current, dropped = self.engine.live, self.engine.realtime.live_ticker, 0
@@ -183,8 +179,8 @@ class RealtimeReports:
                     live.push(ticker, job.trades, job.candles, job.missed)
         return ipb.PushMarketDataResponse(dropped=dropped)
 
-    async def WatchControl(  # noqa: N802
-        self, request: control_pb2.WatchControlRequest, context: Context
+    async def WatchControl(
+        self, request: control_pb2.WatchControlRequest, _: object
     ) -> AsyncIterator[control_pb2.WatchControlResponse]:
         """Stream the instructions for an ingestor; the first answer has none."""
         check_id("ingestor_id", request.ingestor_id)
@@ -198,8 +194,8 @@ class RealtimeReports:
                 else:
                     await signals.wait(ingestor.event)
 
-    async def ReportControl(  # noqa: N802
-        self, request: control_pb2.ReportControlRequest, context: Context
+    async def ReportControl(
+        self, request: control_pb2.ReportControlRequest, _: object
     ) -> control_pb2.ReportControlResponse:
         """Take the result of an instruction."""
         if request.result.outcome not in (control_pb2.CONTROL_OUTCOME_APPLIED, control_pb2.CONTROL_OUTCOME_REFUSED):

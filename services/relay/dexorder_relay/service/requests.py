@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
-import grpc
 import structlog
 from opentelemetry.trace import get_current_span
 
@@ -22,11 +20,10 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1.realtime_pb2 import SnapshotTickersRequest
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
-from dexorder_relay.reading.fetch_ohlc import OhlcAnswers, Submit
-from dexorder_relay.service.paging import page_size, read_token
+from dexorder_relay.reading.fetch_ohlc import Submit
+from dexorder_relay.requests.queries import page_size, read_token
 
 log = structlog.get_logger(__name__)
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 @dataclass(frozen=True)
@@ -34,21 +31,18 @@ class RequestRpcs:
     """RPCs for requests for history and their notifications."""
 
     engine: RelayEngine
-    answers: OhlcAnswers
 
-    async def SubmitHistorical(  # noqa: N802
-        self, request: ingest.SubmitHistoricalRequest, context: Context
-    ) -> ingest.SubmitResponse:
+    async def SubmitHistorical(self, request: ingest.SubmitHistoricalRequest, _: object) -> ingest.SubmitResponse:
         """Accept a request; an invalid field is status INVALID in the answer, not a gRPC error."""
         submit = self.engine.submitter.submit
         return await self._submit(request.request_id, lambda: messages.decode_request(request), submit)
 
-    async def RefreshHistorical(self, request: pb.RefreshHistoricalRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
+    async def RefreshHistorical(self, request: pb.RefreshHistoricalRequest, _: object) -> ingest.SubmitResponse:
         """Accept a request that fetches its whole range again."""
         given, submit = request.request, self.engine.submitter.submit
         return await self._submit(given.request_id, lambda: messages.decode_request(given, refresh=True), submit)
 
-    async def SnapshotTickers(self, request: SnapshotTickersRequest, context: Context) -> ingest.SubmitResponse:  # noqa: N802
+    async def SnapshotTickers(self, request: SnapshotTickersRequest, _: object) -> ingest.SubmitResponse:
         """Accept a request for a snapshot of all tickers of an exchange."""
         wanted = HistoryRequest.of_exchange(request.request_id, request.exchange, TICKERS, request.client_id)
         return await self._submit(request.request_id, lambda: wanted, self.engine.submitter.submit_for_exchange)
@@ -70,21 +64,21 @@ class RequestRpcs:
         self.engine.context.metrics.submitted.labels(ingest.SubmitResponse.SubmitStatus.Name(answer.status)).inc()
         return answer
 
-    async def FetchOhlc(self, request: ingest.OHLCRequest, context: Context) -> AsyncIterator[ingest.Response]:  # noqa: N802
+    async def FetchOhlc(self, request: ingest.OHLCRequest, _: object) -> AsyncIterator[ingest.Response]:
         """Submit a request in its older form and stream the rows once it has ended."""
         caller = current_caller()
         submitted = access.signed(caller, messages.decode_request(request))
-        with self.engine.quotas.stream(caller):
-            async with aclosing(self.answers.pages(submitted, caller)) as pages:
+        with self.engine.context.quotas.stream(caller):
+            async with aclosing(self.engine.answers.pages(submitted, caller)) as pages:
                 async for page in pages:
                     yield page
 
-    async def GetRequest(self, request: pb.GetRequestRequest, context: Context) -> pb.GetRequestResponse:  # noqa: N802
+    async def GetRequest(self, request: pb.GetRequestRequest, _: object) -> pb.GetRequestResponse:
         """Return one record."""
         record = access.seen(current_caller(), await self.engine.queries.record(request.request_id))
         return pb.GetRequestResponse(record=messages.encode_record(record))
 
-    async def ListRequests(self, request: pb.ListRequestsRequest, context: Context) -> pb.ListRequestsResponse:  # noqa: N802
+    async def ListRequests(self, request: pb.ListRequestsRequest, _: object) -> pb.ListRequestsResponse:
         """Return a page of records; the token is the sequence number of its last one."""
         size = page_size(request.page_size)
         if not 0 <= request.state < len(RequestState):
@@ -95,7 +89,7 @@ class RequestRpcs:
         token = str(records[-1].sequence) if len(records) == size else ""
         return pb.ListRequestsResponse(records=map(messages.encode_record, records), next_page_token=token)
 
-    async def CancelRequest(self, request: pb.CancelRequestRequest, context: Context) -> pb.CancelRequestResponse:  # noqa: N802
+    async def CancelRequest(self, request: pb.CancelRequestRequest, _: object) -> pb.CancelRequestResponse:
         """End a request; one that has ended keeps its status."""
         await self._check_seen(request.request_id)
         access.check_may_cancel(current_caller(), (await self.engine.queries.record(request.request_id)).request)
@@ -103,20 +97,20 @@ class RequestRpcs:
         record = await self.engine.queries.record(request.request_id)
         return pb.CancelRequestResponse(record=messages.encode_record(record))
 
-    async def WatchProgress(  # noqa: N802
-        self, request: pb.WatchProgressRequest, context: Context
+    async def WatchProgress(
+        self, request: pb.WatchProgressRequest, _: object
     ) -> AsyncIterator[pb.WatchProgressResponse]:
         """Stream state and progress until FINISHED."""
         await self._check_seen(request.request_id)
-        with self.engine.quotas.stream(current_caller()):
+        with self.engine.context.quotas.stream(current_caller()):
             async with aclosing(self.engine.queries.watch(request.request_id)) as changes:
                 async for progress in changes:
                     yield pb.WatchProgressResponse(
                         state=messages.encode_state(progress.state), progress=messages.encode_progress(progress)
                     )
 
-    async def SubscribeNotifications(  # noqa: N802
-        self, request: pb.SubscribeNotificationsRequest, context: Context
+    async def SubscribeNotifications(
+        self, request: pb.SubscribeNotificationsRequest, _: object
     ) -> AsyncIterator[pb.SubscribeNotificationsResponse]:
         """Stream a topic's notifications after a cursor, without end."""
         after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's largest integer; cursors stay far below
@@ -126,7 +120,7 @@ class RequestRpcs:
             access.listed(caller, name)
         elif form == "HISTORY_READY":
             await self._check_seen(name)
-        with self.engine.quotas.stream(caller):
+        with self.engine.context.quotas.stream(caller):
             async with aclosing(self.engine.queries.notifications(request.topic, after)) as found:
                 async for notification in found:
                     if access.sees(caller, notification.request):  # a forgotten id may be used by another client

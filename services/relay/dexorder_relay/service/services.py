@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ingestor_pb
 from dexorder_protos.dexorder.relay.v1 import (
     ingestor_service_pb2_grpc,
@@ -22,39 +20,20 @@ from dexorder_protos.dexorder.relay.v1 import (
 )
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as pipeline_pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as relay_pb
+from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as udf_pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc
 from dexorder_relay.engine import RelayEngine
-from dexorder_relay.reading.fetch_ohlc import OhlcAnswers
-from dexorder_relay.reading.row_stream import RowStreams
-from dexorder_relay.requests.instruments import Instruments
-from dexorder_relay.requests.queries import CoverageQueries
 from dexorder_relay.service.realtime import RealtimeReports, RealtimeRpcs
 from dexorder_relay.service.reports import JobReports, PipelineReports
 from dexorder_relay.service.requests import RequestRpcs
 from dexorder_relay.service.tables import TableRpcs
 from dexorder_relay.service.triggers import TriggerReports, TriggerRpcs
-from dexorder_relay.service.udfs import UDFS, UdfRegistryService
-from dexorder_relay.triggers.backtest import Backtests
-from dexorder_relay.verification.verification import Verifier
+from dexorder_relay.service.udfs import UdfReports, UdfRpcs
 
 RELAY = relay_pb.DESCRIPTOR.services_by_name["RelayService"]
 INGESTOR = ingestor_pb.DESCRIPTOR.services_by_name["IngestorService"]
 PIPELINE = pipeline_pb.DESCRIPTOR.services_by_name["PipelineService"]
-
-
-@dataclass(frozen=True)
-class RelayParts:
-    """What the RPCs call."""
-
-    engine: RelayEngine
-    answers: OhlcAnswers
-    instruments: Instruments
-    rows: RowStreams
-    coverage: CoverageQueries
-    verifier: Verifier
-    udfs: UdfRegistryService
-    catalog: CatalogSettings
-    backtests: Backtests
+UDFS = udf_pb.DESCRIPTOR.services_by_name["UdfRegistryService"]
 
 
 def compose(service: ServiceDescriptor, *parts: object) -> Any:  # an untyped servicer
@@ -68,20 +47,13 @@ def compose(service: ServiceDescriptor, *parts: object) -> Any:  # an untyped se
     return SimpleNamespace(**methods)
 
 
-def register(server: grpc.aio.Server, relay: RelayParts) -> Sequence[str]:
+def register(server: grpc.aio.Server, engine: RelayEngine) -> Sequence[str]:
     """Add the services for clients, ingestors and Spark; return their names."""
-    engine = relay.engine
-    tables = TableRpcs(engine, relay.catalog, relay.instruments, relay.coverage, relay.rows, relay.verifier)
-    client_parts = (
-        RequestRpcs(engine, relay.answers),
-        tables,
-        RealtimeRpcs(engine),
-        TriggerRpcs(engine, relay.backtests),
-    )
-    ingestor_parts = JobReports(engine, relay.instruments), RealtimeReports(engine)
-    pipeline_parts = PipelineReports(engine, relay.udfs), TriggerReports(engine)
-    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(compose(RELAY, *client_parts), server)
-    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(compose(INGESTOR, *ingestor_parts), server)
-    pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(compose(PIPELINE, *pipeline_parts), server)
-    udf_registry_service_pb2_grpc.add_UdfRegistryServiceServicer_to_server(relay.udfs, server)
-    return [UDFS, *(each.full_name for each in (RELAY, INGESTOR, PIPELINE))]
+    clients = RequestRpcs(engine), TableRpcs(engine), RealtimeRpcs(engine), TriggerRpcs(engine)
+    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(compose(RELAY, *clients), server)
+    ingestors = JobReports(engine), RealtimeReports(engine)
+    ingestor_service_pb2_grpc.add_IngestorServiceServicer_to_server(compose(INGESTOR, *ingestors), server)
+    pipeline = PipelineReports(engine), TriggerReports(engine), UdfReports(engine)
+    pipeline_service_pb2_grpc.add_PipelineServiceServicer_to_server(compose(PIPELINE, *pipeline), server)
+    udf_registry_service_pb2_grpc.add_UdfRegistryServiceServicer_to_server(compose(UDFS, UdfRpcs(engine)), server)
+    return [each.full_name for each in (UDFS, RELAY, INGESTOR, PIPELINE)]

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
-import grpc
 import structlog
 
-from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc import history_messages as messages
@@ -18,14 +15,10 @@ from dexorder_common.rpc.identity import current_caller
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest, ReadRowsResponse
 from dexorder_relay.engine import RelayEngine
-from dexorder_relay.reading.row_stream import RowStreams
-from dexorder_relay.requests.instruments import Instruments
-from dexorder_relay.requests.queries import CoverageQueries
 from dexorder_relay.state.request import check_part, check_rows
-from dexorder_relay.verification.verification import VerificationState, Verifier
+from dexorder_relay.verification.verification import VerificationState
 
 log = structlog.get_logger(__name__)
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 RANGES_IN_AN_ANSWER, PAGES_IN_AN_ANSWER = 10_000, 1_000
 
 
@@ -34,53 +27,46 @@ class TableRpcs:
     """RPCs for what the tables have."""
 
     engine: RelayEngine
-    catalog: CatalogSettings
-    instruments: Instruments
-    coverage: CoverageQueries
-    rows: RowStreams
-    verifier: Verifier
 
-    async def GetCatalog(self, request: pb.GetCatalogRequest, context: Context) -> pb.GetCatalogResponse:  # noqa: N802
+    async def GetCatalog(self, request: pb.GetCatalogRequest, _: object) -> pb.GetCatalogResponse:
         """Return name and properties of the Iceberg catalog."""
-        return pb.GetCatalogResponse(name=self.catalog.name, properties=self.catalog.public_properties())
+        return pb.GetCatalogResponse(name=self.engine.catalog.name, properties=self.engine.catalog.public_properties())
 
-    async def ListMarkets(self, request: pb.ListMarketsRequest, context: Context) -> pb.ListMarketsResponse:  # noqa: N802
+    async def ListMarkets(self, request: pb.ListMarketsRequest, _: object) -> pb.ListMarketsResponse:
         """Return the instruments of an exchange."""
-        return messages.encode_instruments(await self.instruments.listed(request.exchange))
+        return messages.encode_instruments(await self.engine.instruments.listed(request.exchange))
 
-    async def GetCoverage(  # noqa: N802
-        self, request: pb.GetCoverageRequest, context: Context
-    ) -> AsyncIterator[pb.GetCoverageResponse]:
+    async def GetCoverage(self, request: pb.GetCoverageRequest, _: object) -> AsyncIterator[pb.GetCoverageResponse]:
         """Stream the coverage of a series, which is the same for every caller."""
         series, span = self._part(request, request.dataset, without_periods=True)
-        with self.engine.quotas.stream(current_caller()):
-            found = list(map(messages.encode_coverage_range, self.coverage.known(series, span)))
+        with self.engine.context.quotas.stream(current_caller()):
+            found = list(map(messages.encode_coverage_range, self.engine.queries.coverage(series, span)))
             for first in range(0, len(found) or 1, RANGES_IN_AN_ANSWER):
                 yield pb.GetCoverageResponse(ranges=found[first : first + RANGES_IN_AN_ANSWER])
-            pages = await self.coverage.pages(series, span) if request.detail else []
+            pages = await self.engine.queries.pages(series, span) if request.detail else []
             for first in range(0, len(pages), PAGES_IN_AN_ANSWER):
                 yield pb.GetCoverageResponse(
                     pages=map(messages.encode_coverage_page, pages[first : first + PAGES_IN_AN_ANSWER])
                 )
 
-    async def ReadRows(self, request: ReadRowsRequest, context: Context) -> AsyncIterator[ReadRowsResponse]:  # noqa: N802
+    async def ReadRows(self, request: ReadRowsRequest, _: object) -> AsyncIterator[ReadRowsResponse]:
         """Stream the rows of a series, which are the same for every caller."""
         series = Series.decode(request.ticker, request.period_seconds, request.dataset)
-        span = check_rows(series, *_ends(request), self.engine.venues)
+        span = check_rows(series, *_ends(request), self.engine.context.venues)
         snapshot_id = request.snapshot_id if request.HasField("snapshot_id") else None
-        with self.engine.quotas.stream(current_caller()):
-            async with aclosing(self.rows.messages(series, span, snapshot_id)) as messages:
+        with self.engine.context.quotas.stream(current_caller()):
+            async with aclosing(self.engine.rows.messages(series, span, snapshot_id)) as messages:
                 async for message in messages:
                     yield message
 
-    async def VerifyCoverage(  # noqa: N802
-        self, request: pb.VerifyCoverageRequest, context: Context
+    async def VerifyCoverage(
+        self, request: pb.VerifyCoverageRequest, _: object
     ) -> AsyncIterator[pb.VerifyCoverageResponse]:
         """Stream the progress of a verification, then its result."""
         caller, (series, span) = current_caller(), self._part(request)
         current = VerificationState(series)
-        with self.engine.quotas.stream(caller):
-            run = self.verifier.run(series, span, caller, values=request.values, repair=request.repair)
+        with self.engine.context.quotas.stream(caller):
+            run = self.engine.verifier.run(series, span, caller, values=request.values, repair=request.repair)
             async with aclosing(run) as states:
                 async for current in states:
                     yield messages.encode_verification_progress(current.progress())
@@ -94,7 +80,7 @@ class TableRpcs:
         without_periods: bool = False,
     ) -> tuple[Series, TimeRange]:
         series = Series.decode(request.ticker, request.period_seconds, dataset)
-        return series, check_part(series, *_ends(request), self.engine.venues, without_periods=without_periods)
+        return series, check_part(series, *_ends(request), self.engine.context.venues, without_periods=without_periods)
 
 
 def _ends(

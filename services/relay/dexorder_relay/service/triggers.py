@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
-import grpc
 import structlog
 
 from dexorder_cep import InvalidSql
@@ -23,13 +21,11 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
-from dexorder_relay.service.paging import page_size, read_token
+from dexorder_relay.requests.queries import page_size, read_token
 from dexorder_relay.state import triggers as rules
 from dexorder_relay.store import triggers as store
-from dexorder_relay.triggers.backtest import Backtests
 
 log = structlog.get_logger(__name__)
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 MAX_EVENTS = 10_000
 MAX_REASON = 1_000
 
@@ -39,9 +35,8 @@ class TriggerRpcs:
     """RPCs for clients."""
 
     engine: RelayEngine
-    backtests: Backtests
 
-    async def RegisterTrigger(self, request: pb.RegisterTriggerRequest, context: Context) -> ingest.CEPTriggerAck:  # noqa: N802
+    async def RegisterTrigger(self, request: pb.RegisterTriggerRequest, _: object) -> ingest.CEPTriggerAck:
         """Register a trigger; an invalid field is a status in the answer, not a gRPC error."""
         caller = current_caller()
         answer = ingest.CEPTriggerAck(trigger_id=request.trigger.trigger_id)
@@ -60,12 +55,12 @@ class TriggerRpcs:
         self.engine.context.metrics.trigger_registrations.labels(status).inc()
         return answer
 
-    async def DeleteTrigger(self, request: pb.DeleteTriggerRequest, context: Context) -> pb.DeleteTriggerResponse:  # noqa: N802
+    async def DeleteTrigger(self, request: pb.DeleteTriggerRequest, _: object) -> pb.DeleteTriggerResponse:
         """Delete a trigger."""
         await self.engine.triggers.delete(request.trigger_id, current_caller())
         return pb.DeleteTriggerResponse()
 
-    async def ListTriggers(self, request: pb.ListTriggersRequest, context: Context) -> pb.ListTriggersResponse:  # noqa: N802
+    async def ListTriggers(self, request: pb.ListTriggersRequest, _: object) -> pb.ListTriggersResponse:
         """Return a page of triggers; the token is the registration of its last one."""
         size = page_size(request.page_size)
         client_id = access.listed(current_caller(), request.client_id)
@@ -75,8 +70,8 @@ class TriggerRpcs:
             next_page_token=str(found[-1].registration) if len(found) == size else "",
         )
 
-    async def SubscribeTriggerEvents(  # noqa: N802
-        self, request: pb.SubscribeTriggerEventsRequest, context: Context
+    async def SubscribeTriggerEvents(
+        self, request: pb.SubscribeTriggerEventsRequest, _: object
     ) -> AsyncIterator[pb.SubscribeTriggerEventsResponse]:
         """Stream events after a cursor, without end."""
         caller = current_caller()
@@ -86,13 +81,13 @@ class TriggerRpcs:
             raise InvalidRequest(f"{len(given)} of trigger_id and callback_id are given; name exactly one of them")
         client_id = None if caller is None or caller.role is Role.ADMIN else caller.client_id
         after = min(request.after_cursor, MAX_TIME_NS)  # SQLite's largest integer; cursors stay far below
-        with self.engine.quotas.stream(caller):
+        with self.engine.context.quotas.stream(caller):
             async with aclosing(self.engine.triggers.events(given[0], client_id, after)) as found:
                 async for each in found:
                     yield encode_stored(each)
 
-    async def BacktestTrigger(  # noqa: N802
-        self, request: pb.BacktestTriggerRequest, context: Context
+    async def BacktestTrigger(
+        self, request: pb.BacktestTriggerRequest, _: object
     ) -> AsyncIterator[pb.BacktestTriggerResponse]:
         """Stream the firings over stored rows, then the summary."""
         if not 0 <= request.start_time < request.end_time <= MAX_TIME_NS:
@@ -100,14 +95,14 @@ class TriggerRpcs:
                 f"start_time {request.start_time} is not before end_time {request.end_time}, both up to {MAX_TIME_NS}"
             )
         trigger, span = messages.decode_request(request.trigger), TimeRange(request.start_time, request.end_time)
-        rules.check_watched(trigger, self.engine.venues)
+        rules.check_watched(trigger, self.engine.context.venues)
         try:
             await self.engine.triggers.compile(trigger)
         except InvalidSql as error:
             raise InvalidRequest(f"sql_pattern: {error}") from None
-        with self.engine.quotas.stream(current_caller()):
+        with self.engine.context.quotas.stream(current_caller()):
             yield pb.BacktestTriggerResponse()  # the trigger is accepted; reading the rows takes time
-            async with aclosing(self.backtests.run(trigger, span)) as answers:
+            async with aclosing(self.engine.backtests.run(trigger, span)) as answers:
                 async for answer in answers:
                     yield answer
 
@@ -118,8 +113,8 @@ class TriggerReports:
 
     engine: RelayEngine
 
-    async def FollowTriggers(  # noqa: N802
-        self, request: ppb.FollowTriggersRequest, context: Context
+    async def FollowTriggers(
+        self, request: ppb.FollowTriggersRequest, _: object
     ) -> AsyncIterator[ppb.FollowTriggersResponse]:
         """Stream the changes of triggers."""
         async with aclosing(self.engine.triggers.follow(min(request.after_change, MAX_TIME_NS))) as found:
@@ -128,8 +123,8 @@ class TriggerReports:
                     changes=map(_encode_change, each.changes), change=each.change, reset=each.reset
                 )
 
-    async def ReportTriggerEvents(  # noqa: N802
-        self, request: ppb.ReportTriggerEventsRequest, context: Context
+    async def ReportTriggerEvents(
+        self, request: ppb.ReportTriggerEventsRequest, _: object
     ) -> ppb.ReportTriggerEventsResponse:
         """Store events. The pipeline repeats a report until it is answered, so invalid events are skipped."""
         if len(request.events) > MAX_EVENTS:

@@ -26,6 +26,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.triggers import Trigger
 from dexorder_common.rpc.trigger_messages import encode_event
 from dexorder_protos.dexorder.relay.v1 import triggers_pb2 as pb
+from dexorder_relay.config import RelaySettings
 
 EVENTS_IN_AN_ANSWER = 100
 _LENGTH = struct.Struct(">I")
@@ -92,11 +93,11 @@ def _rows(work: Backtest, catalog: Catalog, ticker: str, period_seconds: int) ->
 class Backtests:
     """Runs backtests, a few at a time."""
 
-    def __init__(self, catalog: CatalogSettings, *, parallel: int, max_rows: int, seconds: float) -> None:
+    def __init__(self, catalog: CatalogSettings, settings: RelaySettings) -> None:
         self._catalog = catalog
-        self._room = asyncio.Semaphore(parallel)
-        self._max_rows = max_rows
-        self._seconds = seconds
+        self._room = asyncio.Semaphore(settings.parallel_backtests)
+        self._max_rows = settings.backtest_rows
+        self._seconds = settings.backtest_seconds
 
     async def run(self, trigger: Trigger, span: TimeRange) -> AsyncGenerator[pb.BacktestTriggerResponse, None]:
         """Yield the answers of a trigger that compiles.

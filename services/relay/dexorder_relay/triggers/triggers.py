@@ -38,11 +38,9 @@ SUBSCRIPTION_PREFIX = "trigger:"
 class RegisteredTriggers:
     """The only part that changes triggers."""
 
-    def __init__(self, context: Context, realtime: RealtimeJobs, venues: frozenset[str]) -> None:
-        """Serve triggers that watch instruments of ``venues``."""
+    def __init__(self, context: Context, realtime: RealtimeJobs) -> None:
         self._context = context
         self._realtime = realtime
-        self._venues = venues
         self._changed = asyncio.Event()
         self._changed.set()
         self.alerts_wait = asyncio.Event()
@@ -57,7 +55,7 @@ class RegisteredTriggers:
             Exhausted: The caller has too many triggers.
         """
         context, quotas = self._context, self._context.quotas
-        rules.check(trigger, self._venues)
+        rules.check(trigger, context.venues)
         known = await context.store.read(lambda connection: store.find(connection, trigger.trigger_id))
         is_new = False
         if known is None:

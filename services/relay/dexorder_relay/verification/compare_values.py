@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.model.checksum import Aggregate, tallies
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid, count_periods, floor_to_grid, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.values import ValueDifference
+from dexorder_relay.reading.rows import open_times
 
 _VALUES = ("open", "high", "low", "close", "volume")
 
@@ -84,7 +83,7 @@ def compare_values(
 
 def _aggregates(rows: pa.Table, cells: Sequence[TimeRange]) -> list[Aggregate | None]:
     """Return the rows in each cell as one candle; None for a cell without rows."""
-    opens = _opens(rows)
+    opens = open_times(rows)
     first = np.searchsorted(opens, [cell.start_ns for cell in cells])
     last = np.searchsorted(opens, [cell.end_ns for cell in cells])
     filled = np.flatnonzero(last > first)
@@ -118,15 +117,8 @@ def _reduce(operation: Any, values: NDArray[np.float64], bounds: NDArray[np.int6
 
 def _candles(rows: pa.Table) -> Iterator[tuple[int, Candle]]:
     columns = (_numbers(rows, name).tolist() for name in _VALUES)
-    for open_ns, *values in zip(_opens(rows).tolist(), *columns, strict=True):
+    for open_ns, *values in zip(open_times(rows).tolist(), *columns, strict=True):
         yield open_ns, Candle(open_ns, *values)
-
-
-def _opens(rows: pa.Table) -> NDArray[np.int64]:
-    if not len(rows):
-        return np.empty(0, np.int64)
-    opens: NDArray[np.int64] = pc.cast(pc.cast(rows["open_time"], MICROSECONDS), pa.int64()).to_numpy() * 1_000
-    return opens
 
 
 def _numbers(rows: pa.Table, name: str) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import RangeSet, TimeRange
-from dexorder_relay.reading.table_reader import RETRY_SECONDS, accessible
+from dexorder_relay.reading.rows import RETRY_SECONDS, accessible, open_times
 from dexorder_relay.state.compare import WINDOW_PERIODS, Times, on_grid, runs
 
 log = structlog.get_logger(__name__)
@@ -65,7 +65,7 @@ def choose(
         void: Ranges that are verified empty, or retracted because they are unsure.
         condemned: Rows in ``void`` that are removed.
     """
-    opens = found["open_time"].cast(MICROSECONDS).cast(pa.int64()).to_numpy() * 1_000
+    opens = open_times(found)
     versions = [_integers(found, name) for name in OHLC.version]
     order = np.lexsort((*(-each for each in reversed(versions)), opens))
     opens, versions = opens[order], [each[order] for each in versions]

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from dexorder_common.clock import Clock
 from dexorder_common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder
 from dexorder_common.model.errors import NotFound
 from dexorder_common.model.history import HistoryRequest, Progress, RequestStatus
@@ -29,13 +28,12 @@ from dexorder_common.model.time_range import RangeSet, TimeRange, intersect, mer
 from dexorder_common.model.times import SECOND_NS
 from dexorder_common.model.values import ValueComparison, ValueDifference
 from dexorder_common.rpc.identity import Caller
-from dexorder_relay.reading.table_reader import TableReader
 from dexorder_relay.requests.completion import Completion
+from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.instruments import Instruments
 from dexorder_relay.requests.queries import RequestQueries
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state.compare import WINDOW_PERIODS
-from dexorder_relay.state.history import HistoryState
 from dexorder_relay.verification.compare_values import compare_values, fetch_ranges, whole_cells
 
 CLOCK_MARGIN_SECONDS = 60
@@ -112,21 +110,19 @@ class ValueVerifier:
 
     def __init__(
         self,
+        context: Context,
         submitter: Submitter,
         completion: Completion,
         queries: RequestQueries,
-        state: HistoryState,
-        reader: TableReader,
         instruments: Instruments,
-        clock: Clock,
     ) -> None:
+        self._state = context.state
+        self._reader = context.reader
+        self._clock = context.clock
         self._submitter = submitter
         self._completion = completion
         self._queries = queries
-        self._state = state
-        self._reader = reader
         self._instruments = instruments
-        self._clock = clock
 
     async def check(
         self, check: ValueCheck, span: TimeRange | None, suspect: Iterable[TimeRange], caller: Caller | None
@@ -248,7 +244,7 @@ class ValueVerifier:
         check.compared[seconds] = merge([*check.compared.get(seconds, ()), *cells])
 
     def _read(self, check: ValueCheck, seconds: int, cells: Iterable[TimeRange]) -> list[ValueDifference]:
-        rows, series, found = self._reader.current(), check.series, list[ValueDifference]()
+        rows, series, found = self._reader.candles(), check.series, list[ValueDifference]()
         coarse = Series(series.ticker, seconds)
         size = max(1, WINDOW_PERIODS // (seconds // series.period_seconds))
         for window in _windows(cells, seconds, size):

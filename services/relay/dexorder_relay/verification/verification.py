@@ -22,11 +22,10 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import floor_to_grid, next_open, split_by_periods, total_periods
 from dexorder_common.model.time_range import TimeRange, intersect, merge
 from dexorder_common.rpc.identity import Caller
-from dexorder_relay.config import RelaySettings
-from dexorder_relay.reading.table_reader import TableReader
+from dexorder_relay.reading.rows import RowSummary
+from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.submitter import Submitter
 from dexorder_relay.state.compare import WINDOW_PERIODS, CoverageComparison, compare, repair_ranges
-from dexorder_relay.state.history import HistoryState
 from dexorder_relay.verification.mending import TableMender
 from dexorder_relay.verification.value_verification import ValueCheck, ValueVerifier, Waiting
 
@@ -114,22 +113,14 @@ class Repair:
 class Verifier:
     """Verifies and repairs. One window is read at a time for all callers, so that threads are left for others."""
 
-    def __init__(
-        self,
-        submitter: Submitter,
-        state: HistoryState,
-        reader: TableReader,
-        mender: TableMender,
-        values: ValueVerifier,
-        settings: RelaySettings,
-    ) -> None:
+    def __init__(self, context: Context, submitter: Submitter, mender: TableMender, values: ValueVerifier) -> None:
+        self._state = context.state
+        self._reader = context.reader
+        self._attempts = context.settings.count_attempts
+        self._max_periods = min(context.settings.max_request_periods, MAX_REPAIR_PERIODS)
         self._submitter = submitter
-        self._state = state
-        self._reader = reader
         self._mender = mender
         self._values = values
-        self._attempts = settings.count_attempts
-        self._max_periods = min(settings.max_request_periods, MAX_REPAIR_PERIODS)
         self._one_window = asyncio.Semaphore(1)
 
     async def run(
@@ -269,18 +260,19 @@ class Verifier:
             [TimeRange(requested.start_ns, min(ends)), TimeRange(max(ends), requested.end_ns)] if ends else [requested]
         )
         for part in filter(None, around):
-            if (extent := await self._read(partial(self._extent_of, series, part))) is not None:
-                first_ns, last_ns = (floor_to_grid(time, series.period_seconds) for time in extent)
+            found = await self._read(partial(self._summary_of, series, part))
+            if found.rows:
+                first_ns, last_ns = (floor_to_grid(time, series.period_seconds) for time in found[1:])
                 ends += [first_ns, next_open(last_ns, series.period_seconds)]
         return TimeRange(min(ends), max(ends)) if ends else None
 
-    def _extent_of(self, series: Series, part: TimeRange) -> tuple[int, int] | None:
-        return self._reader.current().extent(series, part)
+    def _summary_of(self, series: Series, part: TimeRange) -> RowSummary:
+        return self._reader.candles().summary(series, part)
 
     async def _compare_window(self, series: Series, window: TimeRange) -> CoverageComparison:
         covered, empty = self._state.claims(series, window)
         return await self._read(
-            lambda: compare(self._reader.current().times(series, window), covered, empty, series.period_seconds)
+            lambda: compare(self._reader.candles().times(series, window), covered, empty, series.period_seconds)
         )
 
     async def _read(self, read: Callable[[], T]) -> T:

@@ -34,7 +34,7 @@ def test_deleted_rows_stay_deleted_and_the_pipeline_goes_on(spark: SparkSession,
     spark.sql(f"DELETE FROM {name} WHERE minute(open_time) = 35 AND hour(open_time) = 23")
     table = trading.load().load_table(OHLC.name)
     assert any(task.delete_files for task in table.scan().plan_files()), "Spark deletes by merge-on-read"
-    assert len(TableReader(trading.load()).current().times(SERIES, span(0, 60))) == 59
+    assert len(TableReader(trading.load()).candles().times(SERIES, span(0, 60))) == 59
     table.append(table.scan().to_arrow())
     assert rows(spark, trading) == (118, 59, 11_800.0)
     mender = TableMender(trading.load())

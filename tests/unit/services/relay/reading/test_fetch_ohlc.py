@@ -16,7 +16,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.market.v1 import ohlcv_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.reading import fetch_ohlc
-from dexorder_relay.reading.table_reader import CANDLE_COLUMNS
+from dexorder_relay.reading.rows import CANDLE_COLUMNS
 from tests.unit.services.relay.harness import EARLIER, TICKER, VALUES, Suite, at, candle, page, settings, suite
 
 OK, NOT_FOUND, ERROR = ingest.Response.OK, ingest.Response.NOT_FOUND, ingest.Response.ERROR

@@ -29,7 +29,7 @@ from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS, to_datetime
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import rows_pb2 as pb
 from dexorder_relay.reading import row_stream
-from dexorder_relay.reading.market_reader import MarketRows
+from dexorder_relay.reading.rows import MarketRows
 from dexorder_relay.service import tables as service
 from dexorder_relay.state.request import check_part
 from tests.fakes.candle_table import START

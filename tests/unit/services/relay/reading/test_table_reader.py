@@ -18,9 +18,9 @@ from tests.unit.services.relay.harness import TICKER, Pipeline, at
 def test_open_times_are_those_of_the_series_and_the_range_only(tmp_path: Path) -> None:
     catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=tmp_path.as_uri())
     reader, series, span = TableReader(catalog), Series(TICKER, 60), TimeRange(at(2), at(6))
-    assert reader.current().times(series, span).tolist() == []
+    assert reader.candles().times(series, span).tolist() == []
     table = OHLC.load_or_create(catalog)
-    assert reader.current().times(series, span).tolist() == []
+    assert reader.candles().times(series, span).tolist() == []
     pipeline = Pipeline(catalog, None)
     rows = [
         pipeline.rows([0, 2, 3, 6]),
@@ -31,4 +31,4 @@ def test_open_times_are_those_of_the_series_and_the_range_only(tmp_path: Path) -
     table.append(pipeline.rows([5, 5]))
     files = [pq.read_table(task.file.file_path) for task in table.scan().plan_files()]
     assert any(len(set(file["ticker"].to_pylist())) > 1 for file in files), "the test needs a file of several series"
-    assert sorted(reader.current().times(series, span)) == [at(2), at(3), at(5), at(5)]
+    assert sorted(reader.candles().times(series, span)) == [at(2), at(3), at(5), at(5)]

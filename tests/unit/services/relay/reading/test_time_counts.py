@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
-from dexorder_relay.reading import market_reader
-from dexorder_relay.reading.market_reader import TimeCounts
+from dexorder_relay.reading import rows
+from dexorder_relay.reading.rows import TimeCounts
 
 TIMES = st.lists(st.lists(st.integers(0, 30_000_000), max_size=40), max_size=5)
 
@@ -47,7 +47,7 @@ def test_every_row_is_in_one_window_and_only_a_full_bucket_exceeds_the_limit(
 
 
 def test_buckets_double_their_width_instead_of_growing_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(market_reader, "MAX_BUCKETS", 10)
+    monkeypatch.setattr(rows, "MAX_BUCKETS", 10)
     counts = counted(*([1_000_000 * second] for second in range(1_000)))
     windows = counts.windows(1)
     assert len(windows) <= 10 and counts.total == 1_000

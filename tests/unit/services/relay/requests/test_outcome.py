@@ -16,7 +16,8 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.reading import table_reader
-from dexorder_relay.reading.table_reader import CandleRows, compare_rows
+from dexorder_relay.reading.rows import CandleRows
+from dexorder_relay.reading.table_reader import compare_rows
 from dexorder_relay.requests import completion
 from dexorder_relay.state.compare import Times
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite

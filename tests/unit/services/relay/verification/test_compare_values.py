@@ -15,7 +15,7 @@ from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import WEEK_SECONDS, split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
-from dexorder_relay.reading.table_reader import CANDLE_COLUMNS
+from dexorder_relay.reading.rows import CANDLE_COLUMNS
 from dexorder_relay.verification.compare_values import compare_values, fetch_ranges, whole_cells
 
 MINUTE_NS = 60 * SECOND_NS

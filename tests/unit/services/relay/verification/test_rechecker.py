@@ -40,8 +40,8 @@ class Idle:
         )
         self.clock = ManualClock()
         none = cast(Any, None)
-        context = Context(settings(folder, **overrides), self.state, none, none, self.clock, none)
-        self._rechecker = Rechecker(context, none)
+        context = Context(settings(folder, **overrides), frozenset(), self.state, none, none, self.clock, none)
+        self._rechecker = Rechecker(context, none, none)
 
     def add(self, *pairs: tuple[int, int], series: Series = SERIES) -> None:
         """Note minutes as provisional now."""

@@ -20,7 +20,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.verification import rechecker
-from dexorder_relay.verification.second_look import judge
+from dexorder_relay.verification.rechecker import judge
 from tests.unit.services.relay.harness import TICKER, Suite, at, candle, final_of, minute, page, ranges, suite
 
 MINUTES, CELL = 120, 5

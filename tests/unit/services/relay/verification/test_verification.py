@@ -14,7 +14,7 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_relay.reading.table_reader import CandleRows
+from dexorder_relay.reading.rows import CandleRows
 from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.verification import mending, verification
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite

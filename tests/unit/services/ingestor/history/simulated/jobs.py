@@ -21,7 +21,7 @@ from dexorder_ingestor.history.fetch import Fetcher
 from dexorder_ingestor.history.job import Missing
 from dexorder_ingestor.history.paging import CandlePage, page_periods
 from dexorder_relay.state.provisional import MANY_RANGES
-from dexorder_relay.verification.second_look import judge
+from dexorder_relay.verification.rechecker import judge
 from tests.unit.services.ingestor.history.simulated.exchange import FAILURE, Exchange, Killed
 from tests.unit.services.ingestor.history.simulated.world import World
 
