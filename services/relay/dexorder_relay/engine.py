@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -27,9 +29,9 @@ from dexorder_relay.requests.outcome import OutcomeDecider
 from dexorder_relay.requests.queries import RequestQueries
 from dexorder_relay.requests.retraction_log import RetractionLog
 from dexorder_relay.requests.submitter import Submitter
-from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
-from dexorder_relay.store.database import FORGOTTEN_AT_ONCE
+from dexorder_relay.store.database import FORGET_DISPATCHES, FORGET_REQUESTS, FORGET_SUBSCRIPTIONS, FORGOTTEN_AT_ONCE
 from dexorder_relay.triggers.alerts import AlertSender
 from dexorder_relay.triggers.backtest import Backtests
 from dexorder_relay.triggers.triggers import RegisteredTriggers
@@ -131,11 +133,11 @@ class RelayEngine:
     async def _forget(self) -> None:
         """Forget old requests and dispatches, in pieces, so that other writes do not wait for all of them."""
         settings, store = self.context.settings, self.context.store
-        kept = [
-            (store.forget, settings.retention_days),
-            (store.forget_subscriptions, settings.retention_days),
+        kept: list[tuple[Callable[[int], Awaitable[int]], float]] = [
+            (partial(store.forget, FORGET_REQUESTS), settings.retention_days),
+            (partial(store.forget, FORGET_SUBSCRIPTIONS), settings.retention_days),
             (store.forget_trigger_events, settings.retention_days),
-            (store.forget_dispatches, settings.dispatch_retention_days),
+            (partial(store.forget, FORGET_DISPATCHES), settings.dispatch_retention_days),
         ]
         while True:
             for forget, days in kept:

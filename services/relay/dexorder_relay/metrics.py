@@ -10,7 +10,7 @@ from dexorder_common.model.history import RequestState, RequestStatus
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_relay.state.history import HistoryState, waiting_since
 from dexorder_relay.state.leases import Load, SlotKind
-from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.realtime_job import Registry
 
 PREFIX = "dexorder_relay"
 REPORT_PARTS = ("page", "final", "trigger_event")

@@ -33,6 +33,7 @@ from dexorder_relay.config import RelaySettings
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.reading.table_reader import TableReader
+from dexorder_relay.realtime.jobs import new_request_id
 from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
 from dexorder_relay.requests.traces import ROOTS
@@ -42,7 +43,7 @@ from dexorder_relay.state.changes import Changes, CoverageRead
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
-from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.state.udfs import UdfRegistry
 from dexorder_relay.store.database import open_store
 from dexorder_relay.store.loading import read_udfs
@@ -96,7 +97,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
         numbers = DispatchNumbers()
         state = _empty_state(settings, numbers)
         context = Context(settings, frozenset(venues), state, store, reader, clock, metrics)
-        realtime = Registry(state.leases)
+        realtime = Registry(state.leases, new_request_id)
         numbers.restart(await _load(context, realtime, retraction_table), wall_ns=clock.wall_ns())
         udfs = UdfRegistry({each.name: each for each in await store.read(read_udfs)})
         retraction_log = RetractionLog(retraction_table, numbers, clock)

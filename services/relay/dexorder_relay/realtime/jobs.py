@@ -29,9 +29,8 @@ from dexorder_relay.state import realtime as rules
 from dexorder_relay.state import request as history_request
 from dexorder_relay.state.changes import Changes, HistoryPartSubmitted
 from dexorder_relay.state.leases import Assignment, Loss
-from dexorder_relay.state.realtime_job import RealtimeJob
-from dexorder_relay.state.realtime_registry import HistoryPart, Registry
-from dexorder_relay.store import realtime as store
+from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, Registry
+from dexorder_relay.store import loading as store
 
 log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 2.0
@@ -69,7 +68,7 @@ class RealtimeJobs:
         rules.check_subscription(wanted, self._context.venues, wall_ns=context.clock.wall_ns())
         subscription_id = wanted.subscription_id
         if (known := registry.subscriptions.get(subscription_id)) is None:
-            found = await context.store.read(lambda connection: store.find_subscription(connection, subscription_id))
+            found = await context.store.read(store.find_subscription, subscription_id)
             known = registry.subscriptions.get(subscription_id)  # another caller may have started it meanwhile
             if known is None and found is not None:
                 use = "stopped" if found[0].subscription == wanted else "used for another subscription"
@@ -77,7 +76,7 @@ class RealtimeJobs:
         if known is not None:
             if known.subscription != wanted:
                 raise InvalidRequest(f"subscription_id {subscription_id!r} was used for another subscription")
-            await context.store.commit(Changes())  # the first one, given before, is on disk then
+            await context.store.commit(())  # the first one, given before, is on disk then
             return False
         context.quotas.subscribe(caller, self._owned(wanted.client_id))
         changes = Changes()
@@ -98,14 +97,14 @@ class RealtimeJobs:
             if span:
                 part = HistoryPart("-", "-", wanted.ticker, period, span, "-")
                 history_request.check(part.request, self._context.venues, context.settings.max_request_periods)
-        return rules.start(registry, started, context.state.new_job_id, new_request_id, changes)
+        return rules.start(registry, started, context.state.new_job_id, changes)
 
     async def stop(self, subscription_id: str, caller: Caller | None = None) -> None:
         """Stop a subscription; on disk when this returns. NotFound if it was never accepted, or is another client's."""
         context, registry = self._context, self.registry
         known = registry.subscriptions.get(subscription_id)
         if known is None:
-            found = await context.store.read(lambda connection: store.find_subscription(connection, subscription_id))
+            found = await context.store.read(store.find_subscription, subscription_id)
             known = registry.subscriptions.get(subscription_id) or (found[0] if found else None)
         if known is None or not access.owns(caller, known.subscription.client_id):
             raise NotFound(f"subscription_id {subscription_id[:64]!r} is not known")
@@ -132,7 +131,7 @@ class RealtimeJobs:
     async def history_ids(self, found: Sequence[StartedSubscription], limit: int) -> dict[str, list[str]]:
         """Return the latest requests for history of each subscription."""
         ids = [each.subscription.subscription_id for each in found]
-        return await self._context.store.read(lambda connection: store.read_history_ids(connection, ids, limit))
+        return await self._context.store.read(store.read_history_ids, ids, limit)
 
     def resume(self, dispatch_id: str, ingestor: str, exchange_ns: int | None) -> Resumption | None:
         """Return where a dispatch begins, and renew its lease; None if it is not current.
@@ -173,7 +172,6 @@ class RealtimeJobs:
                 job,
                 each.period_seconds,
                 each.span,
-                new_request_id,
                 changes,
                 current=True,
                 last_trade_id=each.last_trade_id,
@@ -199,11 +197,11 @@ class RealtimeJobs:
                 continue
             period, current = page.series.period_seconds, job.dispatch_id == page.dispatch_id
             if page.refused is None:
-                rules.settle(self.registry, job, period, page.span, new_request_id, changes, current=current)
+                rules.settle(self.registry, job, period, page.span, changes, current=current)
             elif self._context.state.job_of(page.dispatch_id) is None:
                 log.error("realtime record refused", ticker=job.ticker, period_seconds=period, reason=page.refused)
                 if page.series.dataset.has_periods and period in job.positions:
-                    rules.refetch(self.registry, job, period, page.span, new_request_id, changes)
+                    rules.refetch(self.registry, job, period, page.span, changes)
         if changes:
             await self._context.store.commit(changes)
 
@@ -285,9 +283,7 @@ class RealtimeJobs:
     async def tick(self) -> None:
         """Write the positions that have changed, and request history that is due; called every ``FLUSH_SECONDS``."""
         if self.registry.dirty:
-            changes = Changes()
-            rules.flush(self.registry, changes)
-            await self._context.store.commit(changes)
+            await self._context.store.commit(rules.flush(self.registry))
         await self._repeat_history()
         await self._submit_history()
 
@@ -305,7 +301,7 @@ class RealtimeJobs:
             changes, known, now_ns = Changes(), set(registry.history), context.clock.wall_ns()
             for span in record.outcome.missing:
                 if span.end_ns > now_ns - RECENT_NS:
-                    rules.refetch(registry, job, part.period_seconds, span, new_request_id, changes)
+                    rules.refetch(registry, job, part.period_seconds, span, changes)
             self._not_before_ns.update(dict.fromkeys(registry.history.keys() - known, now_ns + REPEAT_NS))
             if changes:
                 await context.store.commit(changes)
@@ -314,7 +310,7 @@ class RealtimeJobs:
         """Return the ranges whose requests may have ended without some candles, also those of before a restart."""
         if self._submitted is None:
             after_ns = self._context.clock.wall_ns() - RECENT_NS
-            parts = await self._context.store.read(lambda connection: list(store.read_submitted(connection, after_ns)))
+            parts = await self._context.store.read(store.read_parts, "submitted AND end_ns > ?", after_ns)
             self._submitted = {part.request_id: part for part in parts}
         return self._submitted
 
@@ -334,6 +330,4 @@ class RealtimeJobs:
             self._not_before_ns.pop(part.request_id, None)
             if self.registry.history.pop(part.request_id, None) is not None:  # else its subscription was stopped
                 (await self._recently_submitted())[part.request_id] = part
-                changes = Changes()
-                changes.append(HistoryPartSubmitted(part.request_id))
-                await self._context.store.commit(changes)
+                await self._context.store.commit([HistoryPartSubmitted(part.request_id)])

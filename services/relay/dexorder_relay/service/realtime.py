@@ -18,8 +18,7 @@ from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
 from dexorder_relay.realtime.control import CANCEL, Connected
 from dexorder_relay.realtime.control import check as check_control
-from dexorder_relay.realtime.live import Interest, LiveStream
-from dexorder_relay.realtime.live_queue import SlowClientPolicy
+from dexorder_relay.realtime.live import Interest, LiveStream, SlowClientPolicy
 from dexorder_relay.requests.queries import page_size, read_token
 from dexorder_relay.state.request import check_id, check_ticker
 from dexorder_relay.triggers.triggers import SUBSCRIPTION_PREFIX

@@ -14,7 +14,7 @@ from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 from dexorder_relay import access
 from dexorder_relay.engine import RelayEngine
-from dexorder_relay.state.changes import Changes, ValueStored
+from dexorder_relay.state.changes import ValueStored
 
 log = structlog.get_logger(__name__)
 
@@ -39,12 +39,12 @@ class UdfRpcs:
             client_id=caller.client_id if caller else "",
             wall_ns=self.engine.context.clock.wall_ns(),
         )
-        changes = Changes()
         if made is not None:
             self.engine.udfs.keep(made)
-            changes.append(ValueStored(made))
             log.info("UDF started", udf=name, generation=made.generation, client_id=made.client_id)
-        await self.engine.context.store.commit(changes)  # also without a change: the start before is on disk then
+        await self.engine.context.store.commit(
+            [ValueStored(made)] if made else []
+        )  # also without a change: the start before is on disk then
         known = self.engine.udfs.registrations.get(name)
         return pb.StartUdfResponse(generation=known.generation if known else 0)
 

@@ -18,8 +18,7 @@ from dexorder_common.model.time_range import Diff, TimeRange
 from dexorder_common.model.udf import UdfRegistration
 from dexorder_relay.state.job import Job
 from dexorder_relay.state.provisional import AbsenceChange
-from dexorder_relay.state.realtime_job import RealtimeJob, SeriesPosition
-from dexorder_relay.state.realtime_registry import HistoryPart
+from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, SeriesPosition
 from dexorder_relay.state.request import LiveRequest
 
 

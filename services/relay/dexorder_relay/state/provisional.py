@@ -5,7 +5,7 @@ range is queried again after each of a few delays, counted from when it became k
 many absences of a page, and the candles between them. It ends
 
 - when a page proves it for good, or brings its candles;
-- in a thin market, when coarser candles that were fetched later agree with the rows (`second_look`);
+- in a thin market, when coarser candles that were fetched later agree with the rows (`verification/rechecker.py`);
 - after the last of its queries: an absence that the exchange has repeated for so long is final.
 
 A query that the exchange does not answer is repeated, at least once in the longest delay, and ends nothing.

@@ -30,11 +30,8 @@ from dexorder_relay.state.changes import (
 )
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Assignment, SlotKind
-from dexorder_relay.state.realtime_job import RealtimeJob
-from dexorder_relay.state.realtime_registry import HistoryPart, Registry
+from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, Registry
 from dexorder_relay.state.request import check_id, check_ticker
-
-NewId = Callable[[], str]
 
 
 def check_subscription(subscription: Subscription, venues: Container[str], *, wall_ns: int) -> None:
@@ -67,7 +64,7 @@ def history_span(started: StartedSubscription, period: int) -> TimeRange | None:
 
 
 def start(
-    registry: Registry, started: StartedSubscription, new_job_id: Callable[[], int], new_id: NewId, changes: Changes
+    registry: Registry, started: StartedSubscription, new_job_id: Callable[[], int], changes: Changes
 ) -> RealtimeJob:
     """Add a checked subscription, and the job of its instrument if there is none."""
     subscription = started.subscription
@@ -81,23 +78,18 @@ def start(
         registry.leases.queue(job.id, job.exchange, SlotKind.REALTIME)
     for period, missing in job.add(started):
         for part in closed_parts(missing, period, wall_ns=started.started_ns):
-            _fetch(registry, job, started, period, part, new_id, changes)
-    changes.append(ValueStored(job))
-    changes.append(PositionsReplaced(job))
+            _fetch(registry, job, started, period, part, changes)
+    changes += [ValueStored(job), PositionsReplaced(job)]
     return job
 
 
 def _fetch(
-    registry: Registry,
-    job: RealtimeJob,
-    started: StartedSubscription,
-    period: int,
-    span: TimeRange,
-    new_id: NewId,
-    changes: Changes,
+    registry: Registry, job: RealtimeJob, started: StartedSubscription, period: int, span: TimeRange, changes: Changes
 ) -> None:
     subscription = started.subscription
-    part = HistoryPart(new_id(), subscription.subscription_id, job.ticker, period, span, subscription.client_id)
+    part = HistoryPart(
+        registry.new_id(), subscription.subscription_id, job.ticker, period, span, subscription.client_id
+    )
     registry.history[part.request_id] = part
     changes.append(ValueStored(part))
 
@@ -110,8 +102,7 @@ def stop(registry: Registry, subscription_id: str, changes: Changes, *, wall_ns:
     job.remove(subscription_id)
     for part in [each for each in registry.history.values() if each.subscription_id == subscription_id]:
         _hand_over(registry, job, part, changes)
-    changes.append(SubscriptionStopped(subscription_id, wall_ns))
-    changes.append(PositionsReplaced(job))
+    changes += [SubscriptionStopped(subscription_id, wall_ns), PositionsReplaced(job)]
     _remove_if_idle(registry, job, changes)
     return job
 
@@ -176,8 +167,7 @@ def end(
     wait_ns = policy.wait_ns(job.failures_in_a_row)
     job.next_attempt_ns = wall_ns + wait_ns if wait_ns else 0
     registry.leases.requeue(job.id, not_before_ns=now_ns + wait_ns, rejected_by=rejected_by)
-    changes.append(DispatchEnded(dispatch_id, wall_ns))
-    changes.append(ValueStored(job))
+    changes += [DispatchEnded(dispatch_id, wall_ns), ValueStored(job)]
     return job
 
 
@@ -195,7 +185,6 @@ def settle(
     job: RealtimeJob,
     period: int,
     span: TimeRange,
-    new_id: NewId,
     changes: Changes,
     *,
     current: bool,
@@ -211,19 +200,17 @@ def settle(
         changes.append(PositionChanged(job.id, period, job.positions[period]))
     if hole is not None:
         oldest = next(iter(job.subscriptions.values()))
-        _fetch(registry, job, oldest, period, hole, new_id, changes)
+        _fetch(registry, job, oldest, period, hole, changes)
 
 
-def refetch(
-    registry: Registry, job: RealtimeJob, period: int, span: TimeRange, new_id: NewId, changes: Changes
-) -> None:
+def refetch(registry: Registry, job: RealtimeJob, period: int, span: TimeRange, changes: Changes) -> None:
     """Have candles fetched as history that the pipeline could not use."""
     if job.subscriptions:
-        _fetch(registry, job, next(iter(job.subscriptions.values())), period, span, new_id, changes)
+        _fetch(registry, job, next(iter(job.subscriptions.values())), period, span, changes)
 
 
-def flush(registry: Registry, changes: Changes) -> None:
-    """Store the positions that are not on disk."""
-    for job_id in registry.dirty:
-        changes.append(PositionsReplaced(registry.jobs[job_id]))
+def flush(registry: Registry) -> Changes:
+    """Return the positions that are not on disk as changes."""
+    changes: Changes = [PositionsReplaced(registry.jobs[job_id]) for job_id in registry.dirty]
     registry.dirty.clear()
+    return changes

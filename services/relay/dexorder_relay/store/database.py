@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Retraction
@@ -30,11 +30,10 @@ from dexorder_common.storage.durable_sqlite import open_durable
 from dexorder_common.storage.process_lock import sole_owner
 from dexorder_relay.state.changes import StateChange
 from dexorder_relay.state.history import HistoryState
-from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store import triggers
 from dexorder_relay.store.changes import statements
-from dexorder_relay.store.loading import fill_state, read_retractions
-from dexorder_relay.store.realtime import fill_registry
+from dexorder_relay.store.loading import fill_registry, fill_state, read_retractions
 from dexorder_relay.store.rows import Row, select
 from dexorder_relay.store.schema import (
     COVERAGE_READ,
@@ -48,6 +47,8 @@ from dexorder_relay.store.schema import (
 )
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Query: TypeAlias = Callable[Concatenate[sqlite3.Connection, P], T]
 OnCommit = Callable[[int, float], None]
 MAX_GROUP_SIZE = 256
 FORGOTTEN_AT_ONCE = 500
@@ -55,7 +56,7 @@ _FINISHED = RequestState.FINISHED
 _OLDEST = "SELECT {0} FROM {1} WHERE {2} < ? ORDER BY {2}, sequence LIMIT ?"
 _ENDED = _OLDEST.format("request_id", "requests", "completed_ns")
 _STOPPED = _OLDEST.format("subscription_id", "subscriptions", "stopped_ns")
-FORGET = (
+FORGET_REQUESTS = (
     f"DELETE FROM notifications WHERE request_id IN ({_ENDED})",  # noqa: S608
     f"DELETE FROM requests WHERE request_id IN ({_ENDED})",  # noqa: S608
 )
@@ -107,36 +108,25 @@ class Store:
 
         return self._give(run)
 
-    def forget(self, completed_before_ns: int) -> asyncio.Future[int]:
-        """Delete requests that ended before a time; return their number, at most FORGOTTEN_AT_ONCE."""
-        return self._forget(FORGET, completed_before_ns)
-
-    def forget_subscriptions(self, stopped_before_ns: int) -> asyncio.Future[int]:
-        """Delete subscriptions that were stopped before a time, as ``forget`` does."""
-        return self._forget(FORGET_SUBSCRIPTIONS, stopped_before_ns)
-
-    def forget_dispatches(self, issued_before_ns: int) -> asyncio.Future[int]:
-        """Delete dispatches without a job that were issued before a time, as ``forget`` does."""
-        return self._forget(FORGET_DISPATCHES, issued_before_ns)
-
-    def _forget(self, steps: Sequence[str], before_ns: int) -> asyncio.Future[int]:
+    def forget(self, steps: Sequence[str], before_ns: int) -> asyncio.Future[int]:
+        """Run the steps of ``FORGET_...``; return what the last one has deleted, at most FORGOTTEN_AT_ONCE."""
         values = (before_ns, FORGOTTEN_AT_ONCE)
         return self._give(lambda connection: [connection.execute(sql, values).rowcount for sql in steps][-1])
 
     def forget_trigger_events(self, reported_before_ns: int) -> asyncio.Future[int]:
         """Delete events of triggers that were reported before a time, as ``forget`` does, and old deletions."""
-        return self._give(lambda connection: triggers.forget(connection, reported_before_ns, FORGOTTEN_AT_ONCE))
+        return self.write(triggers.forget, reported_before_ns, FORGOTTEN_AT_ONCE)
 
-    def read(self, query: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def read(self, query: Query[P, T], *values: P.args, **named: P.kwargs) -> asyncio.Future[T]:
         """Run a query that changes nothing."""
-        return self._give(query, writes=False)
+        return self._give(lambda connection: query(connection, *values, **named), writes=False)
 
-    def write(self, change: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+    def write(self, change: Query[P, T], *values: P.args, **named: P.kwargs) -> asyncio.Future[T]:
         """Run a change that reads before it writes, as one; its result is on disk when the future is done.
 
         An error that it raises is fatal, as that of any write.
         """
-        return self._give(change)
+        return self._give(lambda connection: change(connection, *values, **named))
 
     def _give(self, run: Callable[[sqlite3.Connection], Any], *, writes: bool = True) -> asyncio.Future[Any]:
         done = self._loop.create_future()
@@ -264,8 +254,8 @@ class Store:
 
     async def load(self, state: HistoryState, registry: Registry, *, now_ns: int) -> None:
         """Fill an empty state and registry; dispatches that are out keep their ids and get a full lease."""
-        await self.read(lambda connection: fill_state(connection, state, now_ns))
-        await self.read(lambda connection: fill_registry(connection, registry, state, now_ns))
+        await self.read(fill_state, state, now_ns)
+        await self.read(fill_registry, registry, state, now_ns)
 
 
 @asynccontextmanager

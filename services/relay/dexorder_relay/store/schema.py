@@ -12,8 +12,7 @@ from dexorder_common.model.udf import UdfRegistration
 from dexorder_relay.state.changes import RequestEnded
 from dexorder_relay.state.job import Job
 from dexorder_relay.state.provisional import Absence
-from dexorder_relay.state.realtime_job import RealtimeJob, SeriesPosition
-from dexorder_relay.state.realtime_registry import HistoryPart
+from dexorder_relay.state.realtime_job import HistoryPart, RealtimeJob, SeriesPosition
 from dexorder_relay.state.request import LiveRequest
 from dexorder_relay.store.rows import Columns
 

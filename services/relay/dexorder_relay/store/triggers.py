@@ -148,13 +148,11 @@ def _read_change(row: Row) -> TriggerChange:
     return TriggerChange(row["registration"], row["registered_ns"], trigger)
 
 
-def applied(connection: Connection, change: int) -> None:
-    """Store the last change that the pipeline has on disk."""
-    _set_meta(connection, _APPLIED, change)
-
-
-def report(connection: Connection, events: Iterable[ReportedEvent], *, now_ns: int) -> StoredReport:
-    """Store events that are not known yet, with the states of triggers that they end."""
+def report(
+    connection: Connection, events: Iterable[ReportedEvent], applied_change: int, *, now_ns: int
+) -> StoredReport:
+    """Store the last change that the pipeline has, and unknown events with the states of triggers that they end."""
+    _set_meta(connection, _APPLIED, applied_change)
     new, callbacks, unknown, alerts = [], set(), 0, 0
     for each in events:
         sql = "SELECT trigger_id, callback_id, client_id, alert FROM triggers WHERE registration = ?"
@@ -201,12 +199,12 @@ def events_after(
     return [StoredEvent(row["cursor"], row["trigger_id"], row["client_id"], REPORTED.read(row)) for row in rows]
 
 
-def pending_alerts(connection: Connection, after: int, limit: int) -> list[PendingAlert]:
-    """Return events of which the gateway does not know yet, by cursor, after one."""
-    sql = "SELECT * FROM trigger_events WHERE alert = ? AND cursor > ? ORDER BY cursor LIMIT ?"
+def pending_alerts(connection: Connection, limit: int) -> list[PendingAlert]:
+    """Return the oldest events of which the gateway does not know yet, by cursor."""
+    sql = "SELECT * FROM trigger_events WHERE alert = ? ORDER BY cursor LIMIT ?"
     owner = "SELECT * FROM triggers WHERE registration = ?"
     found = []
-    for row in list(select(connection, sql, ALERT_PENDING, after, limit)):
+    for row in list(select(connection, sql, ALERT_PENDING, limit)):
         trigger = TRIGGER.read(next(select(connection, owner, row["registration"])))
         found.append(PendingAlert(row["cursor"], trigger, REPORTED.read(row)))
     return found

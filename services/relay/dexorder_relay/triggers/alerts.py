@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
 from typing import Any
 
 import grpc
@@ -65,11 +64,11 @@ class AlertSender:
     async def _send_some(self, stub: Any) -> bool:
         """Send the oldest alerts; return whether there were any. AioRpcError if one was not answered."""
         context = self._context
-        pending = await context.store.read(partial(store.pending_alerts, after=0, limit=_AT_ONCE))
+        pending = await context.store.read(store.pending_alerts, _AT_ONCE)
         answers = await asyncio.gather(*(self._send(stub, each) for each in pending), return_exceptions=True)
         outcomes = [(each.cursor, answer) for each, answer in zip(pending, answers, strict=True)]
         settled = [(cursor, answer) for cursor, answer in outcomes if isinstance(answer, int)]
-        await context.store.write(partial(store.settle_alerts, outcomes=settled))
+        await context.store.write(store.settle_alerts, settled)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

@@ -56,15 +56,13 @@ class RegisteredTriggers:
         """
         context, quotas = self._context, self._context.quotas
         rules.check(trigger, context.venues)
-        known = await context.store.read(lambda connection: store.find(connection, trigger.trigger_id))
+        known = await context.store.read(store.find, trigger.trigger_id)
         is_new = False
         if known is None:
             compiled = await self.compile(trigger)
             now_ns, limit = context.clock.wall_ns(), quotas.trigger_limit(caller)
             known, is_new = await context.store.write(
-                lambda connection: store.register(
-                    connection, trigger, compiled.period_seconds, now_ns=now_ns, limit=limit
-                )
+                store.register, trigger, compiled.period_seconds, now_ns=now_ns, limit=limit
             )
         if known is None:
             raise quotas.too_many_triggers(caller)
@@ -86,16 +84,15 @@ class RegisteredTriggers:
     async def delete(self, trigger_id: str, caller: Caller | None = None) -> None:
         """Delete a trigger; on disk when this returns. NotFound if there is none, or it is another client's."""
         context = self._context
-        known = await context.store.read(lambda connection: store.find(connection, trigger_id))
+        known = await context.store.read(store.find, trigger_id)
         if known is None or not access.owns(caller, known.trigger.client_id):
             raise NotFound(f"trigger_id {trigger_id[:64]!r} is not known")
-        now_ns = context.clock.wall_ns()
-        await context.store.write(lambda connection: store.delete(connection, trigger_id, now_ns=now_ns))
+        await context.store.write(store.delete, trigger_id, now_ns=context.clock.wall_ns())
         self._notify()
 
     async def listed(self, client_id: str, ticker: str, after: int, size: int) -> list[RegisteredTrigger]:
         """Return a page of triggers by registration, after one."""
-        return await self._context.store.read(lambda connection: store.page(connection, client_id, ticker, after, size))
+        return await self._context.store.read(store.page, client_id, ticker, after, size)
 
     async def events(
         self, where: tuple[str, str], client_id: str | None, after: int
@@ -104,10 +101,7 @@ class RegisteredTriggers:
         context = self._context
         with context.signals.listen(":".join(where)) as event:
             while True:
-                read = partial(
-                    store.events_after, where=where, client_id=client_id, after=after, limit=EVENTS_IN_A_READ
-                )
-                found = await context.store.read(read)
+                found = await context.store.read(store.events_after, where, client_id, after, EVENTS_IN_A_READ)
                 for each in found:
                     after = each.cursor
                     yield each
@@ -119,7 +113,7 @@ class RegisteredTriggers:
         context = self._context
         with context.signals.listen("triggers") as event:
             while True:
-                found = await context.store.read(partial(store.changes_after, after=after, limit=CHANGES_IN_A_READ))
+                found = await context.store.read(store.changes_after, after, CHANGES_IN_A_READ)
                 after = found.change
                 yield found
                 if len(found.changes) < CHANGES_IN_A_READ or found.reset:
@@ -130,12 +124,7 @@ class RegisteredTriggers:
     async def report(self, events: Sequence[store.ReportedEvent], applied_change: int) -> None:
         """Store what the pipeline has on disk; on disk here too when this returns."""
         context, now_ns = self._context, self._context.clock.wall_ns()
-
-        def change(connection: store.Connection) -> store.StoredReport:
-            store.applied(connection, applied_change)
-            return store.report(connection, events, now_ns=now_ns)
-
-        reported = await context.store.write(change)
+        reported = await context.store.write(store.report, events, applied_change, now_ns=now_ns)
         if reported.unknown:
             context.metrics.ignored.labels("trigger_event").inc(reported.unknown)
             log.error("events of unknown registrations ignored", events=reported.unknown)

@@ -22,8 +22,8 @@ from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Load, Slot, SlotKind
-from dexorder_relay.state.realtime_registry import Registry
-from dexorder_relay.store.database import Store
+from dexorder_relay.state.realtime_job import Registry
+from dexorder_relay.store.database import FORGET_REQUESTS, Store
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import TICKER, at, suite, until
 
@@ -116,7 +116,7 @@ async def test_batches_that_share_a_commit_are_one_group(tmp_path: Path) -> None
     store = Store(tmp_path / "relay.db", lambda batches, seconds: groups.append(batches))
     gate = threading.Event()
     held = store.read(lambda connection: gate.wait())
-    written = [store.forget(0) for _ in range(30)]
+    written = [store.forget(FORGET_REQUESTS, 0) for _ in range(30)]
     gate.set()
     await asyncio.gather(held, *written)
     await store.close()
@@ -155,8 +155,8 @@ def test_provisional_ranges_are_counted_by_exchange_and_are_0_when_none_is_left(
     state = HistoryState(leases, RetryPolicy(3, 0), job_periods=10, page_periods=10, recheck_after_ns=(1,))
     series, spans = Series(TICKER, 60), [TimeRange(at(0), at(1)), TimeRange(at(5), at(9))]
     state.provisional.add(series, spans, now_ns=0)
-    metrics.sample(state, Registry(leases), wall_ns=0, report_age_ns=0)
+    metrics.sample(state, Registry(leases, str), wall_ns=0, report_age_ns=0)
     assert registry.get_sample_value("dexorder_relay_provisional_ranges", SIM) == 2
     state.provisional.remove(series, spans)
-    metrics.sample(state, Registry(leases), wall_ns=0, report_age_ns=0)
+    metrics.sample(state, Registry(leases, str), wall_ns=0, report_age_ns=0)
     assert registry.get_sample_value("dexorder_relay_provisional_ranges", SIM) == 0

@@ -27,7 +27,7 @@ from dexorder_relay.state.changes import Changes, CoverageRead
 from dexorder_relay.state.history import HistoryState, progress
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
-from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store.database import Store, open_store
 from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
@@ -79,7 +79,7 @@ async def test_everything_in_memory_is_read_back(tmp_path: Path) -> None:
     await first.commit(changes)
 
     second, again = Store(tmp_path / "relay.db"), new_state(100)
-    await second.load(again, Registry(again.leases), now_ns=1_000)
+    await second.load(again, Registry(again.leases, str), now_ns=1_000)
     assert again.requests.keys() == state.requests.keys()
     for request_id, live in state.requests.items():
         copy = again.requests[request_id]
@@ -160,7 +160,7 @@ async def test_what_is_taken_back_stays_so_after_a_restart(tmp_path: Path) -> No
     coverage.retract(state, SERIES, [span(51, 58)], Order(3, 1_000), changes)
     await store.commit(changes)
     again = new_state()
-    await store.load(again, Registry(again.leases), now_ns=0)
+    await store.load(again, Registry(again.leases, str), now_ns=0)
     assert list(again.coverage[SERIES].covered) == [span(50, 51), span(58, 80), span(90, 95)]
     assert not again.coverage[SERIES].empty
     assert await store.retractions() == {Retraction(SERIES, span(51, 58), Order(3, 1_000))}

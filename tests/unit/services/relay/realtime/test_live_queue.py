@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dexorder_relay.realtime.live_queue import Dropped, LiveItem, LiveKind, LiveQueue, SlowClientPolicy
+from dexorder_relay.realtime.live import Dropped, LiveItem, LiveKind, LiveQueue, SlowClientPolicy
 
 COALESCE, DROP_OLDEST = SlowClientPolicy.COALESCE, SlowClientPolicy.DROP_OLDEST
 TRADES, RUNNING, CLOSED = LiveKind("A", 0), LiveKind("A", 60), LiveKind("A", 60, True)

@@ -24,10 +24,10 @@ from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
-from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.realtime_job import Registry
 from dexorder_relay.store import schema
 from dexorder_relay.store.changes import statements
-from dexorder_relay.store.realtime import fill_registry, read_realtime_jobs
+from dexorder_relay.store.loading import fill_registry, read_realtime_jobs
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 
@@ -61,7 +61,7 @@ class Life(RuleBasedStateMachine):
     def load(self) -> None:
         leases = Leases(lease_ns=15, new_id=lambda: dispatch_id(next(NUMBERS)))
         self.state = HistoryState(leases, POLICY, job_periods=8, page_periods=3)
-        self.registry = Registry(leases)
+        self.registry = Registry(leases, self.new_id)
         fill_registry(self.connection, self.registry, self.state, 0)
 
     def save(self, changes: Changes) -> None:
@@ -88,7 +88,7 @@ class Life(RuleBasedStateMachine):
         wanted = Subscription(self.new_id(), TICKER, params, since_ns)
         changes = Changes()
         started = StartedSubscription(wanted, self.now_ns, self.registry.last_sequence + 1)
-        rules.start(self.registry, started, self.state.new_job_id, self.new_id, changes)
+        rules.start(self.registry, started, self.state.new_job_id, changes)
         self.save(changes)
 
     @precondition(lambda self: self.registry.subscriptions)
@@ -150,7 +150,7 @@ class Life(RuleBasedStateMachine):
             return
         while worker.unreported:
             period, span = worker.unreported.pop(0)
-            rules.settle(self.registry, job, period, span, self.new_id, changes, current=True)
+            rules.settle(self.registry, job, period, span, changes, current=True)
         self.save(changes)
 
     @precondition(lambda self: any(each.positions for each in self.registry.jobs.values()))
@@ -162,7 +162,7 @@ class Life(RuleBasedStateMachine):
         if spans := list(self.kafka[period]):
             changes = Changes()
             span = data.draw(st.sampled_from(spans))
-            rules.settle(self.registry, job, period, span, self.new_id, changes, current=False)
+            rules.settle(self.registry, job, period, span, changes, current=False)
             self.save(changes)
 
     @precondition(lambda self: any(each.dispatch_id for each in self.registry.jobs.values()))
@@ -177,9 +177,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        changes = Changes()
-        rules.flush(self.registry, changes)
-        self.save(changes)
+        self.save(rules.flush(self.registry))
         assert not self.registry.dirty
 
     @rule()

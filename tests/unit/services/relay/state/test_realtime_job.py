@@ -14,8 +14,7 @@ from dexorder_relay.state import realtime as rules
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
-from dexorder_relay.state.realtime_job import RealtimeJob
-from dexorder_relay.state.realtime_registry import Registry
+from dexorder_relay.state.realtime_job import RealtimeJob, Registry
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import START_NS, TICKER
 
@@ -28,14 +27,14 @@ class Relay:
 
     def __init__(self) -> None:
         numbers = itertools.count(1)
-        self.registry = Registry(Leases(lease_ns=15, new_id=lambda: dispatch_id(next(numbers))))
-        self.ids = (f"id{number}" for number in itertools.count(1))
+        ids = (f"id{number}" for number in itertools.count(1))
+        self.registry = Registry(Leases(lease_ns=15, new_id=lambda: dispatch_id(next(numbers))), lambda: next(ids))
         self.jobs = itertools.count(1)
 
     def start(self, name: str, params: RealtimeParams, since_ns: int | None = None, *, at_ns: int = START_NS) -> None:
         wanted = Subscription(name, TICKER, params, since_ns, client_id=f"owner of {name}")
         started = StartedSubscription(wanted, at_ns, self.registry.last_sequence + 1)
-        rules.start(self.registry, started, lambda: next(self.jobs), lambda: next(self.ids), Changes())
+        rules.start(self.registry, started, lambda: next(self.jobs), Changes())
 
     def stop(self, name: str) -> None:
         rules.stop(self.registry, name, Changes(), wall_ns=START_NS)
@@ -48,7 +47,7 @@ class Relay:
 
     def settle(self, period: int, start_ns: int, end_ns: int, *, current: bool = True) -> None:
         span = TimeRange(start_ns, end_ns)
-        rules.settle(self.registry, self.job, period, span, lambda: next(self.ids), Changes(), current=current)
+        rules.settle(self.registry, self.job, period, span, Changes(), current=current)
 
     def end(self, reason: str = "lost") -> None:
         assert self.job.dispatch_id is not None

@@ -32,7 +32,7 @@ from dexorder_relay.state.history import HistoryState, progress
 from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.store import database
-from dexorder_relay.store.database import Store
+from dexorder_relay.store.database import FORGET_DISPATCHES, FORGET_REQUESTS, Store
 from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, dispatch_all, page, suite, until
 
 DAY_NS = 86_400 * SECOND_NS
@@ -99,7 +99,7 @@ async def test_ended_jobs_leave_nothing_behind_and_the_file_stays_as_large_as_on
     for generation in range(10):
         for n in range(50):
             await held.commit(_through(state, f"{generation}-{n}", generation))
-        while await held.forget(generation + 1) + await held.forget_dispatches(generation + 1):
+        while await held.forget(FORGET_REQUESTS, generation + 1) + await held.forget(FORGET_DISPATCHES, generation + 1):
             pass
         pages.append(await held.read(lambda c: c.execute("PRAGMA page_count").fetchone()[0]))
         for table in ("requests", "notifications", "jobs", "dispatches", "attachments", "ranges"):
