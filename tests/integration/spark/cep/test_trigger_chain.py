@@ -138,7 +138,7 @@ async def test_a_candle_becomes_an_event_and_an_alert_and_a_costly_trigger_is_su
             await registered(s, "t", alert=pb.TriggerAlert(user_id="alice"))
             await registered(s, "hostile", HOSTILE, alert=pb.TriggerAlert(user_id="mallory"))
             worker = RawWorker(s.context, s.running.broker_address)
-            s.made.append(worker)  # type: ignore[arg-type]  # closed with the others
+            s.opened.callback(worker.socket.close)
             await worker.ready()
             markets = Markets(source.fake, (await worker.job()).job_id)  # of the trigger's own subscription
             await running(s)

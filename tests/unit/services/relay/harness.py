@@ -6,9 +6,9 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from dexorder_common.model.history import Dispatch
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
+from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
@@ -43,6 +44,7 @@ from dexorder_relay.server import RunningRelay, relay
 from dexorder_relay.state import dispatches
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState
+from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Assignment, Leases
 from tests.fakes.pages import dispatch_id
 from tests.paths import EXCHANGES
@@ -53,6 +55,10 @@ EARLIER = dispatch_id(1)
 """A dispatch of an earlier relay, which forgot it."""
 MINUTE_NS = 60 * SECOND_NS
 START_NS = 1_704_067_200 * SECOND_NS  # 2024-01-01, a Monday
+SERIES = Series(TICKER, 60)
+OK, NOT_FOUND, ERROR, TIMEOUT = (
+    ingest.HistoryReadyNotification.NotificationStatus.Value(name) for name in ("OK", "NOT_FOUND", "ERROR", "TIMEOUT")
+)
 VALUES = ("open", "high", "low", "close", "volume", "quote_volume")
 
 
@@ -66,6 +72,11 @@ def candle(minutes: int) -> dict[str, Any]:
 def at(minutes: int) -> int:
     """Return the nanoseconds of a minute of the test's history."""
     return START_NS + minutes * MINUTE_NS
+
+
+def span(start: int, end: int) -> TimeRange:
+    """Return minutes [start, end) of the test's history."""
+    return TimeRange(at(start), at(end))
 
 
 def moment(minutes: int) -> datetime:
@@ -98,6 +109,14 @@ def environment(folder: Path, port: int = 0) -> dict[str, str]:
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
         "DEXORDER_CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
     }
+
+
+def history_state(first_dispatch: int = 1, *, attempts: int = 3, job_periods: int = 10, **more: Any) -> HistoryState:
+    """Return an empty state, whose dispatches have the numbers after the first."""
+    numbers = itertools.count(first_dispatch)
+    leases = Leases(lease_ns=15, new_id=lambda: dispatch_id(next(numbers)))
+    values: dict[str, Any] = {"page_periods": 10, **more}
+    return HistoryState(leases, RetryPolicy(attempts, 0), job_periods=job_periods, **values)
 
 
 def dispatch_all(
@@ -155,6 +174,17 @@ def coverage_row(
     )
 
 
+@contextmanager
+def refused(code: grpc.StatusCode, text: str = "") -> Iterator[None]:
+    """Expect that a call in the block is refused with a code, and a text in its details."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        assert (error.code(), text in (error.details() or "")) == (code, True), error
+    else:
+        raise AssertionError(f"no call was refused as {code}: {text}")
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition that another task or thread makes true."""
     async with asyncio.timeout(60):
@@ -201,7 +231,7 @@ class Pipeline:
 
     async def land(self, dispatch: Any, *, holes: Sequence[int] = (), final: bool = True) -> None:
         """Commit a whole dispatch as one page: every minute except the holes, which are verified empty."""
-        first, last = minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
+        first, last = span_of(dispatch)
         there = [m for m in range(first, last) if m not in holes]
         snapshot_id = self.upsert(there) if there else None
         await self.report(
@@ -213,6 +243,11 @@ class Pipeline:
 
 def minute(time_ns: int) -> int:
     return int((time_ns - START_NS) // MINUTE_NS)
+
+
+def span_of(dispatch: Any) -> tuple[int, int]:
+    """Return the minutes that a dispatch asks for."""
+    return minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
 
 
 def ranges(pairs: Sequence[tuple[int, int]]) -> list[rpb.TimeRange]:
@@ -284,7 +319,7 @@ class Ingestor:
         for _ in range(dispatches):
             dispatch = await self.take()
             done.append(dispatch)
-            first, last = minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
+            first, last = span_of(dispatch)
             assert await self.page(dispatch.job_id, first, last)
             await self.send(ingest.WorkComplete(job_id=dispatch.job_id, success=True))
             await pipeline.land(dispatch, holes=holes)
@@ -294,21 +329,40 @@ class Ingestor:
 
 @dataclass
 class Suite:
-    """A running relay and everything around it."""
+    """A running relay and everything around it; what is ``opened`` is closed before the relay stops."""
 
     folder: Path
     running: RunningRelay
     channel: grpc.aio.Channel
-    relay: Any
     pipeline: Pipeline
-    ingestors: Any
-    context: zmq.asyncio.Context
-    made: list[Ingestor] = field(default_factory=list)
-    ids: Any = field(default_factory=itertools.count)
+    opened: AsyncExitStack
+    tls_ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.relay: Any = rrpc.RelayServiceStub(self.channel)
+        self.ingestors: Any = irpc.IngestorServiceStub(self.channel)
+        self.pipeline.stub = prpc.PipelineServiceStub(self.channel)
+        self.context = zmq.asyncio.Context()
+        self.opened.callback(self.context.term)
+
+    async def channel_of(self, caller: str | None) -> grpc.aio.Channel:
+        """Return a channel with the token of a caller."""
+        made = ChannelSettings(tls_ca=self.tls_ca, token=token_of(caller) if caller else None)  # type: ignore[arg-type]
+        return await self.opened.enter_async_context(open_channel(self.running.address, made))
+
+    async def stub(self, caller: str) -> Any:
+        return rrpc.RelayServiceStub(await self.channel_of(caller))
 
     def ingestor(self) -> Ingestor:
-        self.made.append(Ingestor(self.context, self.running.broker_address, self.ingestors))
-        return self.made[-1]
+        made = Ingestor(self.context, self.running.broker_address, self.ingestors)
+        self.opened.callback(made.socket.close)
+        return made
+
+    async def offering(self, slots: int = 1) -> Ingestor:
+        """Return a new ingestor that has offered slots."""
+        made = self.ingestor()
+        await made.offer(slots)
+        return made
 
     async def submit(self, request_id: str, start: int, end: int, **fields: Any) -> ingest.SubmitResponse:
         answer: ingest.SubmitResponse = await self.relay.SubmitHistorical(request(request_id, start, end, **fields))
@@ -330,6 +384,11 @@ class Suite:
         assert record.state == rpb.REQUEST_STATE_FINISHED
         return record
 
+    async def ended(self, request_id: str) -> tuple[int, int]:
+        """Wait until the request has ended and return its status and number of rows."""
+        record = await self.finished(request_id)
+        return record.status, record.row_count
+
     async def notification(self, topic: str, after: int = 0) -> Any:
         """Return the first notification after a cursor."""
         call = self.relay.SubscribeNotifications(
@@ -340,6 +399,10 @@ class Suite:
         return answer
 
 
+def token_of(client_id: str) -> str:
+    return f"{client_id}-token-that-no-log-may-show"
+
+
 @asynccontextmanager
 async def suite(folder: Path, clock: Clock | None = None, **overrides: Any) -> AsyncIterator[Suite]:
     catalog_of = catalog_settings(folder)
@@ -348,22 +411,7 @@ async def suite(folder: Path, clock: Clock | None = None, **overrides: Any) -> A
     async with (
         relay(settings(folder, **overrides), catalog_of, clock or SystemClock()) as running,
         grpc.aio.insecure_channel(running.address) as channel,
+        AsyncExitStack() as opened,
     ):
-        context = zmq.asyncio.Context()
-        pipeline = Pipeline(catalog, prpc.PipelineServiceStub(channel))
-        made = Suite(
-            folder,
-            running,
-            channel,
-            rrpc.RelayServiceStub(channel),
-            pipeline,
-            irpc.IngestorServiceStub(channel),
-            context,
-        )
-        try:
-            yield made
-        finally:
-            for ingestor in made.made:
-                ingestor.socket.close()
-            context.term()
+        yield Suite(folder, running, channel, Pipeline(catalog, None), opened)
     catalog.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,9 @@ import grpc
 import pytest
 import structlog
 import yaml
-import zmq.asyncio
 
 from dexorder import Client
 from dexorder.errors import DexorderError, RelayUnreachable
-from dexorder_common.clock import SystemClock
-from dexorder_common.rpc.channel import ChannelSettings, open_channel
 from dexorder_common.rpc.identity import token_hash
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
@@ -27,34 +23,16 @@ from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2_grpc as irpc
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as upb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as urpc
 from dexorder_relay.access import ROLES
-from dexorder_relay.server import RunningRelay, relay
 from dexorder_relay.verification import rechecker
 from dexorder_spark.records.reporter import RelayReporter
 from tests.fixtures_tls import Authority
-from tests.unit.services.relay.harness import (
-    TICKER,
-    Ingestor,
-    Pipeline,
-    at,
-    catalog_settings,
-    final_of,
-    make_tables,
-    page,
-    ranges,
-    request,
-    settings,
-)
+from tests.unit.services.relay.harness import TICKER, Suite, at, final_of, page, ranges, request, suite, token_of
 
 ROLE_OF = {"desk": "client", "other": "client", "boss": "admin", "fetcher": "ingestor", "spark": "pipeline"}
 CODE = grpc.StatusCode
-
-
-def token_of(client_id: str) -> str:
-    return f"{client_id}-token-that-no-log-may-show"
 
 
 def callers_file(path: Path, **quotas: dict[str, int]) -> Path:
@@ -66,47 +44,19 @@ def callers_file(path: Path, **quotas: dict[str, int]) -> Path:
     return path
 
 
-@dataclass
-class Guarded:
-    """A relay that accepts calls with a token only."""
-
-    running: RunningRelay
-    pipeline: Pipeline
-    _opened: AsyncExitStack
-    _ca: Path | None
-
-    async def channel(self, caller: str | None) -> grpc.aio.Channel:
-        token = token_of(caller) if caller else None
-        made = ChannelSettings(tls_ca=self._ca, token=token)  # type: ignore[arg-type]
-        return await self._opened.enter_async_context(open_channel(self.running.address, made))
-
-    async def stub(self, caller: str | None) -> Any:
-        return rrpc.RelayServiceStub(await self.channel(caller))
-
-    async def ingestor(self) -> Ingestor:
-        context = zmq.asyncio.Context()
-        self._opened.callback(context.term)
-        made = Ingestor(context, self.running.broker_address, irpc.IngestorServiceStub(await self.channel("fetcher")))
-        self._opened.callback(made.socket.close)
-        return made
-
-
 @asynccontextmanager
-async def guarded(folder: Path, authority: Authority | None = None, **overrides: Any) -> AsyncIterator[Guarded]:
+async def guarded(folder: Path, authority: Authority | None = None, **overrides: Any) -> AsyncIterator[Suite]:
+    """Run a relay that accepts calls with a token only."""
     if authority:
         pair = authority.server()
         overrides |= {"tls_certificate": pair.certificate, "tls_key": pair.key}
     if "tokens" not in overrides:
         overrides["tokens"] = callers_file(folder / "callers.yaml")
-    catalog_of = catalog_settings(folder)
-    catalog = catalog_of.load()
-    make_tables(catalog)
-    made = settings(folder, identity="token", **overrides)
-    async with relay(made, catalog_of, SystemClock()) as running, AsyncExitStack() as opened:
-        suite = Guarded(running, Pipeline(catalog, None), opened, authority.ca if authority else None)
-        suite.pipeline.stub = prpc.PipelineServiceStub(await suite.channel("spark"))
-        yield suite
-    catalog.close()
+    async with suite(folder, identity="token", **overrides) as s:
+        s.tls_ca = authority.ca if authority else None
+        s.pipeline.stub = prpc.PipelineServiceStub(await s.channel_of("spark"))
+        s.ingestors = irpc.IngestorServiceStub(await s.channel_of("fetcher"))
+        yield s
 
 
 async def code_of(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -181,9 +131,9 @@ async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
     assert set(methods) == set(MATRIX), "a new RPC needs its row here, and its service an entry in ROLES"
     assert {name.partition("/")[0] for name in MATRIX} == {name.rpartition(".")[2] for name in ROLES}
     refused = {}
-    async with guarded(tmp_path) as suite:
+    async with guarded(tmp_path) as s:
         for caller in ("desk", "boss", "fetcher", "spark", None):
-            channel: Any = await suite.channel(caller)
+            channel: Any = await s.channel_of(caller)
             for name, (path, method) in methods.items():
                 sent, answered = (
                     "stream" if s else "unary" for s in (method.client_streaming, method.server_streaming)
@@ -205,10 +155,10 @@ async def test_each_rpc_by_each_role(tmp_path: Path) -> None:
 
 
 async def test_udfs_belong_to_who_started_them_and_commands_need_an_admin(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as suite:
-        spark = prpc.PipelineServiceStub(await suite.channel("spark"))
+    async with guarded(tmp_path) as s:
+        spark = prpc.PipelineServiceStub(await s.channel_of("spark"))
         desk, other, boss = [
-            urpc.UdfRegistryServiceStub(await suite.channel(each)) for each in ("desk", "other", "boss")
+            urpc.UdfRegistryServiceStub(await s.channel_of(each)) for each in ("desk", "other", "boss")
         ]
         declared = upb.Udf(name="average", command=upb.UdfCommand(prog="average", env={"KEY": "secret"}))
         await spark.SyncUdfs(ppb.SyncUdfsRequest(declared=[declared]), timeout=30)
@@ -252,8 +202,8 @@ async def ids(relay: Any, client_id: str = "") -> list[str]:
 
 
 async def test_anothers_request_is_not_there(tmp_path: Path) -> None:
-    async with guarded(tmp_path) as suite:
-        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
+    async with guarded(tmp_path) as s:
+        desk, other, boss = [await s.stub(name) for name in ("desk", "other", "boss")]
         submitted = await desk.SubmitHistorical(request("ours", 0, 10))
         assert submitted.status == ingest.SubmitResponse.QUEUED
         assert submitted.notification_topic == "RESPONSE:desk"  # filled in
@@ -295,18 +245,16 @@ async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rechecker, "INTERVAL_SECONDS", 0.05)
-    async with guarded(tmp_path, recheck_after_seconds=(0.3,)) as suite:
-        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
-        ingestor = await suite.ingestor()
+    async with guarded(tmp_path, recheck_after_seconds=(0.3,)) as s:
+        desk, other, boss = [await s.stub(name) for name in ("desk", "other", "boss")]
+        ingestor = s.ingestor()
         await ingestor.offer(2)
         await desk.SubmitHistorical(request("ours", 0, 10))
         dispatch = await ingestor.take()
         young = page(dispatch.job_id, 0, 10, empty=[(3, 6)])
         young.provisional.extend(ranges([(3, 6)]))
         there = [0, 1, 2, 6, 7, 8, 9]
-        await suite.pipeline.report(
-            snapshot_id=suite.pipeline.upsert(there), pages=[young], finals=[final_of(dispatch.job_id)]
-        )
+        await s.pipeline.report(snapshot_id=s.pipeline.upsert(there), pages=[young], finals=[final_of(dispatch.job_id)])
         again = await ingestor.take()
         recheck = again.request_id
         for who in (desk, other, boss):
@@ -320,8 +268,8 @@ async def test_every_client_sees_what_the_relay_queries_again_and_no_one_else_s_
             == f"client_id 'other' may not cancel the relay's own request {recheck!r}: its role is client, not admin"
         )
         found = page(again.job_id, 3, 6)
-        await suite.pipeline.report(
-            snapshot_id=suite.pipeline.upsert(range(10)), pages=[found], finals=[final_of(again.job_id)]
+        await s.pipeline.report(
+            snapshot_id=s.pipeline.upsert(range(10)), pages=[found], finals=[final_of(again.job_id)]
         )
         topic = rpb.SubscribeNotificationsRequest
         for who in (desk, other, boss):
@@ -344,8 +292,8 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
         desk={"unfinished_requests": 2, "unfinished_periods": 100, "open_streams": 1},
         other={"submissions_per_minute": 1},
     )
-    async with guarded(tmp_path, tokens=tokens) as suite:
-        desk, other, boss = [await suite.stub(name) for name in ("desk", "other", "boss")]
+    async with guarded(tmp_path, tokens=tokens) as s:
+        desk, other, boss = [await s.stub(name) for name in ("desk", "other", "boss")]
         await desk.SubmitHistorical(request("1", 0, 60))
         code, text = await code_of(desk.SubmitHistorical(request("2", 0, 41)))
         assert code is CODE.RESOURCE_EXHAUSTED
@@ -371,8 +319,8 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
             while (await code_of(desk.WatchProgress(rpb.WatchProgressRequest(request_id="2"))))[0] is not CODE.OK:
                 pass  # the relay has not heard of the end yet
 
-    async with guarded(tmp_path, tokens=tokens) as suite:  # what was unfinished still is
-        desk = await suite.stub("desk")
+    async with guarded(tmp_path, tokens=tokens) as s:  # what was unfinished still is
+        desk = await s.stub("desk")
         assert (await code_of(desk.SubmitHistorical(request("3", 0, 1))))[0] is CODE.RESOURCE_EXHAUSTED
         await desk.CancelRequest(rpb.CancelRequestRequest(request_id="1"))
         assert (await desk.SubmitHistorical(request("3", 0, 60))).status == ingest.SubmitResponse.QUEUED
@@ -380,8 +328,8 @@ async def test_quotas_refuse_and_store_nothing(tmp_path: Path) -> None:
 
 async def test_sparks_reporter_carries_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEXORDER_TOKEN", token_of("spark"))
-    async with guarded(tmp_path) as suite:
-        reporter = RelayReporter(suite.running.address, threading.Event())
+    async with guarded(tmp_path) as s:
+        reporter = RelayReporter(s.running.address, threading.Event())
         await asyncio.to_thread(reporter.report, None, [], [])
         reporter.close()
 
@@ -407,15 +355,15 @@ async def test_the_client_over_tls_with_a_token_and_not_a_trace_of_it_in_any_log
     asyncio.get_running_loop().set_debug(True)
     ours, foreign = Authority(tmp_path / "ours"), Authority(tmp_path / "foreign")
     try:
-        async with guarded(tmp_path, ours) as suite:
-            ingestor = await suite.ingestor()
+        async with guarded(tmp_path, ours) as s:
+            ingestor = s.ingestor()
             await ingestor.offer()
-            working = asyncio.create_task(ingestor.work(suite.pipeline, dispatches=1))
+            working = asyncio.create_task(ingestor.work(s.pipeline, dispatches=1))
 
             def asked(token: str, ca: Path) -> int:
                 monkeypatch.setenv("DEXORDER_TOKEN", token)
                 monkeypatch.setenv("DEXORDER_CHANNEL_TLS_CA", str(ca))
-                with Client(suite.running.address, patience_seconds=1) as client:
+                with Client(s.running.address, patience_seconds=1) as client:
                     table = client.history(TICKER, "1m", at(0), at(10), request_id="r", timeout=60)
                     assert [record.request_id for record in client.list_requests()] == ["r"]
                     return int(table.num_rows)

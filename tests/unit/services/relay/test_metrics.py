@@ -78,8 +78,7 @@ async def test_queue_slots_leases_and_attempts_are_counted_by_exchange(
 async def test_leases_that_run_out_are_requeues_of_their_own(tmp_path: Path, registry: CollectorRegistry) -> None:
     lease = {**SIM, "reason": "lease"}
     async with suite(tmp_path, lease_seconds=1) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("r", 0, 10)
         dispatch = await ingestor.take()
         await ingestor.page(dispatch.job_id, 0, 5)

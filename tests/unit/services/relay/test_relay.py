@@ -17,12 +17,17 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2 as ipb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
+from dexorder_protos.dexorder.relay.v1.realtime_pb2 import StreamMarketDataRequest
 from dexorder_relay import server
 from dexorder_relay.server import relay
 from dexorder_spark.records.reporter import named_snapshots
 from tests.unit.services.relay.harness import (
     EARLIER,
+    ERROR,
+    NOT_FOUND,
+    OK,
     TICKER,
+    TIMEOUT,
     at,
     catalog_settings,
     coverage_row,
@@ -31,21 +36,18 @@ from tests.unit.services.relay.harness import (
     minute,
     page,
     ranges,
+    refused,
     request,
     settings,
+    span_of,
     suite,
     write_coverage,
-)
-
-OK, NOT_FOUND, ERROR, TIMEOUT = (
-    ingest.HistoryReadyNotification.NotificationStatus.Value(name) for name in ("OK", "NOT_FOUND", "ERROR", "TIMEOUT")
 )
 
 
 async def test_request_ends_ok_with_counted_rows_and_one_notification_a_topic(tmp_path: Path) -> None:
     async with suite(tmp_path, job_periods=10) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer(2)
+        ingestor = await s.offering(2)
         topic = await s.queued("r1", 0, 25, client_id="me")
         assert topic == "RESPONSE:me"
         done = await ingestor.work(s.pipeline, dispatches=3, holes=[7, 21])
@@ -119,8 +121,7 @@ async def test_overlapping_requests_share_jobs_and_cancel_fences_only_what_nobod
 
 async def test_ingestors_error_and_refused_page_name_what_is_missing(tmp_path: Path) -> None:
     async with suite(tmp_path, job_periods=10) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer(2)
+        ingestor = await s.offering(2)
         await s.queued("r", 0, 20)
         first, second = await ingestor.take(), await ingestor.take()
         await s.pipeline.report(
@@ -147,7 +148,7 @@ async def test_expired_job_goes_to_another_ingestor_and_late_pages_of_the_first_
         assert await one.page(first.job_id, 0, 10)
         await two.offer()
         second = await two.take()  # comes when the first lease has run out
-        assert (minute(second.historical.start_time), minute(second.historical.end_time)) == (10, 30)
+        assert span_of(second) == (10, 30)
         assert second.job_id != first.job_id
         assert not await one.page(first.job_id, 10, 20)
         await one.send(ingest.WorkComplete(job_id=first.job_id, success=True))
@@ -161,8 +162,7 @@ async def test_expired_job_goes_to_another_ingestor_and_late_pages_of_the_first_
         await s.pipeline.report(
             snapshot_id=s.pipeline.write(range(10)), pages=[page(first.job_id, 0, 10)], finals=[final_of(first.job_id)]
         )
-        record = await s.finished("r")
-        assert (record.status, record.row_count) == (OK, 30)
+        assert await s.ended("r") == (OK, 30)
 
 
 async def test_job_whose_pages_are_all_in_kafka_is_not_dispatched_again(tmp_path: Path) -> None:
@@ -176,8 +176,7 @@ async def test_job_whose_pages_are_all_in_kafka_is_not_dispatched_again(tmp_path
         await s.queued("other", 100, 110)
         assert minute((await ingestor.take()).historical.start_time) == 100
         await s.pipeline.report(snapshot_id=s.pipeline.write(range(10)), pages=[page(first.job_id, 0, 10)])
-        record = await s.finished("r")
-        assert (record.status, record.row_count) == (OK, 10)
+        assert await s.ended("r") == (OK, 10)
 
 
 async def test_attempts_used_up_end_the_request_and_reject_prefers_another_ingestor(tmp_path: Path) -> None:
@@ -220,12 +219,11 @@ async def test_job_for_a_dead_ingestor_goes_to_a_living_one(tmp_path: Path) -> N
 
 async def test_limit_ends_at_the_nth_candle(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("r", 0, 10_000, limit=10)
         holes = [*range(4, 9), 12]
         done = await ingestor.work(s.pipeline, dispatches=2, holes=holes)
-        spans = [(minute(d.historical.start_time), minute(d.historical.end_time)) for d in done]
+        spans = [span_of(d) for d in done]
         assert spans == [(0, 10), (10, 20)]
         record = await s.finished("r")
         assert (record.status, record.row_count, record.empty_periods) == (OK, 10, 6)
@@ -239,8 +237,7 @@ async def test_limit_ends_at_the_nth_candle(tmp_path: Path) -> None:
 
 async def test_rows_lost_from_the_table_are_an_error_and_fetched_again(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         snapshot_id = s.pipeline.write([0, 1, 2, 7, 8, 9])
         await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(EARLIER, 0, 10, empty=[(3, 4)])])
         await s.queued("r", 0, 10)
@@ -276,8 +273,7 @@ async def test_timeout_without_any_slot_names_what_is_missing(tmp_path: Path) ->
 
 async def test_restart_goes_on_with_the_same_job_and_keeps_cursors(tmp_path: Path) -> None:
     async with suite(tmp_path, job_periods=10) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("done", 100, 105)
         await ingestor.work(s.pipeline, dispatches=1)
         await s.finished("done")
@@ -351,17 +347,10 @@ async def test_same_id_is_duplicate_or_invalid(tmp_path: Path) -> None:
         again = await s.submit("r", 0, 10)
         assert (again.status, again.notification_topic) == (ingest.SubmitResponse.DUPLICATE, topic)
         for fields in ({"limit": 5}, {"client_id": "me"}, {"end_time": at(11)}):
-            other = await s.relay.SubmitHistorical(request_with("r", fields))
+            other = await s.submit("r", 0, 10, **fields)
             assert other.status == ingest.SubmitResponse.INVALID
             assert "request_id 'r' was used for another request" in other.error_message
         assert len((await s.relay.ListRequests(rpb.ListRequestsRequest())).records) == 1
-
-
-def request_with(request_id: str, fields: dict[str, Any]) -> ingest.SubmitHistoricalRequest:
-    message = request(request_id, 0, 10)
-    for name, value in fields.items():
-        setattr(message, name, value)
-    return message
 
 
 async def test_junk_is_refused_and_the_relay_goes_on(tmp_path: Path) -> None:
@@ -405,22 +394,19 @@ async def test_list_pages_and_filters_and_unknown_ids(tmp_path: Path) -> None:
             ),
         ]
         for call, code in cases:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
+            with refused(code):
                 await call
-            assert caught.value.code() is code
 
 
 async def test_page_report_outside_its_dispatch_or_without_job_is_refused(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("r", 0, 10)
         dispatch = await ingestor.take()
         assert not await ingestor.page("unknown", 0, 10)
         for job_id, start, end in ((dispatch.job_id, 5, 11), ("", 0, 1), (dispatch.job_id, 5, 4)):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
+            with refused(grpc.StatusCode.INVALID_ARGUMENT):
                 await ingestor.stub.ReportPage(_page_report(job_id, start, end))
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def _page_report(job_id: str, start: int, end: int) -> Any:
@@ -429,8 +415,7 @@ def _page_report(job_id: str, start: int, end: int) -> Any:
 
 async def test_reports_repeat_without_effect_and_nonsense_in_them_is_left_out(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("r", 0, 10)
         dispatch = await ingestor.take()
         snapshot_id = s.pipeline.write(range(10))
@@ -460,10 +445,12 @@ async def test_streams_end_when_the_relay_stops(tmp_path: Path) -> None:
         await stub.CancelRequest(rpb.CancelRequestRequest(request_id="r"))
         events = stub.SubscribeNotifications(rpb.SubscribeNotificationsRequest(topic="HISTORY_READY:r"))
         assert (await events.read()).notification.request_id == "r"
+        live = stub.StreamMarketData(StreamMarketDataRequest(tickers=[TICKER], include_trades=True))
+        await live.read()
         await relays.aclose()  # would take a minute if the streams stayed
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await events.read()
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        for stream in (events, live):
+            with refused(grpc.StatusCode.UNAVAILABLE):
+                await stream.read()
 
 
 async def test_catalog_is_told_to_readers(tmp_path: Path) -> None:

@@ -36,8 +36,7 @@ async def damaged(s: Suite) -> None:
 async def test_repair_mends_every_kind_of_fault_and_history_then_ends_ok(tmp_path: Path) -> None:
     span = ("BTC/USDT.SIM", "1m", "--since", "2024-01-01", "--until", "2024-01-01T00:10")
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await damaged(s)
         found = await dexorder(s, "history", *span)
         assert found.exit_code == 1 and "rows that it must not have: 2 duplicate, 1 in ranges verified" in found.stderr

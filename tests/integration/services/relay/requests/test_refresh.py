@@ -14,12 +14,14 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.requests.retraction_log import RetractionTable
 from tests.unit.services.relay.harness import (
     EARLIER,
+    OK,
     Suite,
     at,
     coverage_row,
-    minute,
     page,
+    refused,
     request,
+    span_of,
     suite,
     write_coverage,
 )
@@ -27,7 +29,6 @@ from tests.unit.services.relay.requests.test_retraction_log import covered
 from tests.unit.services.relay.test_access_rpc import callers_file, code_of, guarded, ids
 from tests.unit.services.relay.test_relay import BAD
 
-OK = ingest.HistoryReadyNotification.OK
 QUEUED, DUPLICATE, INVALID = (ingest.SubmitResponse.SubmitStatus.Value(n) for n in ("QUEUED", "DUPLICATE", "INVALID"))
 
 
@@ -35,10 +36,6 @@ async def refresh(s: Any, request_id: str, start: int, end: int, **fields: Any) 
     message = rpb.RefreshHistoricalRequest(request=request(request_id, start, end, **fields))
     answer: ingest.SubmitResponse = await s.RefreshHistorical(message, timeout=30)
     return answer
-
-
-def span_of(dispatch: Any) -> tuple[int, int]:
-    return minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)
 
 
 async def cover(s: Suite, start: int, end: int) -> None:
@@ -55,8 +52,7 @@ async def test_what_is_covered_is_fetched_again_also_after_a_restart(tmp_path: P
         assert await covered(s) == [(0, 10), (20, 30)]
     async with suite(tmp_path) as s:
         assert await covered(s) == [(0, 10), (20, 30)]
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         dispatch = await ingestor.take()
         assert (span_of(dispatch), dispatch.request_id) == ((10, 20), "r")
         await s.pipeline.land(dispatch)
@@ -73,8 +69,7 @@ async def test_what_is_covered_is_fetched_again_also_after_a_restart(tmp_path: P
 async def test_a_job_that_was_dispatched_before_brings_nothing_of_it(tmp_path: Path) -> None:
     """The older request waits for the new job as well; pages of the older dispatch do not count."""
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("old", 0, 30)
         before = await ingestor.take()
         assert await ingestor.page(before.job_id, 0, 15)  # in Kafka, not in the table
@@ -146,9 +141,8 @@ async def test_what_cannot_be_made_durable_is_unavailable_and_changes_nothing(
         await cover(s, 0, 10)
         monkeypatch.setattr(RetractionTable, "append", broken)
         monkeypatch.setattr("dexorder_relay.requests.retraction_log.WRITE_ATTEMPTS", 1)
-        with pytest.raises(grpc.aio.AioRpcError, match="coverage_retractions can't be written") as caught:
+        with refused(grpc.StatusCode.UNAVAILABLE, "coverage_retractions can't be written"):
             await refresh(s.relay, "r", 0, 10)
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert await covered(s) == [(0, 10)]
         monkeypatch.setattr(RetractionTable, "append", append)
         assert (await refresh(s.relay, "r", 0, 10)).status == QUEUED, "the id is not taken"

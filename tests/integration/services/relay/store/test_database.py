@@ -18,8 +18,6 @@ from dexorder_common.config import BadSettings
 from dexorder_common.lake.coverage import Order, Retraction
 from dexorder_common.model.errors import Unavailable
 from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
-from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_relay.state import coverage, dispatches, planner
@@ -32,6 +30,7 @@ from dexorder_relay.store.database import Store, open_store
 from tests.fakes.pages import dispatch_id
 from tests.paths import ROOT
 from tests.unit.services.relay.harness import (
+    SERIES,
     TICKER,
     at,
     counts,
@@ -40,14 +39,9 @@ from tests.unit.services.relay.harness import (
     free_port,
     minute,
     request,
+    span,
     suite,
 )
-
-SERIES = Series(TICKER, 60)
-
-
-def span(start: int, end: int) -> TimeRange:
-    return TimeRange(at(start), at(end))
 
 
 def new_state(first: int = 1) -> HistoryState:

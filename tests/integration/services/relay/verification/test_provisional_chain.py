@@ -14,9 +14,9 @@ from dexorder_common.clock import SystemClock
 from dexorder_common.model.times import SECOND_NS, iso
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_relay.verification import rechecker
-from tests.integration.services.relay.verification.test_verify_values import TICKER, settings, span, table_of
+from tests.integration.services.relay.verification.test_verify_values import TICKER, settings, table_of
 from tests.unit.services.ingestor.whole import Whole, whole
-from tests.unit.services.relay.harness import at, ranges
+from tests.unit.services.relay.harness import at, ranges, span
 
 pytestmark = pytest.mark.smoke
 

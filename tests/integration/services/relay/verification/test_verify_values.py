@@ -17,17 +17,13 @@ from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from tests.unit.services.ingestor.whole import Whole, by_open, whole
-from tests.unit.services.relay.harness import at
+from tests.unit.services.relay.harness import at, span
 
 pytestmark = pytest.mark.smoke
 
 TICKER = "BTC/USDT.SIM"
 NOW = 100_000
 """Minute of the exchange's clock."""
-
-
-def span(start: int, end: int) -> TimeRange:
-    return TimeRange(at(start), at(end))
 
 
 def settings() -> dict[str, Any]:

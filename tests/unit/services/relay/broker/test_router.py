@@ -84,8 +84,7 @@ async def test_oversized_frames_and_raw_bytes_cost_the_peer_its_connection_not_t
                 raw.sendall(junk)
         huge = s.ingestor()
         await huge.socket.send_multipart([b"\x01", b"\x20" * 4 * 1024 * 1024])
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("r", 0, 10)
         assert (await ingestor.take()).request_id == "r"
 

@@ -111,8 +111,7 @@ async def test_an_ingestor_that_stops_hands_its_jobs_to_the_next_one(tmp_path: P
 async def test_a_killed_ingestors_slots_are_forgotten_and_its_job_goes_on_elsewhere(tmp_path: Path) -> None:
     async with suite(tmp_path, lease_seconds=1) as s:
         await s.queued("a", 0, 10)
-        given_up = s.ingestor()
-        await given_up.offer(5)
+        given_up = await s.offering(5)
         first = await given_up.take()
         assert await given_up.page(first.job_id, 0, 4)
         given_up.socket.close()

@@ -12,12 +12,9 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import realtime_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
-from tests.unit.services.relay.harness import Suite, suite
-from tests.unit.services.relay.realtime.worker import RawWorker, described, start
+from tests.unit.services.relay.harness import ERROR, NOT_FOUND, OK, Suite, suite
+from tests.unit.services.relay.realtime.worker import described, start, worker
 
-OK, NOT_FOUND, ERROR = (
-    ingest.HistoryReadyNotification.NotificationStatus.Value(name) for name in ("OK", "NOT_FOUND", "ERROR")
-)
 QUEUED, DUPLICATE, INVALID = (
     ingest.SubmitResponse.QUEUED,
     ingest.SubmitResponse.DUPLICATE,
@@ -29,12 +26,6 @@ TAKEN_NS = 1_704_067_200_123_456_789
 
 async def snapshot(s: Suite, request_id: str, exchange: str = "SIM", **fields: Any) -> Any:
     return await s.relay.SnapshotTickers(pb.SnapshotTickersRequest(request_id=request_id, exchange=exchange, **fields))
-
-
-def worker(s: Suite) -> RawWorker:
-    made = RawWorker(s.context, s.running.broker_address)
-    s.made.append(made)  # type: ignore[arg-type]  # closed with the others
-    return made
 
 
 async def land(s: Suite, job_id: str, rows: int, *, refused: str | None = None, error: str | None = None) -> None:
@@ -87,8 +78,7 @@ async def test_a_lost_dispatch_is_taken_again_and_only_the_last_one_counts(tmp_p
         await land(s, first.job_id, 9)  # fenced
         assert (await s.record("t")).state == rpb.REQUEST_STATE_RUNNING
         await land(s, second.job_id, 3)
-        record = await s.finished("t")
-        assert (record.status, record.row_count) == (OK, 3)
+        assert await s.ended("t") == (OK, 3)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,12 @@ class RawWorker:
         return str(message.job_id)
 
 
+def worker(suite: Suite) -> RawWorker:
+    made = RawWorker(suite.context, suite.running.broker_address)
+    suite.opened.callback(made.socket.close)
+    return made
+
+
 async def report(suite: Suite, job_id: str, *spans: tuple[int, int, int], **fields: Any) -> list[str]:
     """Report spans (period, start, end) that Kafka has; return the fenced ids."""
     reports = [

@@ -13,13 +13,10 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1.rows_pb2 import ReadRowsRequest
-from tests.unit.services.relay.harness import Suite, at, final_of, moment, suite
+from tests.unit.services.relay.harness import ERROR, NOT_FOUND, OK, Suite, at, final_of, moment, suite
 
 PERPETUAL = "BTC/USDT:USDT.SIM"
 OF_FUNDING: dict[str, Any] = {"ticker": PERPETUAL, "period_seconds": 0, "dataset": "funding"}
-OK, NOT_FOUND, ERROR = (
-    ingest.HistoryReadyNotification.NotificationStatus.Value(name) for name in ("OK", "NOT_FOUND", "ERROR")
-)
 
 
 def write(s: Suite, *minutes: int) -> None:
@@ -43,8 +40,7 @@ async def coverage(s: Suite) -> list[tuple[int, int]]:
 
 async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = s.ingestor()
-        await one.offer()
+        one = await s.offering()
         await s.queued("f", 7, 100_003, **OF_FUNDING)
         sent = await one.take()
         assert (sent.type, sent.dataset, sent.ticker) == (ingest.DataRequest.DATASET, "funding", PERPETUAL)
@@ -63,8 +59,7 @@ async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(t
         assert await coverage(s) == [(at(7), at(100_003))]
     async with suite(tmp_path) as s:  # after a restart, a part of it is there without a dispatch
         await s.queued("part", 481, 1_000, **OF_FUNDING)
-        record = await s.finished("part")
-        assert (record.status, record.row_count) == (OK, 1)
+        assert await s.ended("part") == (OK, 1)
         await s.queued("none", 2_000, 3_000, **OF_FUNDING)
         assert (await s.finished("none")).status == NOT_FOUND
         wanted = ReadRowsRequest(ticker=PERPETUAL, dataset="funding", start_time=at(481), end_time=at(1_201))
@@ -76,8 +71,7 @@ async def test_a_range_is_one_dispatch_and_what_it_settles_is_covered_for_good(t
 
 async def test_what_is_not_settled_is_missing_and_the_reason_is_the_ingestors(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = s.ingestor()
-        await one.offer()
+        one = await s.offering()
         await s.queued("f", 0, 1_000, **OF_FUNDING)
         sent = await one.take()
         await one.page(sent.job_id, 0, 600)
@@ -90,8 +84,7 @@ async def test_what_is_not_settled_is_missing_and_the_reason_is_the_ingestors(tm
 
 async def test_rows_that_stand_twice_end_a_request_as_error(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        one = s.ingestor()
-        await one.offer()
+        one = await s.offering()
         await s.queued("f", 0, 1_000, **OF_FUNDING)
         sent = await one.take()
         write(s, 480, 480)

@@ -20,11 +20,20 @@ from dexorder_relay.reading.rows import CandleRows
 from dexorder_relay.reading.table_reader import compare_rows
 from dexorder_relay.requests import completion
 from dexorder_relay.state.compare import Times
-from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
+from tests.unit.services.relay.harness import (
+    EARLIER,
+    ERROR,
+    OK,
+    SERIES,
+    TICKER,
+    Suite,
+    at,
+    page,
+    ranges,
+    span_of,
+    suite,
+)
 from tests.unit.services.relay.state.test_compare import opens, span
-
-OK, ERROR = ingest.HistoryReadyNotification.OK, ingest.HistoryReadyNotification.ERROR
-SERIES = Series(TICKER, 60)
 
 
 async def have(s: Suite, *minutes: int, empty: tuple[int, int] = (3, 4), end: int = 10) -> None:
@@ -49,8 +58,7 @@ def write_off_grid(s: Suite, minutes: float) -> None:
 async def test_deleted_rows_show_at_once_and_the_next_request_fetches_them(tmp_path: Path) -> None:
     """The snapshot that the pipeline reported still has the rows; readers of the table do not get them."""
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await have(s, 0, 1, 2, 4, 5, 6, 7, 8, 9)
         delete(s, 5, 7)
         await s.queued("r", 0, 10)
@@ -60,7 +68,7 @@ async def test_deleted_rows_show_at_once_and_the_next_request_fetches_them(tmp_p
         assert current is not None and record.snapshot_id == current.snapshot_id
         await s.queued("again", 0, 10)
         (done,) = await ingestor.work(s.pipeline, dispatches=1)
-        assert (minute(done.historical.start_time), minute(done.historical.end_time)) == (5, 7)
+        assert span_of(done) == (5, 7)
         assert ((await s.finished("again")).status, (await s.record("again")).row_count) == (OK, 9)
 
 

@@ -15,15 +15,15 @@ from dexorder_common.lake.coverage import Retraction
 from dexorder_common.lake.tables import RETRACTIONS
 from dexorder_common.model.dispatch_id import DispatchNumbers, number_of
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import MAX_TIME_NS
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.requests.retraction_log import RetractionLog, RetractionTable
 from tests.fakes.pages import dispatch_id
 from tests.unit.services.relay.harness import (
     EARLIER,
+    ERROR,
+    OK,
+    SERIES,
     TICKER,
     Suite,
     at,
@@ -32,12 +32,11 @@ from tests.unit.services.relay.harness import (
     minute,
     page,
     ranges,
+    span,
+    span_of,
     suite,
     write_coverage,
 )
-
-SERIES = Series(TICKER, 60)
-ERROR, OK = ingest.HistoryReadyNotification.ERROR, ingest.HistoryReadyNotification.OK
 
 
 class StoppedClock(SystemClock):
@@ -50,10 +49,6 @@ def catalog(tmp_path: Path) -> Iterator[Catalog]:
     made = catalog_settings(tmp_path).load()
     yield made
     made.close()
-
-
-def span(start: int, end: int) -> TimeRange:
-    return TimeRange(at(start), at(end))
 
 
 async def test_the_table_is_made_when_needed_and_gives_back_what_was_written(catalog: Catalog) -> None:
@@ -124,11 +119,10 @@ async def test_lost_rows_are_taken_back_for_good_whatever_the_relay_loses(tmp_pa
         (tmp_path / name).unlink(missing_ok=True)
     async with suite(tmp_path) as s:
         assert await covered(s) == [(0, 4), (7, 10)], "from the two tables alone"
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("again", 0, 10)
         (dispatch,) = await ingestor.work(s.pipeline, dispatches=1)
-        assert (minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)) == (4, 7)
+        assert span_of(dispatch) == (4, 7)
         again = await s.finished("again")
         assert (again.status, again.row_count) == (OK, 10), "a page that was fetched since counts"
         pages = rpb.GetCoverageRequest(ticker=TICKER, period_seconds=60, detail=True)
@@ -168,8 +162,7 @@ async def test_others_who_wait_for_what_is_lost_get_it_fetched(tmp_path: Path) -
 async def test_late_pages_of_a_dispatch_from_before_do_not_count(tmp_path: Path) -> None:
     """They were in Kafka when the range was retracted, whatever their ingestor's clock says."""
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("before", 10, 20)
         dispatch = await ingestor.take()
         await lose_four_to_seven(s)

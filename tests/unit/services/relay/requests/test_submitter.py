@@ -1,10 +1,11 @@
-"""Submission: a request is durable before its client is answered."""
+"""What the relay tells others is durable before: a request to its client, a dispatch to an ingestor."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,18 @@ from dexorder_relay.store.database import Store
 from tests.unit.services.relay.harness import suite
 
 
-def stored(folder: Path) -> list[str]:
-    """Return the requests that another process finds in the relay's file."""
+def stored(folder: Path, table: str) -> list[str]:
+    """Return the ids that another process finds in a table of the relay's file."""
+    column = {"requests": "request_id", "dispatches": "dispatch_id"}[table]
     with closing(sqlite3.connect(folder / "relay.db")) as connection:
-        return [request_id for (request_id,) in connection.execute("SELECT request_id FROM requests")]
+        return [found for (found,) in connection.execute(f"SELECT {column} FROM {table}")]
 
 
-async def test_queued_is_on_disk_before_it_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit is held back: until it is let through there is neither an answer nor a row that others see."""
+@pytest.fixture
+def hold_back(monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[threading.Event, threading.Event]]:
+    """Return a function that holds back every commit; its events: one has been reached, all are let through."""
     monkeypatch.setattr(engine, "TICK_SECONDS", 3_600)  # nothing else writes
-    reached, released = threading.Event(), threading.Event()
-    run = Store._run
+    reached, released, run = threading.Event(), threading.Event(), Store._run
 
     def held_back(store: Store, group: list[Any]) -> None:
         if any(work.writes for work in group):
@@ -35,13 +37,34 @@ async def test_queued_is_on_disk_before_it_is_answered(tmp_path: Path, monkeypat
             assert released.wait(60)
         run(store, group)
 
-    async with suite(tmp_path) as s:
+    def hold() -> tuple[threading.Event, threading.Event]:
         monkeypatch.setattr(Store, "_run", held_back)
+        return reached, released
+
+    return hold
+
+
+async def test_queued_is_on_disk_before_it_is_answered(tmp_path: Path, hold_back: Any) -> None:
+    async with suite(tmp_path) as s:
+        reached, released = hold_back()
         answer = asyncio.ensure_future(s.submit("r", 0, 10))
         assert await asyncio.to_thread(reached.wait, 60)
         answered, _ = await asyncio.wait({answer}, timeout=0.3)
-        assert not answered and stored(tmp_path) == []
-
+        assert not answered and stored(tmp_path, "requests") == []
         released.set()
         assert (await answer).status == ingest.SubmitResponse.QUEUED
-        assert stored(tmp_path) == ["r"]
+        assert stored(tmp_path, "requests") == ["r"]
+
+
+async def test_a_dispatch_is_on_disk_before_it_is_sent(tmp_path: Path, hold_back: Any) -> None:
+    async with suite(tmp_path) as s:
+        await s.submit("r", 0, 10)
+        reached, released = hold_back()
+        ingestor = await s.offering()
+        assert await asyncio.to_thread(reached.wait, 60)
+        dispatch = asyncio.ensure_future(ingestor.take())
+        received, _ = await asyncio.wait({dispatch}, timeout=0.3)
+        assert not received and stored(tmp_path, "dispatches") == []
+        released.set()
+        sent = await dispatch
+        assert stored(tmp_path, "dispatches") == [sent.job_id]

@@ -24,8 +24,7 @@ async def submit(s: Suite, request_id: str, start: int, end: int, traceparent: s
 
 async def taken(s: Suite) -> ingest.DataRequest:
     """Return the next dispatch, of a new ingestor."""
-    ingestor = s.ingestor()
-    await ingestor.offer()
+    ingestor = await s.offering()
     return await ingestor.take()
 
 

@@ -7,41 +7,29 @@ from pathlib import Path
 import grpc
 import pytest
 
-from dexorder_common.clock import SystemClock
 from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2 as ppb
-from dexorder_protos.dexorder.relay.v1 import pipeline_service_pb2_grpc as prpc
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2_grpc as rpc
-from dexorder_relay.server import relay
-from tests.unit.services.relay.harness import catalog_settings, make_tables, settings
+from tests.unit.services.relay.harness import suite
 
 UDF = pb.Udf(name="mine", program="average", options=[pb.UdfOption(name="period", values=["3"])])
 
 
 async def test_registrations_survive_a_restart_of_the_relay(tmp_path: Path) -> None:
-    catalog_of = catalog_settings(tmp_path)
-    catalog = catalog_of.load()
-    make_tables(catalog)
-    async with (
-        relay(settings(tmp_path), catalog_of, SystemClock()) as running,
-        grpc.aio.insecure_channel(running.address) as channel,
-    ):
-        udfs = rpc.UdfRegistryServiceStub(channel)
+    async with suite(tmp_path) as s:
+        udfs = rpc.UdfRegistryServiceStub(s.channel)
         first = await udfs.StartUdf(pb.StartUdfRequest(udf=UDF))
         assert first == await udfs.StartUdf(pb.StartUdfRequest(udf=UDF)), "the same start again changes nothing"
         await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="other", program="average"), anew=True))
         await udfs.StopUdf(pb.StopUdfRequest(name="other"))
         with pytest.raises(grpc.aio.AioRpcError, match="name 'Mine' is not a lower-case letter"):
             await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="Mine", program="average")))
-    async with (
-        relay(settings(tmp_path), catalog_of, SystemClock()) as running,
-        grpc.aio.insecure_channel(running.address) as channel,
-    ):
-        spark, udfs = prpc.PipelineServiceStub(channel), rpc.UdfRegistryServiceStub(channel)
+    async with suite(tmp_path) as s:
+        udfs = rpc.UdfRegistryServiceStub(s.channel)
         status = pb.UdfStatus(name="mine", state=pb.UDF_STATE_RUNNING, rows=7, generation=first.generation)
         lines = [pb.UdfLogLine(time=1, text="field is close")]
         report = ppb.SyncUdfsRequest(statuses=[status], logs=[ppb.UdfLogs(name="mine", lines=lines)])
-        answer = await spark.SyncUdfs(report)
+        answer = await s.pipeline.stub.SyncUdfs(report)
         mine, other = answer.registrations
         assert (mine.generation, mine.stopped, mine.since_generation) == (first.generation, False, 0)
         assert mine.definition.options == UDF.options and mine.definition.program == "average"
@@ -53,4 +41,3 @@ async def test_registrations_survive_a_restart_of_the_relay(tmp_path: Path) -> N
         assert not (await udfs.UdfLogs(pb.UdfLogsRequest(name="mine", after=logs.lines[-1].number))).lines
         again = await udfs.StartUdf(pb.StartUdfRequest(udf=pb.Udf(name="other")))
         assert again.generation > other.generation
-    catalog.close()

@@ -47,8 +47,8 @@ from tests.unit.services.relay.state.state_model import (
     TIMEOUT_NS,
     Model,
     Worker,
+    dump,
 )
-from tests.unit.services.relay.state.test_state import dump
 
 EVER = TimeRange(0, MAX_TIME_NS)
 markets, exchanges = st.sampled_from(ALL_SERIES), st.sampled_from(EXCHANGES)
@@ -455,10 +455,17 @@ class StateMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_range_is_fetched_twice_at_once(self) -> None:
-        jobs = [self.state.jobs[number] for number in self.model.current.values()]
-        wanted = [(job.series, subtract([job.sent] if job.sent else [], [*job.acked, *job.handled])) for job in jobs]
+        """Neither by dispatches, nor by a dispatch and a job that is queued, nor by two of these."""
+        jobs = [job for job in self.state.jobs.values() if job.phase is Phase.OPEN]
+        wanted = [(job.series, self.to_fetch(job)) for job in jobs]
         for (series, one), (other, two) in itertools.combinations(wanted, 2):
             assert series != other or subtract(one, two) == one
+
+    def to_fetch(self, job: Job) -> list[TimeRange]:
+        """Return what the current dispatch of a job fetches, or its next one."""
+        if job.dispatch_id is None:
+            return job.to_fetch(self.state.covered(job.series))
+        return subtract([job.sent] if job.sent else [], [*job.acked, *job.handled])
 
     @invariant()
     def no_period_of_an_unfinished_request_is_forgotten(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dexorder_common.model.history import Dispatch, FinalResult, PageResult
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
+from dexorder_relay.state.history import HistoryState
 from dexorder_relay.state.leases import Slot, SlotKind
 
 ALL_SERIES = [Series("BTC/USDT.SIM", 60), Series("ETH/USDT.SIM", 60), Series("BTC/USDT.KRAKEN", 60)]
@@ -95,3 +97,33 @@ class Model:
         self.rejected_by.clear()
         for queue in self.queues.values():
             queue.sort()
+
+
+def dump(state: HistoryState) -> Any:
+    """Return everything that must survive a restart."""
+    return (
+        {
+            number: (
+                job.request_id,
+                job.span,
+                job.phase,
+                job.error,
+                job.failures_in_a_row,
+                job.dispatch_id,
+                job.produced,
+                job.sent,
+                *(tuple(getattr(job, name)) for name in ("acked", "acked_empty", "refused", "handled")),
+                frozenset(job.requests),
+                frozenset(job.dispatch_ids),
+                state.leases.is_queued(number),
+                state.leases.is_running(number),
+            )
+            for number, job in state.jobs.items()
+        },
+        {
+            request_id: (live.request, live.state, live.planned_end_ns, frozenset(live.jobs))
+            for request_id, live in state.requests.items()
+        },
+        {series: (tuple(c.covered), tuple(c.empty)) for series, c in state.coverage.items() if c.covered},
+        {series: taken for series, each in state.retractions.items() if (taken := each.in_force())},
+    )

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from dexorder_common.lake.coverage import Claim, Order
 from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.history import PageResult
-from dexorder_common.model.instrument import Series
 from dexorder_common.model.proof import NO_PROOF, Proof, ProofKind, encode_proofs
 from dexorder_common.model.time_range import TimeRange, intersect, subtract
 from dexorder_common.model.times import SECOND_NS
@@ -23,14 +22,7 @@ from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import at, minute
-
-SERIES = Series("BTC/USDT.SIM", 60)
-
-
-def span(start: int, end: int) -> TimeRange:
-    return TimeRange(at(start), at(end))
-
+from tests.unit.services.relay.harness import SERIES, at, minute, span
 
 parts = st.tuples(st.integers(0, 30), st.integers(1, 12)).map(lambda p: span(p[0], p[0] + p[1]))
 pages = st.tuples(st.just("page"), parts, st.integers(0, 100), parts)

@@ -7,7 +7,6 @@ import pytest
 from dexorder_common.model.dispatch_id import DispatchNumbers
 from dexorder_common.model.history import FinalResult, FinalStatus, HistoryRequest, PageResult
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.state import dispatches, planner
 from dexorder_relay.state.changes import Changes
 from dexorder_relay.state.history import HistoryState, timed_out
@@ -15,14 +14,9 @@ from dexorder_relay.state.job import Phase, RetryPolicy
 from dexorder_relay.state.leases import Leases, Slot, SlotKind
 from dexorder_relay.store.changes import statements
 from tests.fakes.pages import dispatch_id
-from tests.unit.services.relay.harness import TICKER, at, counts, dispatch_all, minute
+from tests.unit.services.relay.harness import SERIES, TICKER, at, counts, dispatch_all, minute, span
 
-SERIES = Series(TICKER, 60)
 SLOT = Slot(b"i", "SIM", SlotKind.ANY)
-
-
-def span(start: int, end: int) -> TimeRange:
-    return TimeRange(at(start), at(end))
 
 
 def new_state() -> HistoryState:

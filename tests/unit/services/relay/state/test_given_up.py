@@ -5,16 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from tests.unit.services.relay.harness import Suite, minute, page, ranges, suite
-
-OK = ingest.HistoryReadyNotification.OK
-ERROR = ingest.HistoryReadyNotification.ERROR
+from tests.unit.services.relay.harness import ERROR, OK, Suite, minute, page, ranges, suite
 
 
 async def attempt(s: Suite, pages: int = 0, *, killed: bool = False) -> ingest.DataRequest:
     """Take a job with a new ingestor, report pages of ten candles, and leave: with a message, or killed."""
-    ingestor = s.ingestor()
-    await ingestor.offer()
+    ingestor = await s.offering()
     dispatch = await ingestor.take()
     first = minute(dispatch.historical.start_time)
     for start in range(first, first + pages * 10, 10):
@@ -35,11 +31,9 @@ async def test_a_backfill_outlives_any_number_of_ingestors_as_long_as_pages_come
             first = minute(dispatch.historical.start_time)
             snapshot_id = s.pipeline.write(range(first, first + pages * 10))
             await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(dispatch.job_id, first, first + pages * 10)])
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await ingestor.work(s.pipeline, dispatches=1)
-        record = await s.finished("r")
-        assert (record.status, record.row_count) == (OK, 50)
+        assert await s.ended("r") == (OK, 50)
 
 
 async def test_a_page_that_no_ingestor_lived_to_report_counts_once_it_is_committed(tmp_path: Path) -> None:
@@ -47,18 +41,15 @@ async def test_a_page_that_no_ingestor_lived_to_report_counts_once_it_is_committ
         await s.queued("r", 0, 40)
         for start in (0, 10, 20):
             first = await attempt(s)
-            ingestor = s.ingestor()
-            await ingestor.offer()
+            ingestor = await s.offering()
             second = await ingestor.take()
             assert minute(first.historical.start_time) == minute(second.historical.start_time) == start
             committed = page(second.job_id, start, start + 10)
             await s.pipeline.report(snapshot_id=s.pipeline.write(range(start, start + 10)), pages=[committed])
             await ingestor.send(ingest.WorkComplete(job_id=second.job_id, success=False, error_message="stopped"))
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await ingestor.work(s.pipeline, dispatches=1)
-        record = await s.finished("r")
-        assert (record.status, record.row_count) == (OK, 40)
+        assert await s.ended("r") == (OK, 40)
 
 
 async def test_a_page_that_kills_every_ingestor_ends_the_request_and_what_is_missing_is_named(tmp_path: Path) -> None:
@@ -79,8 +70,7 @@ async def test_attempts_are_counted_on_after_a_restart_of_the_relay(tmp_path: Pa
     async with suite(tmp_path, max_attempts=3) as s:
         await s.queued("r", 0, 20)
         _, fruitful, _ = [await attempt(s, pages) for pages in (0, 1, 0)]
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         held = await ingestor.take()
     async with suite(tmp_path, max_attempts=3) as s:
         ingestor = s.ingestor()

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dexorder_common.clock import ManualClock
-from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
@@ -20,6 +19,7 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.state.provisional import Absence, AbsenceChange, ProvisionalRanges
 from dexorder_relay.verification import rechecker
 from tests.unit.services.relay.harness import (
+    SERIES,
     TICKER,
     Suite,
     at,
@@ -30,11 +30,11 @@ from tests.unit.services.relay.harness import (
     minute,
     page,
     ranges,
+    span_of,
     suite,
     write_coverage,
 )
 
-SERIES = Series("BTC/USDT.SIM", 60)
 MINUTE = 60 * SECOND_NS
 DELAYS = [600 * SECOND_NS, 3_600 * SECOND_NS, 86_400 * SECOND_NS]
 NOW = 1_000_000 * MINUTE
@@ -164,8 +164,7 @@ async def coverage_kinds(s: Suite) -> list[tuple[int, int, str]]:
 
 async def fetch_with_a_young_hole(s: Suite) -> None:
     """Have minutes [0, 10) fetched by a client, of which [3, 6) are provisionally empty."""
-    ingestor = s.ingestor()
-    await ingestor.offer()
+    ingestor = await s.offering()
     await s.queued("first", 0, 10, client_id="me")
     dispatch = await ingestor.take()
     snapshot_id = s.pipeline.upsert([0, 1, 2, 6, 7, 8, 9])
@@ -196,8 +195,7 @@ async def test_a_young_hole_is_named_queried_again_and_announced_once_it_is_fill
 
 async def fill(s: Suite, cursor: int) -> None:
     """Answer the relay's own query with two of three candles; the third is absent for good."""
-    ingestor = s.ingestor()
-    await ingestor.offer()
+    ingestor = await s.offering()
     dispatch = await ingestor.take()
     asked = dispatch.historical
     assert dispatch.request_id.startswith("recheck-") and not dispatch.client_id
@@ -242,8 +240,7 @@ async def test_only_clients_that_were_told_of_the_absence_are_told_of_its_candle
         for name, start, end in (("before", 0, 3), ("head", 0, 4), ("tail", 5, 10), ("whole", 0, 10)):
             await s.queued(name, start, end, client_id=name)
             await s.finished(name)
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         dispatch = await ingestor.take()
         snapshot_id = s.pipeline.upsert([0, 1, 2, 4, 6, 7, 8, 9])
         again = page(dispatch.job_id, 3, 6, empty=[(3, 4), (5, 6)])
@@ -259,8 +256,7 @@ async def test_only_clients_that_were_told_of_the_absence_are_told_of_its_candle
 async def test_a_client_waits_for_the_report_of_candles_that_a_query_has_committed(tmp_path: Path) -> None:
     async with suite(tmp_path, recheck_after_seconds=(0.5, 60.0)) as s:
         await fetch_with_a_young_hole(s)
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         dispatch = await ingestor.take()
         snapshot_id = s.pipeline.upsert(range(10))  # committed, and not reported yet
         await s.queued("second", 0, 10)
@@ -270,15 +266,13 @@ async def test_a_client_waits_for_the_report_of_candles_that_a_query_has_committ
             assert answer.state != rpb.REQUEST_STATE_FINISHED
         found = [page(dispatch.job_id, 3, 6)]
         await s.pipeline.report(snapshot_id=snapshot_id, pages=found, finals=[final_of(dispatch.job_id)])
-        record = await s.finished("second")
-        assert (record.status, record.row_count) == (ingest.HistoryReadyNotification.OK, 10)
+        assert await s.ended("second") == (ingest.HistoryReadyNotification.OK, 10)
 
 
 async def test_a_query_that_fails_names_its_range_and_leaves_coverage(tmp_path: Path) -> None:
     async with suite(tmp_path, recheck_after_seconds=(0.5, 60.0)) as s:
         await fetch_with_a_young_hole(s)
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         dispatch = await ingestor.take()
         failed = final_of(dispatch.job_id, ingest.DataResponse.ERROR, "the exchange is down")
         await s.pipeline.report(finals=[failed])
@@ -304,10 +298,9 @@ async def test_a_relay_that_lost_its_database_derives_the_ranges_and_one_that_ha
         s.pipeline.write([10, 11])
         assert await coverage_kinds(s) == [(0, 10, "empty?"), (10, 12, "rows"), (12, 20, "empty")]
         clock.advance(SECOND_NS)
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         dispatch = await ingestor.take()
-        assert (minute(dispatch.historical.start_time), minute(dispatch.historical.end_time)) == (0, 10)
+        assert span_of(dispatch) == (0, 10)
         proven = page(dispatch.job_id, 0, 10, empty=[(0, 10)])
         await s.pipeline.report(pages=[proven], finals=[final_of(dispatch.job_id)])
         await s.finished(dispatch.request_id)

@@ -17,9 +17,8 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rrpc
 from dexorder_relay import engine
 from dexorder_relay.store.database import Store
-from tests.unit.services.relay.harness import minute, ranges, request, suite, until
+from tests.unit.services.relay.harness import ERROR, OK, TIMEOUT, minute, ranges, request, suite, until
 
-OK, ERROR, TIMEOUT = (ingest.HistoryReadyNotification.NotificationStatus.Value(n) for n in ("OK", "ERROR", "TIMEOUT"))
 CLIENTS, SUBMISSIONS = 8, 250
 TIMEOUT_NS = 900 * SECOND_NS
 

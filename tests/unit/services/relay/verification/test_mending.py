@@ -14,18 +14,10 @@ from hypothesis import strategies as st
 from dexorder_common.lake.rewrite import replace_rows
 from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.errors import Unavailable
-from dexorder_common.model.instrument import Series
 from dexorder_common.model.periods import open_times
-from dexorder_common.model.time_range import TimeRange
 from dexorder_relay.verification import mending
 from dexorder_relay.verification.mending import TableMender, choose
-from tests.unit.services.relay.harness import TICKER, Pipeline, at, candle, catalog_settings, moment
-
-SERIES = Series(TICKER, 60)
-
-
-def span(start: int, end: int) -> TimeRange:
-    return TimeRange(at(start), at(end))
+from tests.unit.services.relay.harness import SERIES, TICKER, Pipeline, at, candle, catalog_settings, moment, span
 
 
 def row(minute: int, dispatch: int | None = None, *, close: float | None = None, seconds: int = 0) -> dict[str, Any]:

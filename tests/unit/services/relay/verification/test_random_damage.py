@@ -12,15 +12,23 @@ from dexorder_common.lake.rewrite import replace_rows
 from dexorder_common.lake.tables import OHLC, rows_in
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
-from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
-from tests.unit.services.relay.harness import EARLIER, TICKER, Ingestor, Suite, at, candle, page, suite
+from tests.unit.services.relay.harness import (
+    EARLIER,
+    ERROR,
+    NOT_FOUND,
+    OK,
+    TICKER,
+    Ingestor,
+    Suite,
+    at,
+    candle,
+    page,
+    suite,
+)
 from tests.unit.services.relay.requests.test_outcome import write_off_grid
 from tests.unit.services.relay.verification.test_verification import verify
 
 MINUTES = 40
-OK, NOT_FOUND, ERROR = (
-    ingest.HistoryReadyNotification.NotificationStatus.Value(name) for name in ("OK", "NOT_FOUND", "ERROR")
-)
 
 
 def damage(s: Suite, pick: random.Random, holes: list[int]) -> None:

@@ -24,9 +24,20 @@ from dexorder_relay.state.job import RetryPolicy
 from dexorder_relay.state.leases import Leases
 from dexorder_relay.verification import rechecker
 from dexorder_relay.verification.rechecker import MAX_WAIT_NS, Rechecker, recheck_request
-from tests.unit.services.relay.harness import TICKER, at, final_of, minute, page, ranges, request, settings, suite
+from tests.unit.services.relay.harness import (
+    SERIES,
+    TICKER,
+    at,
+    final_of,
+    minute,
+    page,
+    ranges,
+    request,
+    settings,
+    span_of,
+    suite,
+)
 
-SERIES = Series(TICKER, 60)
 DELAY_NS = 600 * SECOND_NS
 
 
@@ -118,8 +129,7 @@ async def test_candles_that_turned_up_by_other_means_are_announced_by_one_more_q
 ) -> None:
     monkeypatch.setattr(rechecker, "INTERVAL_SECONDS", 0.05)
     async with suite(tmp_path, recheck_after_seconds=(3_600.0,)) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer(3)
+        ingestor = await s.offering(3)
         await s.queued("first", 0, 10, client_id="me")
         first = await ingestor.take()
         young = page(first.job_id, 0, 10, empty=[(3, 6)])
@@ -137,7 +147,7 @@ async def test_candles_that_turned_up_by_other_means_are_announced_by_one_more_q
         snapshot_id = s.pipeline.upsert([0, 1, 2, 3, 5, 6, 7, 8, 9])
         await s.pipeline.report(snapshot_id=snapshot_id, pages=[page(late, 0, 10, empty=[(4, 5)])], finals=finals)
         again = await ingestor.take()
-        assert (minute(again.historical.start_time), minute(again.historical.end_time)) == (3, 6)
+        assert span_of(again) == (3, 6)
         await s.pipeline.report(pages=[page(again.job_id, 3, 6, empty=[(4, 5)])], finals=[final_of(again.job_id)])
         for topic, after in ((f"REVISED:{TICKER}", 0), ("RESPONSE:me", told.cursor)):
             found = await s.notification(topic, after)

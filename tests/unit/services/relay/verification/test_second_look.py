@@ -96,8 +96,7 @@ async def fetch_a_thin_market(s: Suite, rows: Sequence[int]) -> Any:
     await s.ingestors.ReportMarkets(
         ipb.ReportMarketsRequest(exchange="SIM", markets=markets, fetched_at=1, candles=offer)
     )
-    ingestor = s.ingestor()
-    await ingestor.offer(4)
+    ingestor = await s.offering(4)
     await s.queued("first", 0, MINUTES, client_id="me")
     dispatch = await ingestor.take()
     snapshot_id = s.pipeline.upsert(rows)

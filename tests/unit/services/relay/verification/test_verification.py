@@ -17,11 +17,21 @@ from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as rpb
 from dexorder_relay.reading.rows import CandleRows
 from dexorder_relay.requests.retraction_log import RetractionTable
 from dexorder_relay.verification import mending, verification
-from tests.unit.services.relay.harness import EARLIER, TICKER, Suite, at, minute, page, ranges, suite
+from tests.unit.services.relay.harness import (
+    EARLIER,
+    ERROR,
+    OK,
+    TICKER,
+    Suite,
+    at,
+    minute,
+    page,
+    ranges,
+    span_of,
+    suite,
+)
 from tests.unit.services.relay.requests.test_outcome import write_off_grid
 from tests.unit.services.relay.requests.test_retraction_log import covered
-
-OK, ERROR = ingest.HistoryReadyNotification.OK, ingest.HistoryReadyNotification.ERROR
 
 
 async def verify(s: Suite, **fields: Any) -> tuple[list[rpb.VerifyProgress], rpb.VerifyResult]:
@@ -73,8 +83,7 @@ async def test_every_kind_of_fault_is_told_and_nothing_changes(tmp_path: Path, m
 
 async def test_repair_removes_what_must_not_be_there_and_fetches_again_what_is_lost_or_unsure(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await faulty(s)
         write_off_grid(s, 9)
         s.pipeline.write([15], close=0.5)
@@ -103,15 +112,14 @@ def rows_of(s: Suite) -> list[int]:
 async def test_a_repaired_table_agrees_with_its_coverage(tmp_path: Path) -> None:
     """What the exchange says now holds: a candle in a range once verified empty, and none where there was a row."""
     async with suite(tmp_path) as s:
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.pipeline.report(
             snapshot_id=s.pipeline.write([0, 1, 2, 2, 5, 6]), pages=[page(EARLIER, 0, 8, empty=[(5, 8)])]
         )
         _, found = await verify(s, repair=True)
         assert (found.removed_rows, found.lost_periods) == (3, 2)
         (done,) = await ingestor.work(s.pipeline, dispatches=1, holes=[6])
-        assert (minute(done.historical.start_time), minute(done.historical.end_time)) == (3, 7)
+        assert span_of(done) == (3, 7)
         assert (await s.finished(found.repair_request_ids[0])).status == OK
         _, again = await verify(s, repair=True)
         assert again == rpb.VerifyResult(checked=ranges([(0, 8)])[0], rows=6, row_periods=6, empty_periods=2)
@@ -128,8 +136,7 @@ async def test_duplicates_alone_are_removed_without_a_fetch_and_without_a_retrac
         assert (found.removed_rows, list(found.repair_request_ids)) == (3, [])
         assert RetractionTable(s.pipeline.catalog).read() == []
         await s.queued("r", 0, 3)
-        record = await s.finished("r")
-        assert (record.status, record.row_count) == (OK, 3)
+        assert await s.ended("r") == (OK, 3)
 
 
 async def test_a_repair_that_cannot_change_the_table_leaves_ranges_missing(
@@ -174,8 +181,7 @@ async def test_a_repair_cut_off_leaves_ranges_missing_or_wrong_rows_but_no_wrong
                 await verify(s, repair=True)
     async with suite(tmp_path) as s:
         assert await covered(s) == [(0, 4), (6, 10), (10, 11), (12, 20), (21, 30)]
-        ingestor = s.ingestor()
-        await ingestor.offer()
+        ingestor = await s.offering()
         await s.queued("r", 0, 30)
         await ingestor.work(s.pipeline, dispatches=3, holes=[11])
         assert (await s.finished("r")).status == status, "7 is there twice and 11 must not be"
