@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Self
 
@@ -93,14 +94,7 @@ class RelaySettings(ServiceSettings):
 
     def limits(self) -> Limits:
         """Return the quotas of a caller whose entry has none."""
-        return Limits(
-            unfinished_requests=self.quota_unfinished_requests,
-            submissions_per_minute=self.quota_submissions_per_minute,
-            unfinished_periods=self.quota_unfinished_periods,
-            open_streams=self.quota_open_streams,
-            subscriptions=self.quota_subscriptions,
-            triggers=self.quota_triggers,
-        )
+        return Limits(**{each.name: getattr(self, f"quota_{each.name}") for each in fields(Limits)})
 
     @field_validator("recheck_after_seconds")
     @classmethod

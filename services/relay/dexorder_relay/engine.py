@@ -101,10 +101,6 @@ class RelayEngine:
             self.completion.check_ready()
             self.context.wake.set()
 
-    def close_streams(self) -> None:
-        """End progress and notification streams, which have no end of their own."""
-        self.context.signals.close()
-
     async def _tick(self) -> None:
         context = self.context
         last_ns = context.clock.monotonic_ns()

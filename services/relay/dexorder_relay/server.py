@@ -111,7 +111,7 @@ async def relay(settings: RelaySettings, catalog: CatalogSettings, clock: Clock)
                     try:
                         yield RunningRelay(server.address, broker.address, server.leave)
                     finally:
-                        engine.close_streams()
+                        context.signals.close()  # progress and notification streams have no end of their own
                 for task in work:
                     task.cancel()
 

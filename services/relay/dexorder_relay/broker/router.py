@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
 
 import structlog
 import zmq
@@ -20,10 +19,10 @@ from zmq.utils.monitor import parse_monitor_message
 
 from dexorder_common.messaging.curve import curve_server
 from dexorder_common.messaging.frames import FROM_INGESTOR, BadFrame, WorkFrame, decode_work, encode_work
-from dexorder_common.model.history import Dispatch
 from dexorder_common.model.realtime import RealtimeDispatch, Stop
 from dexorder_common.rpc.realtime_messages import encode_params
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_relay.broker.dispatcher import JobDispatcher, ToIngestor
 from dexorder_relay.broker.zmq_tcp_proxy import zmq_tcp_proxy
 from dexorder_relay.config import RelaySettings
 from dexorder_relay.metrics import RelayMetrics
@@ -39,24 +38,6 @@ _REFUSALS = {
 }
 
 
-class Handler(Protocol):
-    """Receiver of frames; each method returns False if the frame had no effect."""
-
-    venues: frozenset[str]
-
-    def ready(self, slot: Slot) -> bool:
-        """Add a slot."""
-
-    def heartbeat(self, dispatch_id: str, identity: bytes) -> bool:
-        """Renew the lease of a running dispatch."""
-
-    def complete(self, dispatch_id: str) -> bool:
-        """Record that Kafka has the final record."""
-
-    def give_back(self, dispatch_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
-        """Take back a dispatch that the ingestor rejected or cannot continue."""
-
-
 class Broker:
     """A bound ROUTER socket; ``open_broker`` creates it."""
 
@@ -69,10 +50,10 @@ class Broker:
         self._metrics = metrics
         self.address = address
 
-    async def run(self, handler: Handler) -> None:
+    async def run(self, dispatcher: JobDispatcher) -> None:
         """Receive frames until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._receive_frames(handler))
+            tasks.create_task(self._receive_frames(dispatcher))
             tasks.create_task(self._count_refusals())
 
     async def _count_refusals(self) -> None:
@@ -80,11 +61,11 @@ class Broker:
             event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
             self._metrics.connections_refused.labels(_REFUSALS[zmq.Event(event)]).inc()
 
-    async def _receive_frames(self, handler: Handler) -> None:
+    async def _receive_frames(self, dispatcher: JobDispatcher) -> None:
         received = 0
         while True:
             identity, *frames = await self._socket.recv_multipart()
-            reason = self._handle(identity, frames, handler)
+            reason = self._handle(identity, frames, dispatcher)
             if reason:
                 self._metrics.dropped.labels(reason).inc()
                 log.debug("frame dropped", reason=reason)
@@ -92,8 +73,8 @@ class Broker:
             if received % FRAMES_BEFORE_A_BREAK == 0:  # a receive with data available never yields to the loop
                 await asyncio.sleep(0)
 
-    def _handle(self, identity: bytes, frames: list[bytes], handler: Handler) -> str | None:
-        """Pass a message to the handler; return the reason if it is dropped."""
+    def _handle(self, identity: bytes, frames: list[bytes], dispatcher: JobDispatcher) -> str | None:
+        """Pass a message to the dispatcher; return the reason if it is dropped."""
         try:
             message = decode_work(frames)
         except BadFrame as error:
@@ -101,12 +82,12 @@ class Broker:
         if not isinstance(message, FROM_INGESTOR):
             return "direction"
         if isinstance(message, pb.WorkerReady):
-            return _handle_ready(identity, message, handler)
+            return _handle_ready(identity, message, dispatcher)
         if not message.job_id:
             return "no_job_id"
-        return None if _handle_dispatch(identity, message, handler) else "not_current"
+        return None if _handle_dispatch(identity, message, dispatcher) else "not_current"
 
-    async def send(self, identity: bytes, message: Dispatch | RealtimeDispatch | Stop) -> bool:
+    async def send(self, identity: bytes, message: ToIngestor) -> bool:
         """Send a message; return False if the peer is gone (EHOSTUNREACH) or its queue is full (EAGAIN)."""
         try:
             await self._socket.send_multipart([identity, *encode_work(_encode(message))], flags=zmq.NOBLOCK)
@@ -117,7 +98,7 @@ class Broker:
         return True
 
 
-def _encode(message: Dispatch | RealtimeDispatch | Stop) -> pb.DataRequest | pb.WorkStop:
+def _encode(message: ToIngestor) -> pb.DataRequest | pb.WorkStop:
     if isinstance(message, Stop):
         return pb.WorkStop(job_id=message.dispatch_id)
     request = pb.DataRequest(
@@ -141,26 +122,26 @@ def _encode(message: Dispatch | RealtimeDispatch | Stop) -> pb.DataRequest | pb.
     return request
 
 
-def _handle_ready(identity: bytes, message: pb.WorkerReady, handler: Handler) -> str | None:
-    if len(message.exchanges) != 1 or message.exchanges[0] not in handler.venues:
+def _handle_ready(identity: bytes, message: pb.WorkerReady, dispatcher: JobDispatcher) -> str | None:
+    if len(message.exchanges) != 1 or message.exchanges[0] not in dispatcher.venues:
         return "exchange"
     if int(message.job_type) not in set(SlotKind):
         return "job_type"
     slot = Slot(identity, message.exchanges[0], SlotKind(message.job_type))
-    return None if handler.ready(slot) else "too_many_slots"
+    return None if dispatcher.ready(slot) else "too_many_slots"
 
 
-def _handle_dispatch(identity: bytes, message: WorkFrame, handler: Handler) -> bool:
+def _handle_dispatch(identity: bytes, message: WorkFrame, dispatcher: JobDispatcher) -> bool:
     if isinstance(message, pb.WorkHeartbeat):
-        return handler.heartbeat(message.job_id, identity)
+        return dispatcher.heartbeat(message.job_id, identity)
     if isinstance(message, pb.WorkReject):
         reason = f"the ingestor rejected it: {message.reason or 'no reason given'}"
-        return handler.give_back(message.job_id, reason, kind="rejected", rejected_by=identity)
+        return dispatcher.give_back(message.job_id, reason, kind="rejected", rejected_by=identity)
     assert isinstance(message, pb.WorkComplete)
     if message.success:
-        return handler.complete(message.job_id)
+        return dispatcher.complete(message.job_id)
     reason = f"the ingestor cannot continue: {message.error_message or 'no reason given'}"
-    return handler.give_back(message.job_id, reason, kind="failed")
+    return dispatcher.give_back(message.job_id, reason, kind="failed")
 
 
 @contextmanager

@@ -17,14 +17,13 @@ from dexorder_common.kafka.page_record import encode_candle
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.errors import InvalidRequest, Unavailable
 from dexorder_common.model.history import HistoryRequest, Outcome, RequestStatus
-from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import MAX_PAGE_CANDLES, Candle
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.rpc.history_messages import MAX_UINT32
 from dexorder_common.rpc.identity import Caller
 from dexorder_protos.dexorder.ingest.v1.ingest_pb2 import Response
-from dexorder_relay.reading.rows import CANDLE_COLUMNS, CandleRows
+from dexorder_relay.reading.rows import CANDLE_COLUMNS
 from dexorder_relay.reading.table_reader import TableReader, compare_rows
 from dexorder_relay.state.request import describe_wrong
 
@@ -88,7 +87,8 @@ class OhlcAnswers:
             if sent == total:
                 break
             async with self._windows:
-                found = await asyncio.to_thread(_encoded, rows, request.series, window, total - sent)
+                table = await asyncio.to_thread(rows.candles, request.series, window)
+                found = await asyncio.to_thread(encode_rows, table.slice(0, total - sent))
             sent += len(found)
             pending += found
             while len(pending) > self._page_candles:  # candles that fill one page exactly may be the last page
@@ -97,10 +97,6 @@ class OhlcAnswers:
         if sent != total:
             raise Unavailable(f"{OHLC.name} gave {sent} of {total} rows at snapshot {rows.snapshot_id}")
         yield make_page(data=pending, is_final=True)
-
-
-def _encoded(rows: CandleRows, series: Series, window: TimeRange, limit: int) -> list[bytes]:
-    return encode_rows(rows.candles(series, window).slice(0, limit))
 
 
 def _failed(request: HistoryRequest, error: str) -> Response:

@@ -88,16 +88,8 @@ class OutcomeDecider:
     def _final_alone(self, live: LiveRequest) -> Outcome:
         """Return the outcome of a request whose final record alone counts; its end is the time of its rows."""
         (job,) = (self._state.jobs[job_id] for job_id in live.jobs)
-        return decide(
-            end_ns=job.taken_ns,
-            missing=(),
-            job_errors=(),
-            wrong=job.error,
-            row_count=job.row_count,
-            empty_periods=0,
-            snapshot_id=None,
-            completed_ns=self._clock.wall_ns(),
-        )
+        now_ns = self._clock.wall_ns()
+        return decide(end_ns=job.taken_ns, completed_ns=now_ns, row_count=job.row_count, wrong=job.error)
 
     async def _retract(self, live: LiveRequest, lost: list[TimeRange], changes: Changes) -> None:
         """Plan new jobs for other requests that wait for lost ranges; this request ends and names them."""

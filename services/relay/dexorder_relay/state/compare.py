@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,10 +56,14 @@ class CoverageComparison:
 
     def add(self, other: CoverageComparison) -> None:
         """Add the differences in a later range."""
-        for name in ("rows", "row_periods", "empty_periods", "surplus_rows", "off_grid_rows", "unclaimed_periods"):
+        for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("lost", "unexpected", "duplicates", "off_grid"):
+        for name in RANGES:
             setattr(self, name, _joined(getattr(self, name), getattr(other, name)))
+
+
+COUNTS = [each.name for each in fields(CoverageComparison) if each.default == 0]
+RANGES = [each.name for each in fields(CoverageComparison) if each.name not in COUNTS]
 
 
 def compare(
@@ -124,11 +128,22 @@ def repair_ranges(
         lost: In time order.
         covered: Ranges that coverage claims, the lost ones included.
     """
+    parts = (piece for each in lost for piece in split_by_periods(each, period_seconds, max_periods))
+    return join(parts, lambda _, hull: count_periods(hull, period_seconds) <= max_periods and not covered.holes(hull))
+
+
+def join(parts: Iterable[TimeRange], may_join: Callable[[TimeRange, TimeRange], bool]) -> list[TimeRange]:
+    """Return ranges that come in time order, each joined with the one before it if that may be.
+
+    Args:
+        may_join: Takes the gap between the two, and both with the gap.
+    """
     ranges: list[TimeRange] = []
-    for part in (piece for each in lost for piece in split_by_periods(each, period_seconds, max_periods)):
-        joined = TimeRange(ranges[-1].start_ns, part.end_ns) if ranges else part
-        if ranges and count_periods(joined, period_seconds) <= max_periods and not covered.holes(joined):
-            ranges[-1] = joined
+    for part in parts:
+        before = ranges[-1] if ranges else part
+        hull = TimeRange(before.start_ns, part.end_ns)
+        if ranges and may_join(TimeRange(before.end_ns, part.start_ns), hull):
+            ranges[-1] = hull
         else:
             ranges.append(part)
     return ranges

@@ -69,7 +69,8 @@ def accept(
     if request.dataset.whole_exchange:
         _create(state, live, TimeRange(0, MAX_TIME_NS), changes)
     elif request.again:
-        plan_again(state, live, changes)
+        for part in split_by_periods(live.planned, period, state.job_periods):  # covered or not
+            _create(state, live, part, changes, again=True)
     else:
         plan(state, live, live.planned, changes)
     return live
@@ -103,12 +104,6 @@ def plan(state: HistoryState, live: LiveRequest, span: TimeRange, changes: Chang
         _attach(live, state.jobs[job_id], changes)
     for part in new:
         _create(state, live, part, changes)
-
-
-def plan_again(state: HistoryState, live: LiveRequest, changes: Changes) -> None:
-    """Create jobs for the whole range of a request, covered or not; what is not covered may be fetched twice."""
-    for part in split_by_periods(live.planned, live.request.period_seconds, state.job_periods):
-        _create(state, live, part, changes, again=True)
 
 
 def _create(state: HistoryState, live: LiveRequest, span: TimeRange, changes: Changes, *, again: bool = False) -> None:

@@ -18,6 +18,7 @@ from dexorder_common.model.periods import ceil_to_grid, count_periods, floor_to_
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.values import ValueDifference
 from dexorder_relay.reading.rows import open_times
+from dexorder_relay.state.compare import join
 
 _VALUES = ("open", "high", "low", "close", "volume")
 
@@ -39,17 +40,7 @@ def fetch_ranges(cells: Iterable[TimeRange], cell_seconds: int, call_candles: in
     Args:
         cells: Ranges of whole cells, in time order.
     """
-    ranges: list[TimeRange] = []
-    for part in cells:
-        joined = TimeRange(ranges[-1].start_ns, part.end_ns) if ranges else part
-        gap = count_periods(TimeRange(ranges[-1].end_ns, part.start_ns), cell_seconds) if ranges else 0
-        if ranges and gap < call_candles:
-            ranges[-1] = joined
-        elif len(ranges) == most:
-            break
-        else:
-            ranges.append(part)
-    return ranges
+    return join(cells, lambda gap, _: count_periods(gap, cell_seconds) < call_candles)[:most]
 
 
 def compare_values(

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dexorder_common.model.checksum import SETTLED_AFTER_SECONDS, cell_ladder
 from dexorder_common.model.errors import NotFound
@@ -44,12 +45,14 @@ MAX_LISTED = 10_000
 """Entries of each list of a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """The request that a verification waits for, and its progress."""
 
-    request_id: str
-    progress: Progress
+    request_id: str = ""
+    progress: Progress | None = None
+
+
+NOT_WAITING = Waiting()
 
 
 @dataclass(slots=True)
@@ -80,15 +83,10 @@ class ValueCheck:
         """The cells that differ, joined."""
         return merge(each.span for each in self.differing)
 
-    @property
-    def all_compared(self) -> list[TimeRange]:
-        """The ranges that were compared, joined."""
-        return merge(part for parts in self.compared.values() for part in parts)
-
     def result(self, repaired: Sequence[TimeRange] = ()) -> ValueComparison:
         """Return the result, given the ranges that a repair has fetched again."""
         period, again = self.series.period_seconds, RangeSet(repaired)
-        compared = self.all_compared
+        compared = merge(part for parts in self.compared.values() for part in parts)
         uncompared = subtract(self.claimed, compared)
         return ValueComparison(
             tuple(self.fetched),

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -25,17 +25,15 @@ from dexorder_common.rpc.identity import Caller
 from dexorder_relay.reading.rows import RowSummary
 from dexorder_relay.requests.context import Context
 from dexorder_relay.requests.submitter import Submitter
-from dexorder_relay.state.compare import WINDOW_PERIODS, CoverageComparison, compare, repair_ranges
+from dexorder_relay.state.compare import COUNTS, RANGES, WINDOW_PERIODS, CoverageComparison, compare, repair_ranges
 from dexorder_relay.verification.mending import TableMender
-from dexorder_relay.verification.value_verification import ValueCheck, ValueVerifier, Waiting
+from dexorder_relay.verification.value_verification import MAX_LISTED, NOT_WAITING, ValueCheck, ValueVerifier, Waiting
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 MAX_REPAIR_PERIODS = 1_000_000
 MAX_REPAIRED_RANGES = 1_000
 """Ranges, and requests for them, of one repair."""
-MAX_LISTED_RANGES = 10_000
-"""Ranges of each kind in a result."""
 MAX_PAUSE_SECONDS = 5.0
 DIFFERENCES = "table and coverage differ"
 
@@ -56,7 +54,7 @@ class VerificationState:
     checked: int = 0
     found: CoverageComparison = field(default_factory=CoverageComparison)
     span: TimeRange | None = None
-    waiting: Waiting | None = None
+    waiting: Waiting = NOT_WAITING
     values: ValueCheck | None = None
     after_repair: ValueCheck | None = None
     repair: Repair = field(default_factory=lambda: Repair())
@@ -64,28 +62,20 @@ class VerificationState:
     def progress(self) -> VerificationProgress:
         """Return the progress of the verification."""
         lost_periods = total_periods(self.found.lost, self.series.period_seconds)
-        waiting = (self.waiting.request_id, self.waiting.progress) if self.waiting else ("", None)
-        return VerificationProgress(self.windows, self.checked, self.found.rows, lost_periods, *waiting)
+        return VerificationProgress(self.windows, self.checked, self.found.rows, lost_periods, *self.waiting)
 
     def result(self) -> VerificationResult:
         """Return the result, if this is the last step."""
         found, period, repair = self.found, self.series.period_seconds, self.repair
+        listed: dict[str, Any] = {name: tuple(getattr(found, name)[:MAX_LISTED]) for name in RANGES}
         return VerificationResult(
             self.series.ticker,
             period,
             checked=self.span,
-            rows=found.rows,
-            row_periods=found.row_periods,
-            empty_periods=found.empty_periods,
-            lost=tuple(found.lost[:MAX_LISTED_RANGES]),
+            **{name: getattr(found, name) for name in COUNTS},
+            **listed,
             lost_periods=total_periods(found.lost, period),
-            unexpected=tuple(found.unexpected[:MAX_LISTED_RANGES]),
             unexpected_periods=total_periods(found.unexpected, period),
-            duplicates=tuple(found.duplicates[:MAX_LISTED_RANGES]),
-            surplus_rows=found.surplus_rows,
-            off_grid=tuple(found.off_grid[:MAX_LISTED_RANGES]),
-            off_grid_rows=found.off_grid_rows,
-            unclaimed_periods=found.unclaimed_periods,
             repairs=tuple(each.request_id for each in repair.requests),
             repaired_periods=total_periods(
                 [part for each in repair.spans for part in intersect(found.lost, each)], period

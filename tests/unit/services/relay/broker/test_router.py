@@ -6,6 +6,7 @@ import asyncio
 import socket
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import zmq
@@ -19,7 +20,6 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as ingest
 from dexorder_relay.broker.router import open_broker
 from dexorder_relay.metrics import RelayMetrics
-from dexorder_relay.state.leases import Slot
 from tests.unit.services.relay.harness import at, minute, settings, suite, until
 
 GARBAGE: list[tuple[str, list[bytes]]] = [
@@ -99,9 +99,10 @@ async def test_dispatch_is_these_bytes_and_an_unknown_peer_is_told_of(tmp_path: 
         peer.connect(broker.address)
         assert not await broker.send(b"nobody", dispatch)
         await peer.send_multipart(encode_work(ingest.WorkHeartbeat(job_id="j0")))
-        handler = OneHeartbeat()
-        served = asyncio.create_task(broker.run(handler))
-        assert await asyncio.wait_for(handler.came, 20) == "j0"
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        only_heartbeats: Any = SimpleNamespace(heartbeat=lambda job_id, identity: heard.put_nowait(job_id))
+        served = asyncio.create_task(broker.run(only_heartbeats))
+        assert await asyncio.wait_for(heard.get(), 20) == "j0"
         assert await broker.send(b"peer", dispatch)
         version, body = await peer.recv_multipart()
         served.cancel()
@@ -111,28 +112,6 @@ async def test_dispatch_is_these_bytes_and_an_unknown_peer_is_told_of(tmp_path: 
         b"\x01",
         "240a0272311a0c4254432f555344542e53494d2216088080948bf08284d3171080e0b9a1ab9484d317183c32026d653a026a31",
     )
-
-
-class OneHeartbeat:
-    """Handler that accepts only a heartbeat."""
-
-    venues = frozenset[str]()
-
-    def __init__(self) -> None:
-        self.came = asyncio.get_running_loop().create_future()
-
-    def ready(self, slot: Slot) -> bool:
-        raise AssertionError
-
-    def heartbeat(self, job_id: str, identity: bytes) -> bool:
-        self.came.set_result(job_id)
-        return True
-
-    def complete(self, job_id: str) -> bool:
-        raise AssertionError
-
-    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
-        raise AssertionError
 
 
 def new_metrics() -> RelayMetrics:

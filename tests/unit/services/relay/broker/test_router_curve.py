@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,34 +25,12 @@ from dexorder_relay.broker.router import Broker, open_broker
 from dexorder_relay.metrics import RelayMetrics
 from dexorder_relay.state.leases import Slot
 from tests.unit.services.ingestor.fakes import history_slots
-from tests.unit.services.relay.harness import settings
+from tests.unit.services.relay.harness import settings, until
 
 READY = encode_work(ingest.WorkerReady(exchanges=["SIM"], job_type=ingest.HISTORICAL))
 
 MISFIT = ("protocol", "other")
 """Both sides see that their greetings do not fit; where the other side hangs up first, ours gives no details."""
-
-
-class Heard:
-    """Handler that records its calls."""
-
-    venues = frozenset({"SIM"})
-
-    def __init__(self) -> None:
-        self.slots: asyncio.Queue[Slot] = asyncio.Queue()
-
-    def ready(self, slot: Slot) -> bool:
-        self.slots.put_nowait(slot)
-        return True
-
-    def heartbeat(self, job_id: str, identity: bytes) -> bool:
-        return False
-
-    def complete(self, job_id: str) -> bool:
-        return False
-
-    def give_back(self, job_id: str, reason: str, *, kind: str, rejected_by: bytes | None = None) -> bool:
-        return False
 
 
 class Stage:
@@ -60,7 +39,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.registry = CollectorRegistry()
-        self.heard = Heard()
+        self.slots: asyncio.Queue[Slot] = asyncio.Queue()
         self.server_public, self.server_secret = make_keys(folder, "server")
         make_keys(folder / "clients", "allowed")
         for name in ("foreign", "other-server"):
@@ -83,7 +62,8 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
     stage = Stage(folder)
     made = settings(folder, broker_curve_key=stage.server_secret, broker_curve_clients=folder / "clients")
     with open_broker(made, RelayMetrics(stage.registry)) as stage.broker:
-        task = asyncio.create_task(stage.broker.run(stage.heard))
+        dispatcher: Any = SimpleNamespace(venues={"SIM"}, ready=stage.slots.put_nowait)
+        task = asyncio.create_task(stage.broker.run(dispatcher))
         yield stage
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -101,12 +81,6 @@ async def peer(stage: Stage, key: Path | None = None, server: str = "server") ->
         yield socket
 
 
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not done():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def test_only_a_client_with_an_allowed_key_reaches_the_handler(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         async with peer(stage):
@@ -116,10 +90,10 @@ async def test_only_a_client_with_an_allowed_key_reaches_the_handler(tmp_path: P
         before = stage.refused(*MISFIT)
         async with peer(stage, tmp_path / "clients" / "allowed.key_secret", server="other-server"):
             await until(lambda: stage.refused(*MISFIT) > before)
-        assert stage.heard.slots.empty()
+        assert stage.slots.empty()
         async with peer(stage, tmp_path / "clients" / "allowed.key_secret"):
-            assert (await asyncio.wait_for(stage.heard.slots.get(), 60)).exchange == "SIM"
-        assert stage.heard.slots.empty()
+            assert (await asyncio.wait_for(stage.slots.get(), 60)).exchange == "SIM"
+        assert stage.slots.empty()
 
 
 async def test_hundreds_of_strangers_do_not_keep_an_allowed_client_out(tmp_path: Path) -> None:
@@ -134,8 +108,8 @@ async def test_hundreds_of_strangers_do_not_keep_an_allowed_client_out(tmp_path:
             peer(stage),
             peer(stage, tmp_path / "clients" / "allowed.key_secret"),
         ):
-            await asyncio.wait_for(stage.heard.slots.get(), 60)
-        assert stage.heard.slots.empty()
+            await asyncio.wait_for(stage.slots.get(), 60)
+        assert stage.slots.empty()
 
 
 @pytest.mark.parametrize("with_key", [True, False], ids=["its key is not allowed yet", "it has no key, nor the broker"])
@@ -156,10 +130,10 @@ async def test_an_ingestor_gets_in_once_it_is_let_in(tmp_path: Path, monkeypatch
         )
         task = asyncio.create_task(worker.run(stop))
         await until(lambda: stage.refused(*(("key",) if with_key else MISFIT)) >= 2)  # it does try again
-        assert stage.heard.slots.empty()
+        assert stage.slots.empty()
         if with_key:
             (tmp_path / "foreign.key").rename(tmp_path / "clients" / "foreign.key")
-            await asyncio.wait_for(stage.heard.slots.get(), 60)
+            await asyncio.wait_for(stage.slots.get(), 60)
         stop.set()
         await task
 

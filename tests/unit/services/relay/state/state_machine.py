@@ -134,8 +134,6 @@ class StateMachine(RuleBasedStateMachine):
             missing=missing,
             job_errors=self.state.errors(request),
             row_count=len(opens),
-            empty_periods=0,
-            snapshot_id=None,
             completed_ns=self.wall_ns,
         )
         self.finish(request, outcome)

@@ -19,16 +19,7 @@ def minutes(start: int, end: int) -> TimeRange:
 def ended(
     missing: list[TimeRange], rows: int, errors: list[str] | None = None, wrong: str = ""
 ) -> tuple[RequestStatus, str]:
-    outcome = decide(
-        end_ns=0,
-        missing=missing,
-        job_errors=errors or [],
-        wrong=wrong,
-        row_count=rows,
-        empty_periods=0,
-        snapshot_id=None,
-        completed_ns=0,
-    )
+    outcome = decide(end_ns=0, completed_ns=0, row_count=rows, missing=missing, job_errors=errors or [], wrong=wrong)
     return outcome.status, outcome.error
 
 
