@@ -17,8 +17,9 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.table import Table
 
+from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.market_rows import in_order, last_snapshots
-from dexorder_common.lake.tables import MICROSECONDS, OHLC, IcebergTable, received_in, rows_in
+from dexorder_common.lake.tables import OHLC, IcebergTable, received_in, rows_in
 from dexorder_common.model.errors import SuiteError, Unavailable
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange

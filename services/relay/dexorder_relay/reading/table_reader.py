@@ -13,12 +13,10 @@ from pyiceberg.expressions import And, EqualTo, GreaterThan, GreaterThanOrEqual,
 from pyiceberg.table import Table
 from pyiceberg.types import LongType
 
-from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.claims import read_coverage
 from dexorder_common.lake.commit_state import state_of
 from dexorder_common.lake.coverage import CLAIM_COLUMNS, Claim, CoverageRow, decode_claim, decode_coverage
-from dexorder_common.lake.market_tables import table_of
-from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, present_columns
+from dexorder_common.lake.tables import COVERAGE, OHLC, IcebergTable, present_columns, table_of
 from dexorder_common.model.datasets import Dataset
 from dexorder_common.model.errors import NotFound
 from dexorder_common.model.instrument import Series

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -18,7 +18,7 @@ from dexorder_common.model.periods import (
     split_by_periods,
     total_periods,
 )
-from dexorder_common.model.time_range import RangeSet, TimeRange, merge, subtract
+from dexorder_common.model.time_range import RangeSet, TimeRange, joined, merge, subtract
 from dexorder_common.model.times import SECOND_NS
 
 Times = NDArray[np.int64]
@@ -129,24 +129,12 @@ def repair_ranges(
         covered: Ranges that coverage claims, the lost ones included.
     """
     parts = (piece for each in lost for piece in split_by_periods(each, period_seconds, max_periods))
-    return join(parts, lambda _, hull: count_periods(hull, period_seconds) <= max_periods and not covered.holes(hull))
 
+    def join(one: TimeRange, two: TimeRange) -> TimeRange | None:
+        both = TimeRange(one.start_ns, two.end_ns)
+        return both if count_periods(both, period_seconds) <= max_periods and not covered.holes(both) else None
 
-def join(parts: Iterable[TimeRange], may_join: Callable[[TimeRange, TimeRange], bool]) -> list[TimeRange]:
-    """Return ranges that come in time order, each joined with the one before it if that may be.
-
-    Args:
-        may_join: Takes the gap between the two, and both with the gap.
-    """
-    ranges: list[TimeRange] = []
-    for part in parts:
-        before = ranges[-1] if ranges else part
-        hull = TimeRange(before.start_ns, part.end_ns)
-        if ranges and may_join(TimeRange(before.end_ns, part.start_ns), hull):
-            ranges[-1] = hull
-        else:
-            ranges.append(part)
-    return ranges
+    return joined(parts, join)
 
 
 def _joined(before: list[TimeRange], later: list[TimeRange]) -> list[TimeRange]:

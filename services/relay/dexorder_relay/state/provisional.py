@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dexorder_common.model.instrument import Series
-from dexorder_common.model.time_range import TimeRange, intersect, merge, subtract
+from dexorder_common.model.time_range import TimeRange, intersect, joined, merge, subtract
 from dexorder_common.model.times import MAX_TIME_NS, SECOND_NS
 
 MANY_RANGES = 10
@@ -173,25 +173,17 @@ def hull(spans: Sequence[TimeRange]) -> TimeRange | None:
     return TimeRange(spans[0].start_ns, spans[-1].end_ns) if spans else None
 
 
-def join_near(due: Iterable[tuple[TimeRange, int]], period_seconds: int) -> Iterator[tuple[TimeRange, int]]:
-    """Yield ranges that come in time order, neighbours joined, with the earliest of their times."""
-    joined: tuple[TimeRange, int] | None = None
-    for span, due_ns in due:
-        if joined and _may_join(joined[0], span, period_seconds):
-            joined = TimeRange(joined[0].start_ns, span.end_ns), min(joined[1], due_ns)
-            continue
-        if joined:
-            yield joined
-        joined = span, due_ns
-    if joined:
-        yield joined
+def join_near(due: Iterable[tuple[TimeRange, int]], period_seconds: int) -> list[tuple[TimeRange, int]]:
+    """Return ranges that come in time order, neighbours joined, with the earliest of their times."""
+    period_ns = period_seconds * SECOND_NS  # months differ in length, but these are only limits
+
+    def join(one: tuple[TimeRange, int], two: tuple[TimeRange, int]) -> tuple[TimeRange, int] | None:
+        both, gap_ns = TimeRange(one[0].start_ns, two[0].end_ns), two[0].start_ns - one[0].end_ns
+        near = gap_ns <= JOINED_PERIODS * period_ns and both.end_ns - both.start_ns <= MAX_PERIODS * period_ns
+        return (both, min(one[1], two[1])) if near else None
+
+    return joined(due, join)
 
 
 def _start_ns(absence: Absence) -> int:
     return absence.span.start_ns
-
-
-def _may_join(one: TimeRange, other: TimeRange, period_seconds: int) -> bool:
-    period_ns = period_seconds * SECOND_NS  # months differ in length, but these are only limits
-    gap_ns, length_ns = other.start_ns - one.end_ns, other.end_ns - one.start_ns
-    return gap_ns <= JOINED_PERIODS * period_ns and length_ns <= MAX_PERIODS * period_ns

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from dexorder_common.model.checksum import Aggregate, tallies
 from dexorder_common.model.page import Candle
 from dexorder_common.model.periods import ceil_to_grid, count_periods, floor_to_grid, split_by_periods
-from dexorder_common.model.time_range import TimeRange
+from dexorder_common.model.time_range import TimeRange, joined
 from dexorder_common.model.values import ValueDifference
 from dexorder_relay.reading.rows import open_times
-from dexorder_relay.state.compare import join
 
 _VALUES = ("open", "high", "low", "close", "volume")
 
@@ -40,7 +39,12 @@ def fetch_ranges(cells: Iterable[TimeRange], cell_seconds: int, call_candles: in
     Args:
         cells: Ranges of whole cells, in time order.
     """
-    return join(cells, lambda gap, _: count_periods(gap, cell_seconds) < call_candles)[:most]
+
+    def join(one: TimeRange, two: TimeRange) -> TimeRange | None:
+        gap = count_periods(TimeRange(one.end_ns, two.start_ns), cell_seconds)
+        return TimeRange(one.start_ns, two.end_ns) if gap < call_candles else None
+
+    return joined(cells, join)[:most]
 
 
 def compare_values(

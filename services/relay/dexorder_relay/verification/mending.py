@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from dexorder_common.lake.arrow_types import MICROSECONDS
 from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.rewrite import read_rows, replace_rows
 from dexorder_common.lake.tables import OHLC, rows_in
