@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,27 +27,38 @@ _TIMES: Final = frozenset({"start_time", "end_time"})
 _SHARES: Final = frozenset({"win_rate", "max_drawdown"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """Layout of the text for one kind of payload.
+_LABELS: Final = {
+    "annotation_type": "Drawing",
+    "change_type": "Change",
+    "current_price": "Price",
+    "end_time": "To",
+    "entry_price": "Entry",
+    "error_message": "Reason",
+    "fill_quantity": "Filled",
+    "indicator_name": "Indicator",
+    "indicator_params": "Settings",
+    "liquidation_price": "Liquidation at",
+    "log_level": "Level",
+    "losing_trades": "Lost",
+    "max_drawdown": "Largest drawdown",
+    "order_type": "Type",
+    "realized_pnl": "Closed profit",
+    "results_path": "Results",
+    "start_time": "From",
+    "strategy_name": "Strategy",
+    "symbol": "Market",
+    "total_pnl": "Profit",
+    "total_trades": "Trades",
+    "triggered_price": "Price",
+    "unrealized_pnl": "Open profit",
+    "win_rate": "Share won",
+    "winning_trades": "Won",
+}
+"""Label of a field where it is not the field's name in words."""
 
-    Attributes:
-        title: Fields whose values follow the title, as far as they are present.
-        lines: Label and field of each line of the body.
-        omitted: Fields that are not shown: duplicates of the event's own or of another field, or drawings.
-        names: Protocol's name of a field by each accepted spelling: snake_case, and camelCase as in protobuf's JSON.
-            Fields with other names are listed as they are.
-    """
 
-    title: tuple[str, ...]
-    lines: tuple[tuple[str, str], ...]
-    omitted: tuple[str, ...] = ("timestamp",)
-    names: Mapping[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        known = (*[name for _, name in self.lines], *self.omitted)
-        spellings = {spelling: name for name in known for spelling in (name, _camel_case(name))}
-        object.__setattr__(self, "names", spellings)
+def _label(name: str) -> str:
+    return _LABELS.get(name) or name.removesuffix("_id").replace("_", " ").capitalize()
 
 
 def _camel_case(name: str) -> str:
@@ -56,93 +66,49 @@ def _camel_case(name: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
+class _Form:
+    """Layout of the text for one kind of payload.
+
+    Args:
+        title: Fields whose values follow the title, as far as they are present.
+        lines: Fields of the body, one a line.
+        omitted: Fields that are not shown: duplicates of the event's own or of another field, or drawings.
+        labels: Labels that differ from the usual ones.
+    Attributes:
+        names: Protocol's name of a field by each accepted spelling: snake_case, and camelCase as in protobuf's JSON.
+            Fields with other names are listed as they are.
+    """
+
+    def __init__(self, title: str = "", lines: str = "", omitted: str = "timestamp", **labels: str) -> None:
+        self.title = title.split()
+        self.lines = [(labels.get(name) or _label(name), name) for name in lines.split()]
+        known = (*lines.split(), *omitted.split())
+        self.names = {spelling: name for name in known for spelling in (name, _camel_case(name))}
+
+
 _ORDER: Final = _Form(
-    ("side", "quantity", "symbol"),
-    (
-        ("Reason", "error_message"),
-        ("Market", "symbol"),
-        ("Exchange", "exchange"),
-        ("Side", "side"),
-        ("Type", "order_type"),
-        ("Quantity", "quantity"),
-        ("Price", "price"),
-        ("Filled", "fill_quantity"),
-        ("Fill price", "fill_price"),
-        ("Status", "status"),
-        ("Strategy", "strategy_id"),
-        ("Order", "order_id"),
-    ),
+    "side quantity symbol",
+    "error_message symbol exchange side order_type quantity price fill_quantity fill_price status strategy_id order_id",
 )
-_ALERT: Final = _Form(
-    ("symbol", "condition"),
-    (
-        ("Market", "symbol"),
-        ("Condition", "condition"),
-        ("Price", "triggered_price"),
-        ("Alert", "alert_id"),
-    ),
-)
+_ALERT: Final = _Form("symbol condition", "symbol condition triggered_price alert_id")
 _POSITION: Final = _Form(
-    ("side", "size", "symbol"),
-    (
-        ("Market", "symbol"),
-        ("Exchange", "exchange"),
-        ("Side", "side"),
-        ("Size", "size"),
-        ("Entry", "entry_price"),
-        ("Price", "current_price"),
-        ("Open profit", "unrealized_pnl"),
-        ("Closed profit", "realized_pnl"),
-        ("Leverage", "leverage"),
-        ("Liquidation at", "liquidation_price"),
-        ("Position", "position_id"),
-    ),
+    "side size symbol",
+    "symbol exchange side size entry_price current_price unrealized_pnl realized_pnl leverage liquidation_price"
+    " position_id",
 )
 _WORKSPACE: Final = _Form(
-    ("symbol", "timeframe"),
-    (
-        ("Change", "change_type"),
-        ("Market", "symbol"),
-        ("Timeframe", "timeframe"),
-        ("Indicator", "indicator_name"),
-        ("Settings", "indicator_params"),
-        ("Drawing", "annotation_type"),
-        ("Annotation", "annotation_id"),
-        ("Workspace", "workspace_id"),
-    ),
-    ("annotation_data", "timestamp"),
+    "symbol timeframe",
+    "change_type symbol timeframe indicator_name indicator_params annotation_type annotation_id workspace_id",
+    "annotation_data timestamp",
 )
-_STRATEGY: Final = _Form(
-    ("strategy_name",),
-    (
-        ("Message", "message"),
-        ("Level", "log_level"),
-        ("Details", "details"),
-        ("Name", "strategy_name"),
-        ("Strategy", "strategy_id"),
-    ),
-)
+_STRATEGY: Final = _Form("strategy_name", "message log_level details strategy_name strategy_id", strategy_name="Name")
 _BACKTEST: Final = _Form(
-    ("strategy_name", "symbol", "timeframe"),
-    (
-        ("Strategy", "strategy_name"),
-        ("Market", "symbol"),
-        ("Timeframe", "timeframe"),
-        ("From", "start_time"),
-        ("To", "end_time"),
-        ("Profit", "total_pnl"),
-        ("Trades", "total_trades"),
-        ("Won", "winning_trades"),
-        ("Lost", "losing_trades"),
-        ("Share won", "win_rate"),
-        ("Largest drawdown", "max_drawdown"),
-        ("Sharpe ratio", "sharpe_ratio"),
-        ("Results", "results_path"),
-        ("Backtest", "backtest_id"),
-    ),
-    ("strategy_id", "completed_at", "timestamp"),
+    "strategy_name symbol timeframe",
+    "strategy_name symbol timeframe start_time end_time total_pnl total_trades winning_trades losing_trades win_rate"
+    " max_drawdown sharpe_ratio results_path backtest_id",
+    "strategy_id completed_at timestamp",
 )
-_ANY: Final = _Form((), (), ())
+_ANY: Final = _Form(omitted="")
 
 _TYPES: Final[Mapping[int, tuple[str, _Form]]] = {
     0: ("Order placed", _ORDER),

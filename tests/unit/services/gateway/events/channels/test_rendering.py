@@ -16,81 +16,10 @@ from dexorder_gateway.events.model import Event, EventKey, EventMessage
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 
 AT_MS = 1_700_000_000_000
-PAYLOADS: dict[type, Any] = {
-    pb.OrderEventPayload: pb.OrderEventPayload(
-        order_id="o-1",
-        symbol="BTC/USDT",
-        side="buy",
-        order_type="limit",
-        quantity="0.5",
-        price="64000",
-        status="FILLED",
-        fill_price="63999.5",
-        fill_quantity="0.5",
-        exchange="BINANCE",
-        strategy_id="s-1",
-        error_message="too late",
-        timestamp=AT_MS,
-    ),
-    pb.AlertEventPayload: pb.AlertEventPayload(
-        alert_id="a-1", symbol="ETH/USDT", condition="close > 4000", triggered_price="4000.5", timestamp=AT_MS
-    ),
-    pb.PositionEventPayload: pb.PositionEventPayload(
-        position_id="p-1",
-        symbol="BTC/USDT",
-        side="long",
-        size="2",
-        entry_price="60000",
-        current_price="64000",
-        unrealized_pnl="8000",
-        realized_pnl="-1",
-        leverage="3",
-        liquidation_price="41000",
-        exchange="KRAKEN",
-        timestamp=AT_MS,
-    ),
-    pb.WorkspaceEventPayload: pb.WorkspaceEventPayload(
-        workspace_id="w-1",
-        change_type="symbol",
-        symbol="SOL/USDT",
-        timeframe="1h",
-        annotation_id="n-1",
-        annotation_type="line",
-        indicator_name="EMA",
-        indicator_params='{"length": 20}',
-        annotation_data="[[0, 1]]",
-        timestamp=AT_MS,
-    ),
-    pb.StrategyEventPayload: pb.StrategyEventPayload(
-        strategy_id="s-1",
-        strategy_name="Grid",
-        log_level="error",
-        message="no balance",
-        details='{"need": "5"}',
-        timestamp=AT_MS,
-    ),
-    pb.BacktestEventPayload: pb.BacktestEventPayload(
-        backtest_id="b-1",
-        strategy_id="s-1",
-        strategy_name="Grid",
-        symbol="BTC/USDT",
-        timeframe="4h",
-        start_time=AT_MS,
-        end_time=AT_MS,
-        total_trades=40,
-        winning_trades=25,
-        losing_trades=15,
-        total_pnl="120.5",
-        win_rate="0.625",
-        sharpe_ratio="1.4",
-        max_drawdown="0.08",
-        results_path="runs/b-1",
-        completed_at=AT_MS,
-    ),
-}
-UNTOLD = {"timestamp", "completed_at", "annotation_data", "start_time", "end_time", "win_rate", "max_drawdown"}
+TIMES = ("timestamp", "completed_at", "start_time", "end_time")
+UNTOLD = {*TIMES, "annotation_data", "win_rate", "max_drawdown"}
 """Told in another form, or drawn rather than told."""
-OF_TYPE = {
+OF_TYPE: dict[str, Any] = {
     "ORDER": pb.OrderEventPayload,
     "ALERT": pb.AlertEventPayload,
     "POSITION": pb.PositionEventPayload,
@@ -100,6 +29,16 @@ OF_TYPE = {
     "STRATEGY": pb.StrategyEventPayload,
     "BACKTEST": pb.BacktestEventPayload,
 }
+
+
+def filled(kind: Any) -> Any:
+    """Return a payload with a different value in each field."""
+    special = {"win_rate": "0.625", "max_drawdown": "0.08"} | dict.fromkeys(TIMES, AT_MS)
+    fields = {
+        field.name: 40 + field.number if field.type == field.TYPE_INT32 else f"a value of {field.name}"
+        for field in kind.DESCRIPTOR.fields
+    }
+    return kind(**(fields | {name: value for name, value in special.items() if name in fields}))
 
 
 def event(event_type: int, payload: bytes) -> Event:
@@ -114,7 +53,7 @@ def told(event_type: int, payload: object) -> EventMessage:
 @pytest.mark.parametrize("name", [name for name in pb.EventType.keys() if name.split("_")[0] in OF_TYPE])  # noqa: SIM118
 @pytest.mark.parametrize("own_names", [True, False])
 def test_every_field_of_every_payload_is_told(name: str, own_names: bool) -> None:
-    payload = PAYLOADS[OF_TYPE[name.split("_")[0]]]
+    payload = filled(OF_TYPE[name.split("_")[0]])
     written = json_format.MessageToJson(payload, preserving_proto_field_name=own_names).encode()
     message = render(event(pb.EventType.Value(name), written), link_url="https://dexorder.test/")
     words = name.replace("_", " ").split()
