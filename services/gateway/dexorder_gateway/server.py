@@ -83,8 +83,6 @@ async def _serve(
         options=users.options if users else (),
     )
     async with server as running, _http(settings, kafka, running), asyncio.TaskGroup() as group:
-        for cluster in clusters:
-            cluster.start()
         tasks = [group.create_task(cluster.watch()) for cluster in clusters]
         tasks.append(group.create_task(_report_health(running, clusters, users)))
         if users:

@@ -36,7 +36,7 @@ _LOG_END_POLLS = 5
 
 
 class Cluster:
-    """Call ``start``, keep ``watch`` running, end with ``drain``.
+    """Keep ``watch`` running, end with ``drain``.
 
     Attributes:
         failure: Why the cluster can't be used; None while it answers and has the configured topics.
@@ -59,12 +59,9 @@ class Cluster:
         self._log_ends: dict[Place, int] = {}
         own.log_end = lambda place: self._log_ends.get(place)
 
-    def start(self) -> None:
-        """Take requests; the cluster need not be available yet."""
-        self.producer.start()
-
     async def watch(self) -> None:
         """List the cluster's topics regularly and create the configured ones that are missing. Never returns."""
+        self.producer.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_log_ends())
             group.create_task(self._watch_topics())

@@ -1,4 +1,4 @@
-"""Passwords and certificates to Kafka, and certificates of clients, configured in Kafka-Pixy's file."""
+"""Passwords and certificates to Kafka, configured in Kafka-Pixy's file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from dexorder.supervisor.kafka import HOST
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pb
-from dexorder_protos.kafkapixy import kafkapixy_pb2_grpc as rpc
 from tests.fixtures_tls import Authority, Pair
 from tests.gateway_thread import GatewayThread, refusal
 from tests.rig.kafka import RunningKafka, create_topic
@@ -94,9 +93,9 @@ def certificate(kafka: SecureKafka, pair: Pair | None) -> str:
     )
 
 
-def file(folder: Path, clusters: dict[str, str], more: str = "") -> Path:
+def file(folder: Path, clusters: dict[str, str]) -> Path:
     path = folder / "pixy.yaml"
-    path.write_text("proxies:\n" + "".join(f"  {name}: {said}\n" for name, said in clusters.items()) + more)
+    path.write_text("proxies:\n" + "".join(f"  {name}: {said}\n" for name, said in clusters.items()))
     return path
 
 
@@ -170,22 +169,3 @@ def test_wrong_password_is_not_serving_and_is_not_logged(secure: SecureKafka, tm
         finally:
             gateway.stop()
     assert WRONG not in repr(logged)
-
-
-def test_clients_present_their_certificate(secure: SecureKafka, tmp_path: Path) -> None:
-    server, client, ca = secure.authority.server(), secure.authority.client("desk"), secure.authority.ca
-    tls = f"tls: {{certificate_path: {server.certificate}, key_path: {server.key}, client_ca_path: {ca}}}\n"
-    clusters = {"main": f"{{kafka: {{seed_peers: ['{secure.broker.bootstrap}']}}}}"}
-    gateway = GatewayThread(pixy_config=file(tmp_path, clusters, tls), drain_seconds=0.0)
-    known = grpc.ssl_channel_credentials(ca.read_bytes(), client.key.read_bytes(), client.certificate.read_bytes())
-    try:
-        with grpc.secure_channel(gateway.address, known) as channel:
-            gateway.stub = rpc.KafkaPixyStub(channel)
-            topic = create_topic(secure.broker.bootstrap, 1)
-            until(lambda: produce(gateway, "main", topic))
-            assert gateway.consume(topic, auto_ack=True).message == b"main"
-        with grpc.secure_channel(gateway.address, grpc.ssl_channel_credentials(ca.read_bytes())) as channel:
-            stub = rpc.KafkaPixyStub(channel)
-            assert refusal(lambda: stub.Produce(pb.ProdRq(topic=topic)))[0] == grpc.StatusCode.UNAVAILABLE
-    finally:
-        gateway.stop()

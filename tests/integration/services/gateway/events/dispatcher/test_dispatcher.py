@@ -7,6 +7,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +27,8 @@ from dexorder_gateway.events.ingress.sockets import MAX_UNREAD
 from dexorder_gateway.events.model import Ack, EventKey, Sent
 from dexorder_gateway.events.store.event_log import EventQuery
 from tests.fakes.events.contacts import contacts_with
-from tests.unit.services.gateway.events.dispatcher.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
+from tests.fakes.events.dispatcher_stage import LOOPBACK, Peer, Stage, peer, running, until
+from tests.rig.events_gateway import Keys
 from tests.unit.services.gateway.events.samples import body, user_event
 
 QUEUED = Ack("e1", Status.QUEUED)
@@ -164,13 +166,6 @@ async def test_grpc_publisher_is_answered_in_the_event_loop_now_and_at_the_end(t
         stage.dispatcher.finished(send.key, send.number, Sent())
         await until(lambda: len(answers) == 2)
         assert answers[1] == Ack("e1", Status.DELIVERED, via=Channel.TELEGRAM)
-
-
-async def test_timers_run_without_any_message(tmp_path: Path) -> None:
-    async with running(tmp_path, normal_ttl_seconds=0.2) as stage, peer(stage) as container:
-        await container.send(user_event(channels=[(0, False)]))
-        assert await container.ack() == QUEUED
-        assert await container.ack() == Ack("e1", Status.ERROR, "expired")
 
 
 async def test_presence_is_stored_and_continues_an_event(tmp_path: Path) -> None:
@@ -317,19 +312,80 @@ async def test_unusable_setting_is_named(tmp_path: Path) -> None:
 
 
 async def test_gateway_may_connect_instead_of_bind(tmp_path: Path) -> None:
-    with (
-        zmq.asyncio.Context() as context,
-        context.socket(zmq.XPUB) as xpub,
-        context.socket(zmq.DEALER) as one,
-        context.socket(zmq.DEALER) as two,
-    ):
-        for socket in (xpub, one, two):
-            socket.setsockopt(zmq.LINGER, 0)
-            socket.bind(LOOPBACK)
-        sub, *routers = (s.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00") for s in (xpub, one, two))
+    with zmq.asyncio.Context() as context:
+        xpub, one, two = (bound(context, kind) for kind in (zmq.XPUB, zmq.DEALER, zmq.DEALER))
+        sub, *routers = map(address_of, (xpub, one, two))
         async with running(tmp_path, connect=True, sub=sub, router=", ".join(routers)) as stage:
             stage.dispatcher.session_opened("alice")
             assert await asyncio.wait_for(xpub.recv(), 30) == b"\x01USER:alice\x00"
             for n, socket in enumerate((one, two)):
                 await socket.send_multipart(encode_event(user_event(f"e{n}")))
                 assert (await asyncio.wait_for(socket.recv_multipart(), 30))[1][1:] == (f"\n\x02e{n}\x10\x01".encode())
+        context.destroy(0)
+
+
+async def test_gateway_that_connects_still_authorizes_containers(tmp_path: Path) -> None:
+    keys, settings = curve_keys(tmp_path)
+    with zmq.asyncio.Context() as context:
+        dealer, xpub = (bound(context, kind, keys, "alice") for kind in (zmq.DEALER, zmq.XPUB))
+        async with running(
+            tmp_path, connect=True, sub=address_of(xpub), router=address_of(dealer), **settings
+        ) as stage:
+            stage.dispatcher.session_opened("alice")
+            container = Peer(dealer, xpub)
+            assert await container.subscription() == b"\x01USER:alice\x00"
+            await container.send(user_event("f", "bob"), user_event())
+            assert [await container.ack(), await container.ack()] == [Ack("f", Status.ERROR, "user not owned"), QUEUED]
+        context.destroy(0)
+
+
+async def test_ack_is_not_sent_to_the_next_container_at_the_address_of_a_disconnected_one(tmp_path: Path) -> None:
+    keys, settings = curve_keys(tmp_path)
+    with zmq.asyncio.Context() as context:
+        dealer, xpub = bound(context, zmq.DEALER, keys, "alice"), bound(context, zmq.XPUB)
+        router = address_of(dealer)
+        async with running(tmp_path, connect=True, sub=address_of(xpub), router=router, **settings) as stage:
+            alice = Peer(dealer, xpub)
+            await alice.send(CRITICAL)
+            assert await alice.ack() == QUEUED
+            stage.dispatcher.session_opened("alice")
+            await until(lambda: stage.heard.session_events)
+            dealer.close()
+            await asyncio.sleep(0.3)  # the gateway detects that
+            await stage.dispatcher.acked("alice", (await stage.dispatcher.replay("alice", None)).epoch, 1, seen=False)
+            bob = Peer(bound(context, zmq.DEALER, keys, "bob", router), xpub)
+            await bob.send(user_event("e9", "bob", Priority.CRITICAL))
+            assert await bob.ack() == Ack("e9", Status.QUEUED)  # and no ack of alice's before
+        assert stage.dropped("container_gone") == 1
+        context.destroy(0)
+
+
+def curve_keys(folder: Path) -> tuple[Keys, dict[str, Any]]:
+    """Return the keys of two containers, each for the user of its name, and the settings that let them in."""
+    keys = Keys(folder / "keys")
+    for name in ("alice", "bob"):
+        keys.container(name, [name])
+    keys.write()
+    return keys, {"curve_key": keys.gateway_file, "containers": keys.containers_file}
+
+
+def bound(
+    context: zmq.asyncio.Context, kind: int, keys: Keys | None = None, name: str = "", address: str = LOOPBACK
+) -> zmq.asyncio.Socket:
+    """Return a container's socket that waits for the gateway; with ``keys``, it encrypts."""
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    if keys:
+        socket.curve_publickey, socket.curve_secretkey = keys.pairs[name]
+        socket.curve_serverkey = keys.gateway_key
+    for _ in range(100):
+        try:
+            socket.bind(address)
+            break
+        except zmq.ZMQError:  # the previous one is still closing
+            time.sleep(0.02)
+    return socket
+
+
+def address_of(socket: zmq.asyncio.Socket) -> str:
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\x00")

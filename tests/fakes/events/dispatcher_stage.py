@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ import zmq
 import zmq.asyncio
 from prometheus_client import CollectorRegistry
 
-from dexorder_common.messaging.curve import curve_client
 from dexorder_common.messaging.frames import decode_ack, encode_event, topic
 from dexorder_common.model.user_events import Channel, Status
 from dexorder_gateway.events.config import EventsSettings
@@ -23,7 +22,8 @@ from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
 from dexorder_gateway.events.model import Ack, TransientEvent
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
-from tests.unit.services.gateway.events.samples import render
+from tests.fakes.events.sessions_gateway import render
+from tests.fakes.events.sessions_gateway import until as until
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -62,8 +62,8 @@ class Stage:
 
 
 @asynccontextmanager
-async def running(folder: Path, **settings: Any) -> AsyncIterator[Stage]:
-    heard, registry = Heard(), CollectorRegistry()
+async def running(folder: Path, heard: Heard | None = None, **settings: Any) -> AsyncIterator[Stage]:
+    heard, registry = heard or Heard(), CollectorRegistry()
     made = EventsSettings(**{"db": folder / "events.db", "sub": LOOPBACK, "router": LOOPBACK, **settings})
     async with open_dispatcher(made, heard, DispatcherMetrics(registry), render=render) as dispatcher:
         yield Stage(dispatcher, heard, registry)
@@ -96,22 +96,12 @@ class Peer:
 
 
 @asynccontextmanager
-async def peer(
-    stage: Stage, key: Path | None = None, server: Path | None = None, **options: int
-) -> AsyncIterator[Peer]:
+async def peer(stage: Stage, **options: int) -> AsyncIterator[Peer]:
     with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as dealer, context.socket(zmq.XPUB) as xpub:
         for socket, address in ((dealer, stage.dispatcher.router_address), (xpub, stage.dispatcher.sub_address)):
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.IMMEDIATE, 1)
             for name, value in options.items():
                 socket.setsockopt(getattr(zmq, name), value)
-            if key and server:
-                curve_client(socket, key, server)
             socket.connect(address)
         yield Peer(dealer, xpub)
-
-
-async def until(done: Callable[[], object], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
-        while not done():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
