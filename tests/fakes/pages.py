@@ -17,6 +17,7 @@ from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
+from dexorder_spark.source.records import RAW
 from tests.rig import dispatches
 
 MINUTE_NS = 60 * SECOND_NS
@@ -28,6 +29,15 @@ Record = tuple[bytes, dict[str, str]]
 def dispatch_id(number: int, ticker: str = TICKER) -> str:
     """Return the id of a dispatch; always the same one for a number."""
     return dispatches.dispatch_id(number, ticker)
+
+
+def raw(*records: Record, partition: int = 0) -> pa.RecordBatch:
+    """Return records as the source gives them, with their positions as offsets."""
+    rows = [
+        {"payload": p, "key": "k", "headers": list(h.items()), "event_time": 0, "partition": partition, "offset": n}
+        for n, (p, h) in enumerate(records)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=RAW)
 
 
 def span(first: int, count: int) -> TimeRange:

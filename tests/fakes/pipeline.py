@@ -19,8 +19,8 @@ from dexorder_common.model.page import PageHeaders
 from dexorder_common.model.periods import count_periods, total_periods
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_spark.records.reporter import FinalReport
-from dexorder_spark.source.records import RAW, RAW_DDL
-from tests.fakes.pages import MINUTE_NS, control, page, span
+from dexorder_spark.source.records import RAW_DDL
+from tests.fakes.pages import MINUTE_NS, control, page, raw, span
 from tests.fakes.source_server import FakeSource
 from tests.rig.dispatches import issued
 
@@ -111,11 +111,7 @@ def ns(moment: Any) -> int:
 
 
 def frame(spark: SparkSession, records: list[tuple[bytes, dict[str, str]]]) -> Any:
-    rows = [
-        {"payload": p, "key": "k", "headers": list(h.items()), "event_time": 0, "partition": 0, "offset": n}
-        for n, (p, h) in enumerate(records)
-    ]
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=RAW), RAW_DDL)
+    return spark.createDataFrame(pa.Table.from_batches([raw(*records)]), RAW_DDL)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 240.0) -> None:

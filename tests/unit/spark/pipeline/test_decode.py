@@ -14,24 +14,19 @@ from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_spark.pipeline.decode import DECODED, Rules, decode_batches
 from dexorder_spark.records.admission import RecordRefusal
-from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.ohlc import CANDLES
-from tests.fakes.pages import Record, control, final, page, span
+from tests.fakes.pages import Record, control, final, page, raw, span
 
 NOW_NS = span(1_000, 1).start_ns
 GOOD = page(control(0, 3, job=9))
 
 
 def decode(*records: Record, rules: Rules | None = None) -> tuple[list[dict[str, Any]], list[pa.RecordBatch]]:
-    rows = [
-        {"payload": payload, "key": "k", "headers": list(headers.items()), "event_time": 0, "partition": 3, "offset": n}
-        for n, (payload, headers) in enumerate(records)
-    ]
     pages: list[pa.RecordBatch] = []
-    raw = pa.RecordBatch.from_pylist(rows, schema=RAW)
     kept: list[Any] = []
+    given_records = [raw(*records, partition=3)]
     batches = list(
-        decode_batches(CANDLES, [raw], pages.append, lambda *each: kept.append(each), rules or Rules(NOW_NS))
+        decode_batches(CANDLES, given_records, pages.append, lambda *each: kept.append(each), rules or Rules(NOW_NS))
     )
     assert all(batch.schema == DECODED for batch in batches)
     found = [row for batch in batches for row in batch.to_pylist()]

@@ -20,9 +20,8 @@ from dexorder_spark.pipeline import files
 from dexorder_spark.pipeline.dead_letters import LetterLayout
 from dexorder_spark.pipeline.decode import DECODED, FILE_KIND, LETTERS_KIND, PAGE_KIND, decode_batches
 from dexorder_spark.pipeline.files import FileLayout, FileWriter, Stage, read_columns, unpack
-from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.ohlc import CANDLES
-from tests.fakes.pages import Record, control, page
+from tests.fakes.pages import Record, control, page, raw
 from tests.fakes.staged import stored
 
 OTHER = "ETH/USDT.BINANCE"
@@ -31,14 +30,6 @@ OTHER = "ETH/USDT.BINANCE"
 @pytest.fixture
 def table(catalog: CatalogSettings) -> Table:
     return catalog.load().load_table(OHLC.name)
-
-
-def raw(*records: Record) -> pa.RecordBatch:
-    rows = [
-        {"payload": payload, "key": "k", "headers": list(headers.items()), "event_time": 0, "partition": 0, "offset": n}
-        for n, (payload, headers) in enumerate(records)
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=RAW)
 
 
 def decoded(*records: Record) -> list[pa.RecordBatch]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,19 +14,15 @@ from hypothesis import strategies as st
 from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
-from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.lake.commit import CommitLost
 from dexorder_common.lake.commit_state import CommitState, state_of
 from dexorder_common.lake.tables import OHLC
 from dexorder_common.model.page import PageHeaders
-from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.upsert import KeyRange
 from dexorder_spark.tables.ohlc import CANDLES
-from dexorder_spark.tables.table import ensure_tables
 from tests.examples import few
-from tests.fakes.pages import DAY, MINUTE_NS, control
+from tests.fakes.pages import DAY, MINUTE_NS, control, page
 from tests.fakes.pipeline import ns
-from tests.fakes.staged import files_of_pages
+from tests.fakes.staged import Load, commit_as_driver, files_of_pages, load_new
 
 TICKERS = ("BTC/USDT.SIM", "ETH/USDT.SIM")
 Row = tuple[tuple[int, int], float]
@@ -67,31 +63,13 @@ class Model:
             self.rows[key] = max(row, self.rows.get(key, ((0, 0), 0.0)))
 
 
-class Writer:
-    """A driver with a table that it looked at, possibly long before it commits."""
-
-    def __init__(self, load: Callable[[], Table]) -> None:
-        self._load = load
-        self.lost = 0
-
-    def commit(self, batch: Sequence[Sent], between: Callable[[], None] = lambda: None) -> None:
-        """Write a batch; ``between`` runs once between the first look and its commit."""
-        target = self._load()
-        files = [file for sent in batch for file in files_of_pages(target, [sent.head], price=sent.price)]
-        pages = [KeyRange((sent.ticker, 60), sent.head.span) for sent in batch]
-        between()
-        while True:
-            state = state_of(target.metadata).after("s", {0: len(batch)})
-            try:
-                upsert.write(_no_spark, "", CANDLES, target, files, pages, state.encode(), always=True)
-            except CommitLost:
-                self.lost += 1
-                target = self._load()
-                continue
-            return
+def send(load: Load, batch: Sequence[Sent], between: Callable[[], object] = lambda: None) -> int:
+    """Commit a batch; return how often another writer was faster."""
+    records = [(sent.head, page(sent.head, sent.price)[0]) for sent in batch]
+    ranges = [KeyRange((sent.ticker, 60), sent.head.span) for sent in batch]
+    return commit_as_driver(load, CANDLES, records, ranges, between)[1]
 
 
-_no_spark: Any = None
 pages_sent = st.builds(
     Sent,
     st.sampled_from(TICKERS),
@@ -101,12 +79,6 @@ pages_sent = st.builds(
     st.integers(0, 2),
 )
 batches = st.lists(pages_sent, min_size=1, max_size=4)
-
-
-def load_new(folder: Path) -> Callable[[], Table]:
-    catalog = CatalogSettings.local(folder).load()
-    ensure_tables(catalog)
-    return lambda: catalog.load_table(OHLC.name)
 
 
 def found(table: Table) -> dict[tuple[str, int], Row]:
@@ -123,54 +95,51 @@ def found(table: Table) -> dict[tuple[str, int], Row]:
 @given(st.lists(st.tuples(batches, batches, st.booleans()), min_size=1, max_size=4))
 def test_two_drivers_and_replays_leave_what_the_model_says(steps: list[tuple[list[Sent], list[Sent], bool]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        load, model = load_new(Path(folder)), Model()
-        one, other = Writer(load), Writer(load)
+        load, model, lost = load_new(Path(folder), OHLC.name), Model(), 0
         for batch, theirs, again in steps:
-            one.commit(batch, between=lambda theirs=theirs: other.commit(theirs))  # type: ignore[misc]
+            lost += send(load, batch, between=partial(send, load, theirs))
             if again:
-                other.commit(batch)
+                send(load, batch)
             for sent in (*batch, *theirs):
                 model.take(sent)
-        assert one.lost == len(steps), "every look of the first driver was out of date"
+        assert lost == len(steps), "every look of the first driver was out of date"
         assert found(load()) == model.rows
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[[], Table]:
-    return load_new(tmp_path)
+def load(tmp_path: Path) -> Load:
+    return load_new(tmp_path, OHLC.name)
 
 
-def test_a_foreign_append_between_look_and_commit_doubles_nothing(load: Callable[[], Table]) -> None:
+def test_a_foreign_append_between_look_and_commit_doubles_nothing(load: Load) -> None:
     batch = [Sent(TICKERS[0], 0, 30, 2, 0)]
 
     def foreign() -> None:
         files_of_pages(load(), [batch[0].head], price=batch[0].price, commit=True)
 
-    driver = Writer(load)
-    driver.commit(batch, between=foreign)
-    assert driver.lost == 1
+    assert send(load, batch, between=foreign) == 1
     assert found(load()) == batch[0].rows()
 
 
-def test_a_rewrite_keeps_columns_and_rows_of_others(load: Callable[[], Table]) -> None:
-    Writer(load).commit([Sent(TICKERS[0], 0, 20, 1, 0), Sent(TICKERS[1], 0, 20, 1, 1)])
+def test_a_rewrite_keeps_columns_and_rows_of_others(load: Load) -> None:
+    send(load, [Sent(TICKERS[0], 0, 20, 1, 0), Sent(TICKERS[1], 0, 20, 1, 1)])
     with load().update_schema() as change:
         change.add_column("note", StringType())
     rows = load().scan().to_arrow()
     noted = rows.set_column(rows.column_names.index("note"), "note", [["kept"] * rows.num_rows])
     with pytest.warns(UserWarning, match="Merge on read"):
         load().overwrite(noted)
-    Writer(load).commit([Sent(TICKERS[0], 5, 5, 2, 0)])
+    send(load, [Sent(TICKERS[0], 5, 5, 2, 0)])
     notes = load().scan().to_arrow().column("note").to_pylist()
     assert (notes.count("kept"), notes.count(None)) == (35, 5)
     assert len(found(load())) == 40
 
 
-def test_a_replayed_batch_writes_no_row_and_keeps_its_state(load: Callable[[], Table]) -> None:
+def test_a_replayed_batch_writes_no_row_and_keeps_its_state(load: Load) -> None:
     batch = [Sent(TICKERS[0], 0, 30, 2, 0)]
-    Writer(load).commit(batch)
+    send(load, batch)
     files = {task.file.file_path for task in load().scan().plan_files()}
-    Writer(load).commit(batch)
+    send(load, batch)
     assert {task.file.file_path for task in load().scan().plan_files()} == files
     assert state_of(load().metadata) == CommitState({"s": {0: 1}})
     data = Path(load().location().removeprefix("file://")) / "data"

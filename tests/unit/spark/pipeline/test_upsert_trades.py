@@ -7,15 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.table import Table
 
-from dexorder_common.lake.catalog import CatalogSettings
-from dexorder_common.lake.commit import CommitLost
-from dexorder_common.lake.commit_state import state_of
 from dexorder_common.lake.tables import TICKERS, TICKS, rows_in
 from dexorder_common.model.instrument import Series
 from dexorder_common.model.page import PageHeaders
@@ -23,11 +19,10 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS
 from dexorder_spark.pipeline import upsert
 from dexorder_spark.pipeline.upsert import KeyRange
-from dexorder_spark.tables.table import PageTable, ensure_tables
 from dexorder_spark.tables.tickers import SNAPSHOTS
 from dexorder_spark.tables.ticks import TOLERANCE_NS, TRADES
 from tests.examples import few
-from tests.fakes.staged import files_of_records
+from tests.fakes.staged import commit_as_driver, load_new
 from tests.fakes.trades import (
     MIDNIGHT_NS,
     MadeTrade,
@@ -40,7 +35,6 @@ from tests.fakes.trades import (
 )
 
 BOTH = ("BTC/USDT.SIM", "ETH/USDT.SIM")
-_no_spark: Any = None
 
 
 @dataclass(frozen=True)
@@ -68,36 +62,9 @@ class Sent:
         return KeyRange((self.ticker,), TimeRange(min(times) - TOLERANCE_NS, max(times) + TOLERANCE_NS + 1_000))
 
 
-def commit(
-    load: Callable[[], Table],
-    table: PageTable,
-    records: Sequence[tuple[PageHeaders, bytes]],
-    ranges: Sequence[KeyRange],
-    between: Callable[[], object] = lambda: None,
-) -> upsert.Path:
-    """Commit a batch as a driver does; ``between`` runs once between the first look and the commit. Return the way."""
-    target = load()
-    files = [file for record in records for file in files_of_records(table, target, [record])]
-    between()
-    while True:
-        state = state_of(target.metadata).after("s", {0: len(records)})
-        try:
-            way, _ = upsert.write(_no_spark, "", table, target, files, ranges, state.encode(), always=True)
-        except CommitLost:
-            target = load()
-            continue
-        return way
-
-
 def send(load: Callable[[], Table], batch: Sequence[Sent], between: Callable[[], object] = lambda: None) -> upsert.Path:
     ranges = [sent.key_range() for sent in batch]
-    return commit(load, TRADES, [sent.record() for sent in batch], ranges, between)
-
-
-def load_new(folder: Path, name: str) -> Callable[[], Table]:
-    catalog = CatalogSettings.local(folder).load()
-    ensure_tables(catalog)
-    return lambda: catalog.load_table(name)
+    return commit_as_driver(load, TRADES, [sent.record() for sent in batch], ranges, between)[0]
 
 
 def found(table: Table) -> dict[tuple[str, int], tuple[float, float, str | None]]:
@@ -170,7 +137,7 @@ def test_snapshots_of_a_later_dispatch_replace_those_of_the_same_time(tmp_path: 
         head = snapshots_head(job=job)
         value, _ = snapshots_record(head, [snapshot(symbol, at_s, last=last) for symbol, at_s in places])
         span = TimeRange(second(0), second(20))
-        return commit(load, SNAPSHOTS, [(head, value)], [KeyRange((), span)])
+        return commit_as_driver(load, SNAPSHOTS, [(head, value)], [KeyRange((), span)])[0]
 
     assert take(2, 1.0, ("A", 0), ("B", 0), ("A", 15)) is upsert.Path.APPEND
     assert take(2, 1.0, ("A", 0), ("B", 0), ("A", 15)) is upsert.Path.NONE

@@ -1,7 +1,6 @@
 import threading
 from collections.abc import Iterator
 from concurrent import futures
-from typing import Any
 
 import grpc
 import pytest
@@ -26,6 +25,7 @@ from dexorder_spark.records.reporter import (
     to_request,
 )
 from tests.fakes.pages import TICKER, dispatch_id, span
+from tests.fakes.pipeline_relay import PipelineRelay
 
 FINAL_MINUTE = encode_proofs([Proof(span(2, 1), ProofKind.TRADE_IDS, 2, 5_000, 5_000)])
 """A final proof of the first of three absent minutes."""
@@ -42,10 +42,11 @@ REFUSED_TICKER = "REFUSED/USDT.SIM"
 MAX_MESSAGE_BYTES = 64 * 1024
 
 
-class Relay(rpc.PipelineServiceServicer):
+class Relay(PipelineRelay):
     """Fails so many calls, then answers, but refuses every message with a page of ``REFUSED_TICKER``."""
 
     def __init__(self, failures: int) -> None:
+        super().__init__()
         self.failures = failures
         self.requests: list[pb.ReportJobsRequest] = []
         self.called = threading.Event()
@@ -72,20 +73,6 @@ class Relay(rpc.PipelineServiceServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "ticker")
         self.requests.append(request)
         return pb.ReportJobsResponse()
-
-    def ListNamedSnapshots(self, request: pb.ListNamedSnapshotsRequest, context: Any) -> pb.ListNamedSnapshotsResponse:
-        raise NotImplementedError
-
-    def FollowTriggers(self, request: pb.FollowTriggersRequest, context: Any) -> Iterator[pb.FollowTriggersResponse]:
-        raise NotImplementedError
-
-    def ReportTriggerEvents(
-        self, request: pb.ReportTriggerEventsRequest, context: Any
-    ) -> pb.ReportTriggerEventsResponse:
-        raise NotImplementedError
-
-    def SyncUdfs(self, request: pb.SyncUdfsRequest, context: Any) -> pb.SyncUdfsResponse:
-        raise NotImplementedError
 
 
 @pytest.fixture

@@ -77,8 +77,5 @@ def test_headers_of_another_dataset_are_refused() -> None:
             FUNDING.check(replace(HEAD, **changes))
 
 
-def test_its_sample_is_good_and_its_series_is_of_the_dataset() -> None:
-    headers, value = FUNDING.sample()
-    FUNDING.check(headers)
-    assert FUNDING.decode(headers, value).num_rows == 500
+def test_its_series_is_of_the_dataset() -> None:
     assert FUNDING.series_of(HEAD) == (TICKER, 0, DATASET)

@@ -11,19 +11,13 @@ from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import SECOND_NS, parse_time
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
 from dexorder_spark.pipeline.decode import DECODED, decode_batches
-from dexorder_spark.source.records import RAW
 from dexorder_spark.tables.ohlc import CANDLES, decode_candles
-from tests.fakes.pages import MINUTE_NS, Record, candle, control, dispatch_id, final, page, span
+from tests.fakes.pages import MINUTE_NS, Record, candle, control, dispatch_id, final, page, raw, span
 
 
 def decode(*records: Record) -> list[dict[str, Any]]:
-    rows = [
-        {"payload": payload, "key": "k", "headers": list(headers.items()), "event_time": 0, "partition": 3, "offset": n}
-        for n, (payload, headers) in enumerate(records)
-    ]
     pages: list[pa.RecordBatch] = []
-    raw = pa.RecordBatch.from_pylist(rows, schema=RAW)
-    batches = list(decode_batches(CANDLES, [raw], pages.append, lambda record, reason: None))
+    batches = list(decode_batches(CANDLES, [raw(*records, partition=3)], pages.append, lambda record, reason: None))
     assert all(batch.schema == DECODED for batch in batches) and all(page.schema == OHLC.arrow for page in pages)
     control = [row for batch in batches for row in batch.to_pylist()]
     return [{"kind": "candle", **row} for page in pages for row in page.to_pylist()] + control

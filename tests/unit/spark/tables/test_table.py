@@ -34,8 +34,11 @@ from dexorder_spark.pipeline.upsert import (
     row_filter,
     scan_ranges,
 )
+from dexorder_spark.tables import ticks
+from dexorder_spark.tables.funding import FUNDING
 from dexorder_spark.tables.ohlc import CANDLES
 from dexorder_spark.tables.table import TABLES, PageTable, ensure_tables
+from dexorder_spark.tables.tickers import SNAPSHOTS
 from tests.fakes.pages import DAY, MINUTE_NS, control, span
 
 TRADES_ICEBERG = IcebergTable(
@@ -189,6 +192,13 @@ def test_files_are_written_and_found_in_the_second_table(catalog: CatalogSetting
 
 
 # ---- the declared tables -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("table", "rows"), [(CANDLES, 1_000), (ticks.TRADES, 500), (SNAPSHOTS, 500), (FUNDING, 500)])
+def test_the_sample_is_good(table: PageTable, rows: int) -> None:
+    headers, value = table.sample()
+    table.check(headers)
+    assert table.decode(headers, value).num_rows == rows
 
 
 def test_tables_are_created_once_and_left_unchanged(catalog: CatalogSettings) -> None:

@@ -119,9 +119,3 @@ def test_both_parsers_return_the_same_columns(snapshots: list[pb.TickerSnapshot]
     # As text, since NaN is not equal to itself.
     fast, slow = (str([[sorted(each.items()) for each in record] for record in records]) for records in found)
     assert fast == slow
-
-
-def test_the_sample_is_good() -> None:
-    headers, value = SNAPSHOTS.sample()
-    SNAPSHOTS.check(headers)
-    assert SNAPSHOTS.decode(headers, value).num_rows == 500

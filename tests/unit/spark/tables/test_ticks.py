@@ -147,9 +147,3 @@ def test_both_parsers_return_the_same_columns(trades: list[pb.Trade]) -> None:
     encoded = [record(*trades), b"", record(*trades[:1])]
     fast, slow = decode_trades(encoded), decode_trades.slowly(encoded)
     assert str(fast.to_pydict()) == str(slow.to_pydict())  # as text, since NaN is not equal to itself
-
-
-def test_the_sample_is_good() -> None:
-    headers, value = TRADES.sample()
-    TRADES.check(headers)
-    assert TRADES.decode(headers, value).num_rows == 500
