@@ -22,7 +22,6 @@ import zmq
 
 from dexorder_common.messaging.frames import VERSION, WorkFrame, decode_work, encode_work
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2 as pb
-from tests.nightly.mutations import mutated
 
 BATCH_SECONDS = 0.01
 PEERS = 8
@@ -38,6 +37,27 @@ SENT: list[WorkFrame] = [
     pb.DataRequest(request_id="r", job_id="0" * 32, ticker="BTC/USDT.SIM"),
     pb.WorkStop(job_id="0" * 32),
 ]
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """Return the bytes with one to four random changes."""
+    made = bytearray(data)
+    for _ in range(random.randint(1, 4)):
+        at = random.randrange(len(made) + 1)
+        match random.randrange(6):
+            case 0 if made:
+                made[at % len(made)] ^= 1 << random.randrange(8)
+            case 1:
+                del made[at : at + random.randint(1, 8)]
+            case 2:
+                made[at:at] = random.randbytes(random.randint(1, 16))
+            case 3:
+                made[at:at] = made[at : at + 32]
+            case 4:
+                del made[at:]
+            case _:
+                made[at:at] = b"\xff" * random.randint(1, 11)
+    return bytes(made)
 
 
 class Fuzzer:

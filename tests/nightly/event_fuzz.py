@@ -18,8 +18,7 @@ from contextlib import suppress
 
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
 from tests.integration.events.container import INFORMATIONAL, USER_EVENT, VERSION, event, topic
-from tests.nightly.broker_fuzz import BATCH_SECONDS, FLOOD, PEERS, ZMTP_GREETING, Fuzzer
-from tests.nightly.mutations import mutated
+from tests.nightly.broker_fuzz import BATCH_SECONDS, FLOOD, PEERS, ZMTP_GREETING, Fuzzer, mutated
 
 FUZZED_USER = "fuzzed"
 """A session of this user is open, so its topic is subscribed to."""

@@ -24,9 +24,11 @@ FRAMES = int(os.environ.get("DEXORDER_SOAK_FRAMES", "100000"))
 RATE = float(os.environ.get("DEXORDER_SOAK_FRAME_RATE", "1000"))
 ROUNDS = 10
 MOST_GROWTH_BYTES = 50 << 20
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(STEPS // 20 + int(FRAMES / RATE * 4) + 900)]
+LIMIT_SECONDS = STEPS // 20 + int(FRAMES / RATE * 4) + 900
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(LIMIT_SECONDS)
 def test_the_rules_hold_through_every_step() -> None:
     started_s, lives = time.monotonic(), 0
     StateMachine.steps = 0
@@ -45,6 +47,8 @@ def test_the_rules_hold_through_every_step() -> None:
     )
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(LIMIT_SECONDS)
 def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path) -> None:
     started_s, load = time.monotonic(), os.getloadavg()
     seen = broker_campaign.run(tmp_path, frames=FRAMES, rate=RATE, rounds=ROUNDS, burst=FRAMES // 5)
@@ -64,6 +68,14 @@ def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path) -> None:
     assert not seen.bad
     assert seen.grown_bytes < MOST_GROWTH_BYTES
     assert float(fuzzed[2]) <= 2 * float(quiet[2])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_invalid_frames_disturb_no_valid_job(tmp_path: Path) -> None:
+    seen = broker_campaign.run(tmp_path, frames=2_000, rate=2_000, rounds=1)
+    assert seen.requests and seen.quiet and seen.fuzzed and not seen.bad
+    assert seen.dropped.keys() >= {"version", "type", "undecodable", "frame_count", "not_current", "exchange"}
 
 
 def percentiles(took_ns: Sequence[int]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,15 +32,11 @@ MOST_GROWTH_BYTES, KEPT_BYTES = 20 << 20, 128
 UNREAD_BYTES = 600 << 10
 """Connection under a routing id in use: up to `MAX_UNREAD` messages are kept until the gateway ends.
 Up to 400 KB were measured when that was 1,000."""
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(KILLS * 10 + MIXED // 200 + int(FRAMES / RATE * 8) + 900)]
+SOAK_SECONDS = KILLS * 10 + MIXED // 200 + int(FRAMES / RATE * 8) + 900
 
 
-@pytest.fixture
-def provider_servers() -> Iterator[ProviderServers]:
-    with ProviderServers() as running:
-        yield running
-
-
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_SECONDS)
 async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, provider_servers: ProviderServers) -> None:
     started_s = time.monotonic()
     campaign = Campaign(
@@ -69,6 +64,8 @@ async def test_no_critical_event_is_lost_by_a_kill(tmp_path: Path, provider_serv
     assert campaign.rig.leaked() == []
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_SECONDS)
 async def test_nobody_gets_another_user_s_event(tmp_path: Path, provider_servers: ProviderServers) -> None:
     started_s, load = time.monotonic(), os.getloadavg()
     seen = await event_leaks.run(tmp_path, provider_servers, events=MIXED, users=USERS, processes=PROCESSES)
@@ -90,6 +87,8 @@ async def test_nobody_gets_another_user_s_event(tmp_path: Path, provider_servers
     assert seen.heard["by sessions"] and seen.provider_calls and seen.heard["user not owned"]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_SECONDS)
 @pytest.mark.parametrize("port", ["router", "sub"])
 async def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path, port: str) -> None:
     started_s, load = time.monotonic(), os.getloadavg()
@@ -116,6 +115,8 @@ async def test_bad_frames_crash_hang_and_slow_nothing(tmp_path: Path, port: str)
         assert fuzzed <= 2 * quiet, f"{what}: {quiet} ms, fuzzed {fuzzed} ms"
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_SECONDS)
 async def test_a_flood_of_one_container_does_not_slow_another(
     tmp_path: Path, provider_servers: ProviderServers
 ) -> None:
@@ -138,3 +139,35 @@ async def test_a_flood_of_one_container_does_not_slow_another(
         flush=True,
     )
     assert float(meanwhile[2]) <= 2 * float(quiet[2])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+async def test_kills_lose_no_critical_event(tmp_path: Path, provider_servers: ProviderServers) -> None:
+    campaign = Campaign(
+        make_rig(tmp_path, provider_servers, forked=True, session_ack_seconds=1, retry_base_seconds=0.2)
+    )
+    try:
+        await campaign.run(events=50, kills=5)
+    finally:
+        campaign.rig.gateway.kill()
+    campaign.fail_if_wrong()
+    assert len(campaign.in_flight) == 5 and sum(campaign.in_flight) > 0
+    assert campaign.rig.leaked() == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+async def test_no_user_receives_another_users_event(tmp_path: Path, provider_servers: ProviderServers) -> None:
+    seen = await event_leaks.run(tmp_path, provider_servers, events=4_000, users=40, processes=2)
+    assert not seen.leaks and not seen.wrong, (seen.leaks[:5], seen.wrong[:5])
+    assert seen.heard["by sessions"] and seen.provider_calls and seen.heard["user not owned"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("port", ["router", "sub"])
+async def test_invalid_frames_neither_crash_nor_block_the_gateway(tmp_path: Path, port: str) -> None:
+    seen = await event_fuzz_campaign.run(tmp_path, port, frames=2_000, rate=1_000, rounds=1)
+    assert seen.quiet.acks and seen.fuzzed.acks and seen.fuzzed.shows and seen.dropped
+    assert seen.frames.keys() >= {"mutated", "wrong version", "unknown type", "many parts", "garbage", "raw TCP"}

@@ -24,7 +24,7 @@ from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import ingestor_service_pb2, pipeline_service_pb2, relay_service_pb2
 from dexorder_protos.kafkapixy import kafkapixy_pb2 as pixy
 from dexorder_protos.source.v1 import source_pb2 as source
-from tests.nightly.mutations import mutated
+from tests.nightly.broker_fuzz import mutated
 from tests.rig.oracle import minutes
 from tests.rig.suite import Suite, running_suite
 

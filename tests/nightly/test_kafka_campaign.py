@@ -1,27 +1,103 @@
-"""Outages of Kafka for a minute during backfills: first frozen, then killed."""
+"""Outage of Kafka during backfills: nothing is lost, health reports it, memory does not grow."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.nightly import kafka_outage
 from tests.nightly.backfills import Backfills
 from tests.nightly.controlled_kafka import ControlledKafka
-from tests.nightly.watching import Listener, Memory
+from tests.nightly.watching import HealthLog, Listener, Memory, RelayFile
 from tests.rig.processes import until
 from tests.rig.report import print_campaign
-from tests.rig.suite import running_suite
+from tests.rig.suite import Suite, running_suite
+
+CHECKED = ("gateway", "udsource")
+MEASURED = ("relay", "ingestor", "gateway", "udsource", "spark")
+NOT_SERVING_SECONDS, SERVING_SECONDS, GROWTH_MIB = 5, 15, 200
+PATIENCE_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class OutageFigures:
+    """Figures of an outage: seconds, and MiB by which the parts' peaks exceed their memory before."""
+
+    not_serving: dict[str, float]
+    serving: dict[str, float]
+    again: float
+    growth: dict[str, float]
+
+    def beyond_limits(self) -> list[str]:
+        """Return every figure beyond its limit."""
+        return [
+            f"{what} of {part}: {value:.1f}"
+            for what, values, limit in (
+                ("seconds to NOT_SERVING", self.not_serving, NOT_SERVING_SECONDS),
+                ("seconds to SERVING", self.serving, SERVING_SECONDS),
+                ("MiB of growth", self.growth, GROWTH_MIB),
+            )
+            for part, value in values.items()
+            if value > limit
+        ]
+
+
+def run_outage(
+    suite: Suite, backfills: Backfills, *, stop: Callable[[], None], start: Callable[[], float], seconds: float
+) -> OutageFigures:
+    """Run one outage of at least ``seconds``, and until the parts have noticed it.
+
+    Args:
+        backfills: In progress.
+        start: Returns the monotonic second at which Kafka was available again.
+    """
+    file = RelayFile(suite)
+
+    def in_flight() -> bool:
+        backfills.check()
+        return any(held.in_the_middle for held in file.held().values())
+
+    with HealthLog(suite, CHECKED) as health, Memory(suite, MEASURED) as memory:
+        until(lambda: in_flight() and all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
+        held = file.held().values()
+        stop()
+        stopped_s = time.monotonic()
+        until(lambda: not any(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
+        time.sleep(max(0.0, seconds - (time.monotonic() - stopped_s)))
+        settled = {each.job: each for each in file.held().values()}
+        back_s = start()
+        until(lambda: all(map(health.serving, CHECKED)), PATIENCE_SECONDS, suite.logs)
+        # the jobs that were leased continue where they were, at any worker, and rows are written again
+        covered = file.covered_ns()
+        until(
+            lambda: (
+                all(file.ran_on(job, settled.get(job.job, job).settled_ns) for job in held)
+                and file.covered_ns() > covered
+            ),
+            PATIENCE_SECONDS,
+            suite.logs,
+        )
+        again_s = time.monotonic() - back_s
+    return OutageFigures(
+        {part: health.first(part, False, stopped_s) for part in CHECKED},
+        {part: health.first(part, True, back_s) for part in CHECKED},
+        again_s,
+        memory.growth(),
+    )
+
 
 SECONDS = float(os.environ.get("DEXORDER_SOAK_KAFKA_SECONDS", "60"))
 CANDLES = 100_000
 WARM_UP_BACKFILLS, STEADY_SECONDS = 4, 15.0
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(2 * SECONDS + 1_500)]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(2 * SECONDS + 1_500)
 def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> None:
     kafka = ControlledKafka(tmp_path / "kafka")
     options = ("--kafka", kafka.broker.bootstrap)
@@ -37,7 +113,7 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
                         suite.logs,
                     )
                 seen = {
-                    mode: kafka_outage.run(suite, backfills, stop=stop, start=start, seconds=SECONDS)
+                    mode: run_outage(suite, backfills, stop=stop, start=start, seconds=SECONDS)
                     for mode, (stop, start) in kafka.modes.items()
                 }
             rows = backfills.assert_all_ended_well(listener.statuses)
@@ -56,3 +132,20 @@ def test_an_outage_of_kafka_loses_nothing(kafka_jars: Path, tmp_path: Path) -> N
 
 def named(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.1f}" for name, value in values.items())
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_suspended_kafka_loses_nothing(smoke_suite: Suite) -> None:
+    kafka = smoke_suite.pid("kafka")
+
+    def resume() -> float:
+        os.kill(kafka, signal.SIGCONT)
+        return time.monotonic()
+
+    try:
+        with Backfills(smoke_suite, "frozen", candles=20_000, at_once=1, symbols=("BNB/USDT",)) as backfills:
+            run_outage(smoke_suite, backfills, stop=lambda: os.kill(kafka, signal.SIGSTOP), start=resume, seconds=5)
+    finally:
+        resume()
+    backfills.assert_all_ended_well()

@@ -17,9 +17,10 @@ from tests.rig.report import print_campaign
 FRAMES = int(os.environ.get("DEXORDER_SOAK_UDF_FRAMES", "1000000"))
 KILLS = int(os.environ.get("DEXORDER_SOAK_UDF_KILLS", "100"))
 SEED = int(os.environ.get("DEXORDER_SOAK_SEED", "1"))
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(FRAMES // 1000 + KILLS * 10 + 600)]
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(FRAMES // 1000 + KILLS * 10 + 600)
 @pytest.mark.parametrize("host", [True, False], ids=["host", "agent"])
 def test_mutated_frames_crash_nothing(host: bool) -> None:
     started_s = time.monotonic()
@@ -33,6 +34,8 @@ def test_mutated_frames_crash_nothing(host: bool) -> None:
     assert result.grown_kib < 100 * 1024
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(FRAMES // 1000 + KILLS * 10 + 600)
 def test_kills_lose_and_double_nothing() -> None:
     started_s = time.monotonic()
     result = run(KILLS, SEED)
@@ -44,3 +47,17 @@ def test_kills_lose_and_double_nothing() -> None:
     )
     assert result.kills >= KILLS
     assert (result.lost, result.doubled, result.wrong) == (0, 0, 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_a_hundred_kills_lose_and_double_nothing() -> None:
+    result = run(kills=100, seed=2)
+    assert (result.lost, result.doubled, result.wrong) == (0, 0, 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("host", [True, False], ids=["host", "agent"])
+def test_200_000_mutated_frames_crash_nothing(host: bool) -> None:
+    assert fuzz(200_000, seed=2, host=host).grown_kib < 100 * 1024

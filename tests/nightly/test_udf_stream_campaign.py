@@ -28,8 +28,7 @@ from dexorder_common.lake.tables import udf_table
 from dexorder_common.model.times import from_datetime
 from tests.gateway_thread import records
 from tests.nightly import trade_replay
-from tests.nightly.synthetic_trades import write_trades
-from tests.nightly.trade_replay import Recording, Replay
+from tests.nightly.trade_replay import Recording, Replay, write_trades
 from tests.nightly.trade_replay import Row as Trade
 from tests.paths import ROOT
 from tests.rig.kafka import create_topic
@@ -179,7 +178,7 @@ def test_kills_of_driver_and_udf_lose_and_double_no_row(tmp_path: Path) -> None:
 
 def settle(replay: Replay, rows: int) -> None:
     """Let the rest of the trades come, and wait until the table has their rows and the topic the last one."""
-    replay.exchange("/sim/clock", {"speed": LAST_SPEED})
+    replay.suite.exchange("/sim/clock", {"speed": LAST_SPEED})
     suite = replay.suite
 
     def ended() -> bool:

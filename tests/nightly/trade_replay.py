@@ -6,12 +6,9 @@ The expected rows are computed from the files, not from the simulated exchange.
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +26,8 @@ from dexorder_common.model.periods import PERIOD_SECONDS
 from dexorder_common.model.realtime import RealtimeState
 from dexorder_common.model.times import SECOND_NS, from_datetime
 from dexorder_exchange_sim.dialects.binance_rows import AGGREGATES
-from tests.rig.processes import until
+from dexorder_exchange_sim.instruments import INSTRUMENTS
+from dexorder_exchange_sim.market import SyntheticMarket
 from tests.rig.suite import Suite, running_suite
 
 MS_NS = 1_000_000
@@ -46,6 +44,9 @@ _STRIKES = ("ws_close", "ws_garbage", "ws_close", "ws_silence", "ws_close", "ws_
 _SILENCE_SECONDS = 5.0
 _BEFORE_NS = 2 * SECOND_NS
 _PATIENCE_SECONDS = 300.0
+_FIRST_S = 1_704_067_200
+"""2024-01-01, the begin of synthetic trades."""
+_NEVER_NS = 2**62
 _LAST_SPEED = 360.0
 """With it the candles of an hour end within ten seconds behind the last trade."""
 
@@ -115,17 +116,9 @@ class Replay:
         """Number of trades in the files."""
         return sum(map(len, self._trades.values()))
 
-    def exchange(self, path: str, body: Any = None) -> Any:
-        """Return an answer of the simulated exchange."""
-        url = f"http://{self.suite.address('sim')}{path}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.loads(answer.read() or "null")
-
     def strike(self, kind: str) -> int:
         """Apply a fault to all open sockets; return their number."""
-        return int(self.exchange("/sim/sockets", {"kind": kind, "hang_s": _SILENCE_SECONDS})["sockets"])
+        return int(self.suite.exchange("/sim/sockets", {"kind": kind, "hang_s": _SILENCE_SECONDS})["sockets"])
 
     def start(self) -> None:
         """Subscribe to each symbol, wait until its job runs, and let the clock run."""
@@ -139,7 +132,7 @@ class Replay:
                 assert time.monotonic() < deadline, self.suite.logs()
                 time.sleep(0.1)
         time.sleep(5)  # the first queries are answered
-        self.exchange("/sim/clock", {"speed": self.speed})
+        self.suite.exchange("/sim/clock", {"speed": self.speed})
 
     @property
     def seconds(self) -> float:
@@ -148,7 +141,7 @@ class Replay:
 
     def wait_until_stored(self) -> float:
         """Let the open candles end, and wait until coverage has everything; return the seconds it took."""
-        self.exchange("/sim/clock", {"speed": max(self.speed, _LAST_SPEED)})
+        self.suite.exchange("/sim/clock", {"speed": max(self.speed, _LAST_SPEED)})
         began_s = time.monotonic()
         with Client(self.suite.relay, patience_seconds=120) as client:
             for each in self.recordings:
@@ -290,10 +283,7 @@ def kills(replay: Replay, parts: Sequence[str], times: int) -> Every:
     random.Random(23).shuffle(order)
 
     def do(number: int) -> None:
-        suite, part = replay.suite, order[number]
-        killed = suite.pid(part)
-        os.kill(killed, signal.SIGKILL)
-        until(lambda: suite.is_new(part, killed), _PATIENCE_SECONDS, suite.logs)  # or it would never work
+        replay.suite.kill_and_wait(order[number], _PATIENCE_SECONDS)  # or it would never work
 
     return Every(len(order), replay.seconds, do)
 
@@ -302,11 +292,29 @@ def outage(replay: Replay, seconds: float) -> Every:
     """Return one outage of Kafka in the middle of the replay: it is frozen, as its peers see it."""
 
     def do(number: int) -> None:
-        pid = replay.suite.pid("kafka")
-        os.kill(pid, signal.SIGSTOP)
-        try:
+        with replay.suite.frozen("kafka"):
             time.sleep(seconds)
-        finally:
-            os.kill(pid, signal.SIGCONT)
 
     return Every(1, replay.seconds, do)
+
+
+def write_trades(path: Path, symbol: str, *, hours: float) -> Path:
+    """Write the trades of some hours from 2024-01-01 on, with the columns of recorded trades."""
+    market = SyntheticMarket(next(each for each in INSTRUMENTS if each.symbol == symbol), seed=9)
+    end_ns = int((_FIRST_S + hours * 3_600) * SECOND_NS)
+    first = market.first_trade_at(_FIRST_S * 1_000, now_ns=_NEVER_NS)
+    count = market.first_trade_at(end_ns // 1_000_000, now_ns=_NEVER_NS) - first
+    trades = market.trades(first, count, now_ns=_NEVER_NS)
+    pq.write_table(
+        pa.table(
+            {
+                "timestamp": pa.array(trades.time_ms),
+                "id": [str(number) for number in trades.id.tolist()],
+                "side": ["sell" if maker else "buy" for maker in trades.buyer_is_maker.tolist()],
+                "price": pa.array(trades.price),
+                "amount": pa.array(trades.amount),
+            }
+        ),
+        path,
+    )
+    return path

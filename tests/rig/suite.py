@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from dexorder.demo.run import MARKER, processes_marked
 from dexorder.supervisor.plan import Ports
 from dexorder_common.lake.catalog import CatalogSettings
 from dexorder_common.model.datasets import CANDLES
-from dexorder_common.model.history import RequestRecord
+from dexorder_common.model.history import RequestRecord, RequestState
 from dexorder_common.model.time_range import TimeRange
 from dexorder_common.model.times import iso_microseconds
 from dexorder_common.rpc.channel import open_sync_channel
@@ -80,6 +81,22 @@ class Suite:
         """Send SIGKILL to the part; the supervisor restarts it."""
         os.kill(self.pid(part), signal.SIGKILL)
 
+    def kill_and_wait(self, part: str, seconds: float) -> None:
+        """Send SIGKILL to the part; return when its next process is ready."""
+        old_pid = self.pid(part)
+        os.kill(old_pid, signal.SIGKILL)
+        until(lambda: self.is_new(part, old_pid), seconds, self.logs)
+
+    @contextmanager
+    def frozen(self, part: str) -> Iterator[None]:
+        """Stop the part during the block, as its peers see a machine that does not answer."""
+        pid = self.pid(part)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
     def is_new(self, part: str, old_pid: int) -> bool:
         """Return whether the part is ready in a process other than ``old_pid``."""
         state = self._part(part)
@@ -97,6 +114,27 @@ class Suite:
                 return None
             raise
         return decode_record(answer.record)
+
+    def ended(self, request_id: str, seconds: float = 300) -> RequestRecord:
+        """Wait until a request has ended; return its record."""
+        found: list[RequestRecord] = []
+
+        def done() -> bool:
+            record = self.record(request_id)
+            if record is not None and record.state is RequestState.FINISHED:
+                found.append(record)
+            return bool(found)
+
+        until(done, seconds, self.logs)
+        return found[0]
+
+    def exchange(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        """Return an answer of the simulated exchange; a call with a body is a POST."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://{self.address('sim')}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or "null")
 
     def notifications(self, request_id: str, seconds: float = 3) -> list[str]:
         """Return the distinct statuses that were announced for the request within so many seconds."""

@@ -13,7 +13,6 @@ import pytest_asyncio
 from tests.browser import Browser, browser
 from tests.fakes.otlp import Collector, collector
 from tests.integration.events.provider_servers import ProviderServers
-from tests.nightly.spark_fault import fault_environment
 from tests.rig.suite import Suite, running_suite
 from tests.smoke.recorded import recorded
 
@@ -50,7 +49,6 @@ def smoke_suite(tmp_path_factory: pytest.TempPathFactory, traces: Collector) -> 
         DEXORDER_SPARK_UDFS=str(folder / "udfs.yaml"),
         OTEL_TRACES_SAMPLER="parentbased_always_off",  # only what a test traces itself
         **traces.environment,
-        **fault_environment(folder / "state"),
     ) as running:
         yield running
 

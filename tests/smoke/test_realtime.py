@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import time
-import urllib.request
-from typing import Any
 
 import pytest
 
@@ -28,24 +23,16 @@ KAFKA_SECONDS = 8.0
 Trade = tuple[str, int, float, float]
 
 
-def exchange(suite: Suite, path: str, body: Any = None) -> Any:
-    """Return an answer of the simulated exchange; its faults are for paths that this test does not call."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://{suite.address('sim')}{path}", data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.loads(answer.read() or "null")
-
-
 def traded(suite: Suite, name: str, span: TimeRange) -> list[Trade]:
     """Return the exchange's trades in a range by REST, which has no faults, by id."""
     first_ms, last_ms = -(-span.start_ns // 1_000_000), -(-span.end_ns // 1_000_000) - 1
     found: dict[int, Trade] = {}
-    page = exchange(
-        suite, f"/api/v3/aggTrades?symbol={name}&startTime={first_ms}&endTime={first_ms + 3_599_000}&limit=1000"
+    page = suite.exchange(
+        f"/api/v3/aggTrades?symbol={name}&startTime={first_ms}&endTime={first_ms + 3_599_000}&limit=1000"
     )
     while page:
         found |= {t["a"]: (str(t["a"]), t["T"] * 1_000_000, float(t["p"]), float(t["q"])) for t in page}
-        page = exchange(suite, f"/api/v3/aggTrades?symbol={name}&fromId={page[-1]['a'] + 1}&limit=1000")
+        page = suite.exchange(f"/api/v3/aggTrades?symbol={name}&fromId={page[-1]['a'] + 1}&limit=1000")
         if page and page[0]["T"] > last_ms:
             break
     return [found[number] for number in sorted(found) if found[number][1] < span.end_ns]
@@ -79,16 +66,6 @@ def wait_until_settled(client: Client, ticker: str, begin_ns: int, time_ns: int)
             time.sleep(0.5)
 
 
-def freeze(suite: Suite, part: str, seconds: float) -> None:
-    """Stop a part for some seconds, as its peers see a machine that does not answer."""
-    pid = suite.pid(part)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        time.sleep(seconds)
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_no_trade_is_lost_or_doubled_while_sockets_fail_and_parts_are_killed(smoke_suite: Suite) -> None:
     """Requests for history end in the middle of what the subscriptions bring: no candle is missing or doubled there."""
     suite, started_ns = smoke_suite, time.time_ns()
@@ -100,11 +77,12 @@ def test_no_trade_is_lost_or_doubled_while_sockets_fail_and_parts_are_killed(smo
             client.submit(HistoryRequest(f"before-{name}", f"{symbol}.SIM", begin_ns, minute_ns, 60))
         for fault, part in zip(FAULTS_OF_SOCKETS, KILLED, strict=True):
             time.sleep(3)
-            exchange(suite, "/sim/sockets", {"kind": fault})
+            suite.exchange("/sim/sockets", {"kind": fault})
             time.sleep(3)
             suite.kill(part)
             suite.wait_ready()
-        freeze(suite, "kafka", KAFKA_SECONDS)
+        with suite.frozen("kafka"):
+            time.sleep(KAFKA_SECONDS)
         suite.wait_ready()
         end_ns = max(time.time_ns(), started_ns + 2 * MINUTE_NS)
         span = TimeRange(since_ns, end_ns)
