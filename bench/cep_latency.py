@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 import grpc
 import zmq.asyncio
 
+from bench.parts.cpu import process_cpu_seconds
 from dexorder_common.kafka.page_record import page_value
 from dexorder_common.model.page import Candle, Kind, PageHeaders
 from dexorder_common.model.time_range import TimeRange
@@ -146,7 +146,7 @@ async def measure(folder: Path, triggers: int, tickers: Sequence[str], candles: 
             expected = -(-triggers // FIRING) * len(tickers)
             cpu_s = 0.0
             for number in range(candles + 1):
-                before_s, closed_s = cpu_of(process), time.perf_counter()
+                before_s, closed_s = process_cpu_seconds(process.pid), time.perf_counter()
                 await asyncio.to_thread(
                     rig.close_candles, time.time_ns() // SECOND_NS * SECOND_NS, 1_000.0 * (1 + number)
                 )
@@ -155,7 +155,7 @@ async def measure(folder: Path, triggers: int, tickers: Sequence[str], candles: 
                     if number:  # the first one is the first of the process, too
                         latencies.append(time.perf_counter() - closed_s)
                 await asyncio.sleep(PAUSE_SECONDS)
-                cpu_s += (cpu_of(process) - before_s) if number else 0.0
+                cpu_s += (process_cpu_seconds(process.pid) - before_s) if number else 0.0
             call.cancel()
             return latencies, cpu_s / candles
     finally:
@@ -171,12 +171,6 @@ async def is_running(stub: Any) -> bool:
         if not answer.next_page_token:  # the last page may be empty
             return bool(states[-1] == pb.TRIGGER_STATE_RUNNING)
         token = answer.next_page_token
-
-
-def cpu_of(process: subprocess.Popen[bytes]) -> float:
-    """Return the CPU seconds of a process so far."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> int:

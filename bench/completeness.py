@@ -26,7 +26,7 @@ from pathlib import Path
 
 import structlog
 
-from bench.parts.completeness import cells, listing, ours, peers, query_odds, tables, timed, timed_cells, timed_tables
+from bench.parts.completeness import cells, listing, query_odds, tables, timed, timed_cells, timed_tables, ways
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import HANG, Outcome, Row, Values, judge
 from bench.parts.completeness.exchange import PAGE, SimulatedExchange
@@ -52,13 +52,13 @@ class Bench:
         """Measure the three ways in one cell; an exception is an outcome too."""
 
         def loop() -> Answer:
-            return *self._peer(peers.tutorial_loop, cell), ()
+            return *self._peer(ways.tutorial_loop, cell), ()
 
         def paginate() -> Answer:
-            return *self._peer(peers.paginate, cell), ()
+            return *self._peer(ways.paginate, cell), ()
 
         def chain() -> Answer:
-            return ours.run(self._relay, cell, self._deadline_s)
+            return ways.run_ours(self._relay, cell, self._deadline_s)
 
         try:
             truth = self._exchange.truth(cell)
@@ -66,8 +66,8 @@ class Bench:
         except Exception as error:  # the exchange itself; the next cell may find it again
             return Result(cell, *[_broken(error)] * 3)
 
-    def _peer(self, way: peers.Way, cell: Cell) -> tuple[str, list[Row]]:
-        return asyncio.run(peers.run(way, self._exchange.address, cell, self._deadline_s))
+    def _peer(self, way: ways.Way, cell: Cell) -> tuple[str, list[Row]]:
+        return asyncio.run(ways.run_peer(way, self._exchange.address, cell, self._deadline_s))
 
     def _outcome(self, cell: Cell, truth: Mapping[int, Values], way: Callable[[], Answer]) -> Outcome:
         self._exchange.set_faults(cells.rules(cell))
@@ -94,7 +94,7 @@ def documents(
 ) -> Iterator[str]:
     """Yield the parts of the page as soon as they are ready; ``results`` grows with them."""
     yield f"{heading('Completeness on a bad exchange')}\n{about(options.candles, skipped)}"
-    pages = peers.pages(plan[0])
+    pages = ways.pages(plan[0])
     with (
         tempfile.TemporaryDirectory() as folder,
         running_suite(Path(folder) / "suite", **query_odds.environment()) as suite,

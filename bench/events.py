@@ -81,9 +81,9 @@ def accepts(plan: Plan, folder: Path) -> str:
     rows = []
     with (
         processes.gateway(folder / "accepts") as gateway,
-        processes.raw("router", folder) as router,
-        processes.raw("outbox", folder) as outbox,
-        processes.load() as load,
+        processes.Raw("router", folder) as router,
+        processes.Raw("outbox", folder) as outbox,
+        processes.Load() as load,
     ):
         servers = {"ours": Server(gateway.router, gateway.pid), "pyzmq": router.server, "both": outbox.server}
         for window, count in plan.accepts.items():
@@ -91,7 +91,7 @@ def accepts(plan: Plan, folder: Path) -> str:
             for _ in range(plan.rounds):
                 for side, server in servers.items():
                     before_s = server.cpu_seconds()
-                    measured = load.run(
+                    measured = load.measure(
                         "accepts", router=server.address, count=count, window=window, name=uuid.uuid4().hex
                     )
                     samples[side].add(server, before_s, count, measured)
@@ -122,9 +122,9 @@ def fast(plan: Plan, folder: Path) -> str:
     ours, pyzmq = {way: Samples() for way in ways}, Samples()
     with (
         processes.gateway(folder / "fast") as gateway,
-        processes.raw("sub", folder) as sub,
-        processes.load() as clients,
-        processes.load() as publisher,
+        processes.Raw("sub", folder) as sub,
+        processes.Load() as clients,
+        processes.Load() as publisher,
     ):
         server = Server(gateway.sub, gateway.pid)
         for number in range(plan.rounds):
@@ -141,12 +141,12 @@ def fast(plan: Plan, folder: Path) -> str:
                 )
                 assert clients.line() == "open"
                 before_s = server.cpu_seconds()
-                sent = publisher.run("publishes", sub=gateway.sub, count=plan.fast, user=user)
+                sent = publisher.measure("publishes", sub=gateway.sub, count=plan.fast, user=user)
                 ours[way].add(server, before_s, plan.fast, clients.end(), sent.began_s)
             sub.say(f"{user} {plan.fast}")
             before_s = sub.server.cpu_seconds()
-            sent = publisher.run("publishes", sub=sub.address, count=plan.fast, user=user)
-            pyzmq.add(sub.server, before_s, plan.fast, Measured(sent.began_s, float(sub.answer())))
+            sent = publisher.measure("publishes", sub=sub.address, count=plan.fast, user=user)
+            pyzmq.add(sub.server, before_s, plan.fast, Measured(sent.began_s, float(sub.line())))
     rows = [
         Row(
             f"fast path, one session over gRPC, {way}",
@@ -165,7 +165,7 @@ def fast(plan: Plan, folder: Path) -> str:
 def sessions(plan: Plan, folder: Path) -> str:
     """Measure one user's events to many sessions."""
     rows = []
-    with processes.gateway(folder / "sessions") as gateway, processes.load() as clients, processes.load() as publisher:
+    with processes.gateway(folder / "sessions") as gateway, processes.Load() as clients, processes.Load() as publisher:
         server = Server(gateway.sub, gateway.pid)
         for kind, address in (("grpc", gateway.address), ("web", gateway.web)):
             ours, alone = Samples(), Samples()
@@ -176,9 +176,9 @@ def sessions(plan: Plan, folder: Path) -> str:
                 clients.begin("fan", address=address, **order)
                 assert clients.line() == "open"
                 before_s = server.cpu_seconds()
-                sent = publisher.run("publishes", sub=gateway.sub, count=plan.fanned, user=user)
+                sent = publisher.measure("publishes", sub=gateway.sub, count=plan.fanned, user=user)
                 ours.add(server, before_s, SESSIONS * plan.fanned, clients.end(), sent.began_s)
-                with processes.raw(kind, folder) as raw:
+                with processes.Raw(kind, folder) as raw:
                     clients.begin("fan", address=raw.address, **order)
                     assert clients.line() == "open"
                     before_s, began_s = raw.server.cpu_seconds(), time.monotonic()
@@ -203,11 +203,11 @@ def sessions(plan: Plan, folder: Path) -> str:
 
 def restart(plan: Plan, folder: Path) -> str:
     """Measure the time from the process start to the first new event's ack, with many queued."""
-    with processes.load() as load:
+    with processes.Load() as load:
         empty_s = started(processes.gateway(folder / "empty"), load)
         gateway = processes.gateway(folder / "full")
         with gateway:
-            load.run("accepts", router=gateway.router, count=plan.queued, window=1_000, name="queued")
+            load.measure("accepts", router=gateway.router, count=plan.queued, window=1_000, name="queued")
         full_s = statistics.median(started(gateway, load) for _ in range(plan.rounds))
     row = Row(
         f"restart after a kill with {plan.queued:,} queued",
@@ -223,7 +223,7 @@ def started(gateway: EventsGateway, load: processes.Load) -> float:
     """Start a gateway, have one event accepted, and kill it."""
     started_s = time.perf_counter()
     with gateway:
-        load.run("accepts", router=gateway.router, count=1, window=1, name=uuid.uuid4().hex)
+        load.measure("accepts", router=gateway.router, count=1, window=1, name=uuid.uuid4().hex)
         return time.perf_counter() - started_s
 
 

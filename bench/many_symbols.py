@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.memory import family
-from bench.parts.backfill import PAGE, SLOTS, make_client
+from bench.parts.backfill import PAGE, SLOTS, ccxt_clients
 from dexorder.supervisor.plan import PARTS
 from tests.rig import report
 from tests.rig.suite import Suite, running_suite
@@ -56,18 +56,10 @@ def largest_mib(suite: Suite) -> dict[str, float]:
 
 async def ccxt_alone(suite: Suite, wanted: list[str]) -> tuple[float, int]:
     """Return the seconds and the calls of ccxt alone; the rows are discarded."""
-    clients = [make_client(suite.address("sim")) for _ in range(SLOTS)]
-    for client in clients[1:]:
-        client.throttler = clients[0].throttler
-    try:
-        await clients[0].load_markets()
-        for client in clients[1:]:
-            client.set_markets_from_exchange(clients[0])
+    async with ccxt_clients(suite) as clients:
         started, left = time.perf_counter(), iter(wanted)
         calls = sum(await asyncio.gather(*(_pull(client, left) for client in clients)))
         return time.perf_counter() - started, calls
-    finally:
-        await asyncio.gather(*(client.close() for client in clients))
 
 
 async def _pull(client: Any, left: Iterator[str]) -> int:

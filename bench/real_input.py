@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import subprocess
 import sys
 import tempfile
 import time
@@ -160,11 +159,9 @@ def main() -> int:
         directory = (options.keep or Path(scratch) / "state").resolve()
         with running_suite(directory, "--recorded", f"{options.file.resolve()}={options.symbol}") as suite:
             figures, problems = run(suite, options.symbol, expected)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False).stdout
-    print(f"# Real candles through the whole suite\n\nCommit {commit.strip()}, file `{options.file.name}`.\n")
-    print("| what | figure |\n| --- | --- |")
-    for title, value in (*figures, ("problems", "; ".join(problems) or "none: row for row, value for value")):
-        print(f"| {title} | {value} |")
+    rows = (*figures, ("problems", "; ".join(problems) or "none: row for row, value for value"))
+    print(report.heading("Real candles through the whole suite"))
+    print(f"File `{options.file.name}`.\n\n{report.markdown(('what', 'figure'), rows)}", end="")
     return 1 if problems else 0
 
 

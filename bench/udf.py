@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.parts.cpu import process_cpu_seconds
 from dexorder_udf import messages
 from dexorder_udf.framing import FrameSplitter
 from dexorder_udf.host import UdfHost
@@ -113,7 +114,7 @@ def reached(way: str, function: str) -> Iterator[tuple[UdfSpec, Callable[[], flo
             else:
                 assert process.stderr
                 spec = UdfSpec(function, grpc_target=f"127.0.0.1:{process.stderr.readline().split()[-1]}")
-            yield spec, lambda: _process_cpu(process.pid)
+            yield spec, lambda: process_cpu_seconds(process.pid)
         finally:
             process.terminate()
             process.wait()
@@ -151,11 +152,6 @@ def _start_cpu() -> float:
 
 def _cpu(usage: resource.struct_rusage) -> float:
     return usage.ru_utime + usage.ru_stime
-
-
-def _process_cpu(pid: int) -> float:
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import ccxt.async_support as ccxt
@@ -63,24 +65,30 @@ def chain(suite: Suite, symbol: str, span: TimeRange, candles: int) -> float:
 
 
 async def ccxt_alone(suite: Suite, symbol: str, span: TimeRange) -> float:
-    """Return the seconds to fetch every page with as many clients as slots and one throttle, and discard it."""
-    clients = [make_client(suite.address("sim")) for _ in range(SLOTS)]
-    for client in clients[1:]:
-        client.throttler = clients[0].throttler
-    try:
-        await clients[0].load_markets()
-        for client in clients[1:]:
-            client.set_markets_from_exchange(clients[0])
-        step_ms = PAGE * 60_000
-        pages = iter(range(span.start_ns // 1_000_000, span.end_ns // 1_000_000, step_ms))
+    """Return the seconds to fetch every page with as many clients as slots, and discard it."""
+    step_ms = PAGE * 60_000
+    pages = iter(range(span.start_ns // 1_000_000, span.end_ns // 1_000_000, step_ms))
+    async with ccxt_clients(suite) as clients:
         started = time.perf_counter()
         counts = await asyncio.gather(*(pull(client, symbol, pages, step_ms) for client in clients))
         seconds = time.perf_counter() - started
-    finally:
-        await asyncio.gather(*(client.close() for client in clients))
     if sum(counts) != (span.end_ns - span.start_ns) // (60 * SECOND_NS):
         raise AssertionError(f"ccxt alone fetched {sum(counts)} candles")
     return seconds
+
+
+@asynccontextmanager
+async def ccxt_clients(suite: Suite) -> AsyncIterator[list[Any]]:
+    """Open as many clients as slots, with one throttle and the markets loaded."""
+    clients = [make_client(suite.address("sim")) for _ in range(SLOTS)]
+    try:
+        await clients[0].load_markets()
+        for client in clients[1:]:
+            client.throttler = clients[0].throttler
+            client.set_markets_from_exchange(clients[0])
+        yield clients
+    finally:
+        await asyncio.gather(*(client.close() for client in clients))
 
 
 def make_client(address: str) -> Any:

@@ -1,4 +1,4 @@
-"""CPU time of the suite's parts."""
+"""CPU time of processes and of the suite's parts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from pathlib import Path
 
 from tests.rig.suite import Suite
 
+_TICKS = os.sysconf("SC_CLK_TCK")
 PARTS = ("sim", "ingestor", "gateway", "kafka", "udsource", "spark", "relay")
+
+
+def process_cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process since its start, in user and kernel mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def cpu_seconds(suite: Suite, part: str) -> float:
@@ -20,7 +27,7 @@ def cpu_seconds(suite: Suite, part: str) -> float:
             continue
         if int(fields[3]) == session:
             ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return ticks / _TICKS
 
 
 def all_cpu_seconds(suite: Suite) -> dict[str, float]:

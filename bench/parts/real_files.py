@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.parts.completeness.tables import markdown
 from bench.parts.completeness.timed_outcome import Table, judge
 from bench.parts.completeness.virtual import VirtualWorld, virtual_world
 from dexorder_common.model.checksum import aggregate, cell_ladder, tallies
@@ -27,6 +26,7 @@ from dexorder_common.model.times import SECOND_NS
 from dexorder_exchange_sim.candles import Candles
 from dexorder_exchange_sim.recorded import read_file
 from dexorder_ingestor.exchange.agreement import Agreement
+from tests.rig.report import markdown
 
 SYMBOL = "REC/USDT"
 TOLERANCE = 1e-12

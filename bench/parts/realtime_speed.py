@@ -8,12 +8,10 @@ Spark does not run: two processors have to serve the exchange, the process that 
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
@@ -73,10 +71,7 @@ class Step(NamedTuple):
 
 def set_speed(suite: Suite, speed: float) -> int:
     """Change the speed of the exchange's clock; return its time in nanoseconds."""
-    body = json.dumps({"speed": speed}).encode()
-    url = f"http://{suite.address('sim')}/sim/clock"
-    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
-        return int(json.loads(answer.read())["now_ns"])
+    return int(suite.exchange("/sim/clock", {"speed": speed})["now_ns"])
 
 
 def steps(suite: Suite, what: str, count: Callable[[], Count]) -> list[Step]:

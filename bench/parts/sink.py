@@ -52,7 +52,9 @@ def measure(suite: Suite, pages: int) -> str:
     source = suite.address("udsource")
     iceberg, dropped = [], []
     with tempfile.TemporaryDirectory() as scratch:
-        session = build_session(SparkSettings(listen="127.0.0.1:0", metrics_listen=""), settings(Path(scratch)))
+        session = build_session(
+            SparkSettings(listen="127.0.0.1:0", metrics_listen=""), CatalogSettings.local(Path(scratch))
+        )
         try:
             for number in range(1 + ROUNDS):
                 folder = Path(scratch) / str(number)
@@ -71,10 +73,6 @@ def measure(suite: Suite, pages: int) -> str:
         "at least 0.5",
     )
     return table("(c) Preloaded topic to Iceberg; limit: the same read and decode to a no-op sink", [row])
-
-
-def settings(folder: Path, name: str = "dexorder") -> CatalogSettings:
-    return CatalogSettings(name=name, uri=f"sqlite:///{folder}/catalog.db", warehouse=(folder / "warehouse").as_uri())
 
 
 def preload(bootstrap: str, pages: int) -> None:
@@ -117,7 +115,7 @@ def drop(raw: DataFrame) -> None:
 
 def into_iceberg(session: SparkSession, source: str, folder: Path) -> Callable[[DataFrame], object]:
     """Return the pipeline on new tables."""
-    catalog = settings(folder, f"bench{folder.name}")
+    catalog = CatalogSettings.local(folder, f"bench{folder.name}")
     ensure_tables(catalog.load())
     for key, value in catalog_conf(catalog).items():
         session.conf.set(key, value)

@@ -6,18 +6,19 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from bench.parts.pixy_processes import Client, Server, running
+from bench.parts.pixy_processes import Server
 from bench.parts.source_load import Job, Measured
 from dexorder_protos.source.v1.source_pb2_grpc import SourceStub
 from tests.paths import ROOT
 from tests.peers.environment import peer_python
-from tests.rig.processes import free_ports
+from tests.rig.processes import Worker, free_ports
 
 _START_SECONDS = 120.0
 _MEMORY_SOURCE = ROOT / "tests" / "peers" / "numaflow" / "memory_source.py"
@@ -39,17 +40,17 @@ def udsource(bootstrap: str, topic: str, socket: Path) -> Iterator[Server]:
     environment = {"DEXORDER_LOG_LEVEL": "warning"} | {
         f"DEXORDER_UDSOURCE_{name}": value for name, value in ours.items()
     }
-    with running("-m", "dexorder_udsource", **environment) as process:
-        wait_ready(f"unix:{socket}", process)
-        yield Server(address, process.pid)
+    with Worker.module("dexorder_udsource", **environment) as worker:
+        wait_ready(f"unix:{socket}", worker.process)
+        yield Server(address, worker.process.pid)
 
 
 @contextmanager
 def best(socket: Path, payload_bytes: int) -> Iterator[Server]:
     """Run the upper limit of grpcio, which serves no real records."""
-    with running("-m", "bench.parts.source_best", str(socket), str(payload_bytes)) as process:
-        wait_ready(f"unix:{socket}", process)
-        yield Server(f"unix:{socket}", process.pid)
+    with Worker.module("bench.parts.source_best", str(socket), str(payload_bytes)) as worker:
+        wait_ready(f"unix:{socket}", worker.process)
+        yield Server(f"unix:{socket}", worker.process.pid)
 
 
 @contextmanager
@@ -90,11 +91,19 @@ def wait_ready(address: str, process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"no server is ready at {address}")
 
 
-Load = Client[Job, Measured]
+class Load:
+    """A client that waits for jobs."""
+
+    def __init__(self, process: Worker) -> None:
+        self._process = process
+
+    def run(self, job: Job) -> Measured:
+        """Run a job; AssertionError if it failed, and stderr has the reason."""
+        return Measured(**self._process.run(**asdict(job)))
 
 
 @contextmanager
 def load() -> Iterator[Load]:
-    """Run a client that waits for jobs."""
-    with running("-m", "bench.parts.source_load") as process:
-        yield Client(process, Measured)
+    """Run a client."""
+    with Worker.module("bench.parts.source_load") as process:
+        yield Load(process)

@@ -14,9 +14,9 @@ from typing import Any
 
 from tests.nightly import relay_life
 from tests.nightly.honest_workers import JOB_PERIODS, JOBS
-from tests.nightly.runner import Worker, resident_bytes
+from tests.nightly.runner import resident_bytes
 from tests.paths import EXCHANGES
-from tests.rig.processes import free_ports, scrape, until
+from tests.rig.processes import Worker, free_ports, scrape, until
 from tests.unit.services.relay.harness import catalog_settings, make_tables
 
 SLOTS, PAUSE_SECONDS = 8, 0.05
@@ -107,8 +107,8 @@ def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, 
     with running_relay(folder) as relay:
         order = relay.address, relay.broker, str(SLOTS), str(PAUSE_SECONDS)
         with (
-            Worker("tests.nightly.honest_workers", *order) as honest,
-            Worker("tests.nightly.broker_fuzz", relay.broker, str(seed)) as fuzzer,
+            Worker.module("tests.nightly.honest_workers", *order) as honest,
+            Worker.module("tests.nightly.broker_fuzz", relay.broker, str(seed)) as fuzzer,
         ):
             seconds = frames / rounds / rate
             time.sleep(1 + seconds / 4)  # warm

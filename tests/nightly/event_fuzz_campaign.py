@@ -14,8 +14,8 @@ from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig
 from tests.integration.events.sessions import Session
 from tests.nightly.event_fuzz import FUZZED_USER
-from tests.nightly.runner import Worker
 from tests.rig.events_gateway import EventsGateway, Keys
+from tests.rig.processes import Worker
 
 HONEST_USER = "honest"
 PAUSE_S = 0.01
@@ -56,7 +56,7 @@ async def run(folder: Path, port: str, *, frames: int, rate: float, rounds: int,
     gateway = EventsGateway(folder, keys, curve=False, log_level="info", session_queue=1_000_000)
     rig = Rig(gateway, keys, ProviderServers())
     seconds = frames / rounds / rate
-    with gateway, Worker("tests.nightly.event_fuzz", port, getattr(gateway, port), str(seed)) as fuzzer:
+    with gateway, Worker.module("tests.nightly.event_fuzz", port, getattr(gateway, port), str(seed)) as fuzzer:
         async with (
             rig.container("") as container,
             rig.session(HONEST_USER, "native") as session,

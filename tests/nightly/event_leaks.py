@@ -15,8 +15,8 @@ from typing import Any
 from tests.integration.events.provider_servers import ProviderServers
 from tests.integration.events.rig import Rig, make_rig
 from tests.nightly.event_fuzz_campaign import MUCH
-from tests.nightly.runner import Worker
 from tests.rig.events_gateway import Keys
+from tests.rig.processes import Worker
 
 TOKEN_S = 100_000
 PATIENCE_S = 20_000.0
@@ -58,7 +58,7 @@ async def run(
         stack.enter_context(rig.gateway)
         for name in names:
             await rig.reachable(name)
-        started = [stack.enter_context(Worker("tests.nightly.event_traffic")) for _ in orders]
+        started = [stack.enter_context(Worker.module("tests.nightly.event_traffic")) for _ in orders]
         for worker, given in zip(started, orders, strict=True):
             worker.send(given)
         progress = asyncio.create_task(report_progress(rig))

@@ -1,15 +1,10 @@
-"""What the rigs of campaigns run beside a test: threads that repeat a step, and processes that take orders as JSON."""
+"""What the rigs of campaigns run beside a test: threads that repeat a step; and the memory of processes."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
-from typing import Any, Self
-
-from tests.paths import ROOT
+from typing import Self
 
 
 class Loop:
@@ -61,46 +56,6 @@ class Loop:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-class Worker:
-    """Process ``python -m MODULE`` that reads an order a line from stdin and answers with a line; a context manager."""
-
-    def __init__(self, module: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", module, *arguments]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def send(self, order: dict[str, Any]) -> None:
-        """Send an order."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> Any:
-        """Return the answer to the oldest order that has none."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, f"{self.process.args!r} has ended"
-        return json.loads(line)
-
-    def run(self, **order: Any) -> Any:
-        """Send an order and return its answer."""
-        self.send(order)
-        return self.answer()
-
-    def finish(self, seconds: float) -> str:
-        """End stdin, wait for the process's end, and return what it printed."""
-        output, _ = self.process.communicate(timeout=seconds)
-        assert self.process.returncode == 0, self.process.args
-        return output
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
 
 
 def resident_bytes(pid: int) -> int:

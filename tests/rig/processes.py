@@ -151,6 +151,65 @@ class ServiceProcess:
         self.process.wait()
 
 
+class Worker:
+    """Process that reads an order a line from stdin and answers with a line; a context manager that kills it."""
+
+    def __init__(self, *command: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @classmethod
+    def module(cls, name: str, *arguments: str, **environment: str) -> Self:
+        """Start ``python -m name``."""
+        return cls(sys.executable, "-m", name, *arguments, **environment)
+
+    def say(self, line: str) -> None:
+        """Write a line to its stdin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def line(self) -> str:
+        """Return its next line."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"{self.process.args!r} has ended"
+        return line.strip()
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Send an order."""
+        self.say(json.dumps(order))
+
+    def answer(self) -> Any:
+        """Return the answer to the oldest order that has none."""
+        return json.loads(self.line())
+
+    def run(self, **order: Any) -> Any:
+        """Send an order and return its answer."""
+        self.send(order)
+        return self.answer()
+
+    def finish(self, seconds: float) -> str:
+        """End stdin, wait for the process's end, and return what it printed."""
+        output, _ = self.process.communicate(timeout=seconds)
+        assert self.process.returncode == 0, self.process.args
+        return output
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
 class ForkedGateway:
     """Forked gateway with the methods of `ServiceProcess` that campaigns need."""
 

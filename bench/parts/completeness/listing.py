@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.parts.completeness.tables import markdown
 from bench.parts.completeness.virtual import VirtualWorld, copied, experienced, virtual_world
 from dexorder_common.model.periods import split_by_periods
 from dexorder_common.model.time_range import TimeRange, merge
 from dexorder_common.model.times import SECOND_NS
 from dexorder_ingestor.exchange.agreement import Agreement
 from dexorder_relay.config import RelaySettings
+from tests.rig.report import markdown
 
 ROW = "before_listing"
 YEAR = 525_600

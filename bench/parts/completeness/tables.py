@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.parts.completeness.cells import Cell
 from bench.parts.completeness.compare import QUIET, Outcome, Verdict
+from tests.rig.report import markdown
 
 MUST_BE_WHOLE = 0.2
 """Up to this share of faulty answers every request has to end OK."""
@@ -59,11 +60,6 @@ def ours_end(outcome: Outcome) -> str:
 
 def _ranges(count: int) -> str:
     return f"{count} range{'' if count == 1 else 's'}"
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table."""
-    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in (header, ["---"] * len(header), *rows))
 
 
 def share_table(share: float, candles: int, pages: int, results: Sequence[Result]) -> str:

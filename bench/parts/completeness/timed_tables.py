@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.parts.completeness.tables import markdown, percent
+from bench.parts.completeness.tables import percent
 from bench.parts.completeness.timed import GOOD_ANSWERS, MINUTES, Run, TimedResult, worst
 from bench.parts.completeness.timed_outcome import TimedOutcome
+from tests.rig.report import markdown
 
 ABOUT = (
     f"{MINUTES:,} one-minute candles, 1,000 in a call; the ingestor's fetcher with unmodified ccxt, in virtual time: a "

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.completeness import chosen, read_shares
-from bench.parts.completeness import cells, peers, tables
+from bench.parts.completeness import cells, tables, ways
 from bench.parts.completeness.cells import MINUTE_NS, NONE, Cell, Fault
 from bench.parts.completeness.compare import HANG, QUIET, Outcome, Row, Values, Verdict, judge
 from bench.parts.completeness.exchange import SimulatedExchange
@@ -242,23 +242,23 @@ def test_rows_by_name_keep_the_table_s_order() -> None:
 @pytest.mark.parametrize(
     ("way", "rule", "end", "lost", "spoiled"),
     [
-        (peers.tutorial_loop, None, QUIET, 0, 0),
-        (peers.paginate, None, QUIET, 0, 0),
-        (peers.tutorial_loop, {"kind": "empty", "after": 1, "count": 1}, QUIET, 2_000, 0),
-        (peers.paginate, {"kind": "empty", "after": 1, "count": 1}, QUIET, 1_000, 0),
-        (peers.tutorial_loop, {"kind": "http_502", "after": 2, "count": 1}, "raises ExchangeNotAvailable", 1_000, 0),
-        (peers.tutorial_loop, {"kind": "null_fields", "count": 1}, QUIET, 0, 1),
-        (peers.tutorial_loop, {"kind": "duplicate_tail", "count": 1}, QUIET, 0, 1),  # the other one fell to the limit
+        (ways.tutorial_loop, None, QUIET, 0, 0),
+        (ways.paginate, None, QUIET, 0, 0),
+        (ways.tutorial_loop, {"kind": "empty", "after": 1, "count": 1}, QUIET, 2_000, 0),
+        (ways.paginate, {"kind": "empty", "after": 1, "count": 1}, QUIET, 1_000, 0),
+        (ways.tutorial_loop, {"kind": "http_502", "after": 2, "count": 1}, "raises ExchangeNotAvailable", 1_000, 0),
+        (ways.tutorial_loop, {"kind": "null_fields", "count": 1}, QUIET, 0, 1),
+        (ways.tutorial_loop, {"kind": "duplicate_tail", "count": 1}, QUIET, 0, 1),  # the other one fell to the limit
     ],
 )
-async def test_peers(way: peers.Way, rule: dict[str, object] | None, end: str, lost: int, spoiled: int) -> None:
+async def test_peers(way: ways.Way, rule: dict[str, object] | None, end: str, lost: int, spoiled: int) -> None:
     cell = cells.plan([NONE], [0.5], candles=3_000, symbols=("BTC/USDT",), thin=None)[0]
     async with serve(SimSettings(listen="127.0.0.1:0")) as url:
         exchange = SimulatedExchange(url.removeprefix("http://"))
         truth = await asyncio.to_thread(exchange.truth, cell)
         await asyncio.to_thread(exchange.set_faults, [rule] if rule else [])
         await asyncio.to_thread(exchange.reset_counters)
-        told, rows = await peers.run(way, exchange.address, cell, 30)
+        told, rows = await ways.run_peer(way, exchange.address, cell, 30)
         calls, faulty, *_ = await asyncio.to_thread(exchange.counters)
     verdict = judge(truth, rows, cell.span)
     assert (told, verdict.candles, verdict.lost, verdict.spoiled) == (end, 3_000, lost, spoiled)
