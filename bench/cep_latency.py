@@ -56,10 +56,7 @@ class Rig:
         catalog = catalog_settings(folder).load()
         make_tables(catalog)
         catalog.close()
-        env = environment(folder, port) | {
-            "DEXORDER_RELAY_BROKER_LISTEN": self.broker_address,
-            "DEXORDER_LOG_LEVEL": "warning",
-        }
+        env = environment(folder, port, port + 1) | {"DEXORDER_LOG_LEVEL": "warning"}
         self._env = env | {
             "DEXORDER_SPARK_SOURCE": self.source.address,
             "DEXORDER_SPARK_RELAY": self.relay_address,

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +21,10 @@ from tests.paths import ROOT
 from tests.rig.oracle import minutes
 from tests.rig.processes import free_ports
 from tests.rig.report import Row, table
+from tests.unit.services.relay.harness import environment
 
 CALLERS = 64
 SLOTS = 64
-
-
-@dataclass(frozen=True)
-class RelayProcess:
-    """Process of a relay."""
-
-    address: str
-    broker: str
 
 
 def measure(folder: Path, requests: int) -> str:
@@ -63,35 +51,18 @@ def measure(folder: Path, requests: int) -> str:
     )
 
 
-@asynccontextmanager
-async def relay_process(folder: Path) -> AsyncIterator[RelayProcess]:
-    grpc_port, broker_port = free_ports(2)
-    at = RelayProcess(f"127.0.0.1:{grpc_port}", f"tcp://127.0.0.1:{broker_port}")
-    environment = os.environ | {
-        "DEXORDER_RELAY_LISTEN": at.address,
-        "DEXORDER_RELAY_BROKER_LISTEN": at.broker,
-        "DEXORDER_RELAY_METRICS_LISTEN": "",
-        "DEXORDER_RELAY_DB": str(folder / "relay.db"),
-        "DEXORDER_EXCHANGES": "sim",
-        "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",
-        "DEXORDER_CATALOG_WAREHOUSE": (folder / "warehouse").as_uri(),
-        "DEXORDER_LOG_LEVEL": "warning",
-    }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder_relay", cwd=ROOT, env=environment)
-    try:
-        yield at
-    finally:
-        process.send_signal(signal.SIGTERM)
-        await process.wait()
-
-
 async def relay_rates(folder: Path, requests: int) -> tuple[float, float]:
-    async with (
-        relay_process(folder) as at,
-        open_channel(at.address) as channel,
-    ):
-        await asyncio.wait_for(channel.channel_ready(), 60)
-        return await submit(RelayServiceStub(channel), requests), await dispatch(at.broker, requests)
+    port, broker_port = free_ports(2)
+    env = environment(folder, port, broker_port) | {"DEXORDER_LOG_LEVEL": "warning"}
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder_relay", cwd=ROOT, env=env)
+    try:
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            await asyncio.wait_for(channel.channel_ready(), 60)
+            submitted = await submit(RelayServiceStub(channel), requests)
+            return submitted, await dispatch(f"tcp://127.0.0.1:{broker_port}", requests)
+    finally:
+        process.terminate()
+        await process.wait()
 
 
 async def submit(relay: Any, requests: int) -> float:

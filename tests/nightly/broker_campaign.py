@@ -10,14 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from tests.nightly import relay_life
 from tests.nightly.honest_workers import JOB_PERIODS, JOBS
 from tests.nightly.runner import resident_bytes
-from tests.paths import EXCHANGES
-from tests.rig.processes import Worker, free_ports, scrape, until
-from tests.unit.services.relay.harness import catalog_settings, make_tables
+from tests.rig.processes import ForkedService, Worker, free_ports, scrape
+from tests.unit.services.relay.harness import catalog_settings, environment, make_tables
 
 SLOTS, PAUSE_SECONDS = 8, 0.05
 PATIENCE_SECONDS = 600
@@ -49,20 +46,13 @@ class Seen:
 class Relay:
     """Process of a relay and its addresses."""
 
-    process: Any
+    process: ForkedService
     address: str
     broker: str
     metrics: str
-    log: Path
 
     def rss_bytes(self) -> int:
-        return resident_bytes(self.process.pid)
-
-    def is_up(self) -> bool:
-        try:
-            return bool(scrape(self.metrics))
-        except OSError:
-            return False
+        return resident_bytes(self.process.process.pid or 0)
 
     def dropped(self) -> dict[str, int]:
         counts = (x for x in scrape(self.metrics).splitlines() if x.startswith("dexorder_relay_frames_dropped_total{"))
@@ -72,32 +62,14 @@ class Relay:
 @contextmanager
 def running_relay(folder: Path, **variables: str) -> Iterator[Relay]:
     """Run a relay in ``folder``; ``variables`` are added to its environment."""
-    catalog = catalog_settings(folder)
-    made = catalog.load()
+    made = catalog_settings(folder).load()
     make_tables(made)
     made.close()
     port, broker_port, metrics_port = free_ports(3)
-    environment = {
-        "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}",
-        "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{broker_port}",
-        "DEXORDER_RELAY_METRICS_LISTEN": f"127.0.0.1:{metrics_port}",
-        "DEXORDER_RELAY_DB": str(folder / "relay.db"),
-        "DEXORDER_RELAY_JOB_PERIODS": str(JOB_PERIODS),
-        "DEXORDER_EXCHANGES": str(EXCHANGES / "sim.yaml"),
-        "DEXORDER_CATALOG_URI": catalog.uri,
-        "DEXORDER_CATALOG_WAREHOUSE": catalog.warehouse,
-        **variables,
-    }
-    log = folder / "relay.log"
-    process = relay_life.start(environment, log)
+    env = environment(folder, port, broker_port, metrics_port) | {"DEXORDER_RELAY_JOB_PERIODS": str(JOB_PERIODS)}
     addresses = f"127.0.0.1:{port}", f"tcp://127.0.0.1:{broker_port}", f"127.0.0.1:{metrics_port}"
-    relay = Relay(process, *addresses, log)
-    try:
-        until(relay.is_up, 60, log.read_text)
-        yield relay
-    finally:
-        process.kill()
-        process.join()
+    with ForkedService("dexorder_relay", folder, env | variables) as process:
+        yield Relay(process.listening(addresses[0]), *addresses)
 
 
 def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, seed: int = 0) -> Seen:
@@ -123,9 +95,7 @@ def run(folder: Path, *, frames: int, rate: float, rounds: int, burst: int = 0, 
             output = honest.finish(PATIENCE_SECONDS)
         seen.grown_bytes = relay.rss_bytes() - before_bytes
         seen.dropped = relay.dropped()
-        relay.process.terminate()
-        relay.process.join(60)
-        assert relay.process.exitcode == 0, relay.log.read_text()[-3000:]
+        assert relay.process.stop() == 0, relay.process.tail()
     told = json.loads(output)
     seen.requests = told["requests"]
     seen.bad = told["bad"]

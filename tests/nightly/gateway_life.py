@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from dexorder_gateway.kafkapixy.service import NAME as KAFKA_PIXY
 from tests.nightly.fleet import PATIENCE_S, Fleet
 from tests.nightly.numbered import NoCommits, PixyWriter
 from tests.nightly.watching import HealthLog
@@ -148,7 +149,7 @@ def outage(
     names = tuple(fleet.names)
     refused = writers.refused
     writers.wait_for_each(AROUND, fleet.tails)
-    with HealthLog(fleet, names) as health:
+    with HealthLog(fleet, dict.fromkeys(names, KAFKA_PIXY)) as health:
         until(lambda: all(map(health.serving, names)), PATIENCE_S, fleet.tails)
         stop()
         stopped_s = time.monotonic()

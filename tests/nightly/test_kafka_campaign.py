@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dexorder_gateway.kafkapixy.service import NAME as KAFKA_PIXY
 from tests.nightly.backfills import Backfills
 from tests.nightly.controlled_kafka import ControlledKafka
 from tests.nightly.watching import HealthLog, Listener, Memory, RelayFile
@@ -18,7 +19,7 @@ from tests.rig.processes import until
 from tests.rig.report import print_campaign
 from tests.rig.suite import Suite, running_suite
 
-CHECKED = ("gateway", "udsource")
+CHECKED = {"gateway": KAFKA_PIXY, "udsource": ""}
 MEASURED = ("relay", "ingestor", "gateway", "udsource", "spark")
 NOT_SERVING_SECONDS, SERVING_SECONDS, GROWTH_MIB = 5, 15, 200
 PATIENCE_SECONDS = 300

@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +24,15 @@ from dexorder_common.rpc.channel import open_channel
 from dexorder_protos.dexorder.ingest.v1 import ingest_pb2
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2_grpc as rpc
-from tests.nightly import relay_life
 from tests.nightly.backfills import historical
-from tests.paths import EXCHANGES
 from tests.rig.oracle import minutes
-from tests.rig.processes import free_ports
+from tests.rig.processes import ForkedService, free_ports
 from tests.rig.report import print_campaign
+from tests.unit.services.relay.harness import environment
 
 CLIENTS = 8
 MOST_DELAY_SECONDS = 0.05
 QUESTIONS_AT_ONCE = 64
-READY_SECONDS = 60
 SubmitResponse = ingest_pb2.SubmitResponse
 
 
@@ -58,15 +55,7 @@ class Campaign:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)
         self._port, self._broker_port = free_ports(2)
-        self._environment = {
-            "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{self._port}",
-            "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{self._broker_port}",
-            "DEXORDER_RELAY_METRICS_LISTEN": "",
-            "DEXORDER_RELAY_DB": str(self.folder / "relay.db"),
-            "DEXORDER_EXCHANGES": str(EXCHANGES / "sim.yaml"),
-            "DEXORDER_CATALOG_URI": f"sqlite:///{self.folder / 'catalog.db'}",
-            "DEXORDER_CATALOG_WAREHOUSE": f"file://{self.folder / 'warehouse'}",
-        }
+        self._environment = environment(self.folder, self._port, self._broker_port)
 
     async def run(self, kills: int) -> None:
         """Run a relay and kill it, a number of times, then run it once more to check everything."""
@@ -78,32 +67,15 @@ class Campaign:
         async with self._life() as (process, stub):
             await self._all_are_there(stub)
             await self._nothing_else_is_there(stub)
-            process.terminate()
-            await asyncio.to_thread(process.join)
-            assert process.exitcode == 0
+            assert await asyncio.to_thread(process.stop) == 0
 
     @asynccontextmanager
-    async def _life(self) -> AsyncIterator[tuple[BaseProcess, Any]]:
-        process = relay_life.start(self._environment, self.folder / "relay.log")
-        try:
-            channel = await self._connect()
-            async with channel:
+    async def _life(self) -> AsyncIterator[tuple[ForkedService, Any]]:
+        address = f"127.0.0.1:{self._port}"
+        with ForkedService("dexorder_relay", self.folder, self._environment) as process:
+            await asyncio.to_thread(process.listening, address)  # a channel that was refused would wait for its backoff
+            async with open_channel(address) as channel:
                 yield process, rpc.RelayServiceStub(channel)
-        finally:
-            process.kill()
-            process.join()
-
-    async def _connect(self) -> grpc.aio.Channel:
-        """Return a channel to the new process; a channel that was refused would wait for its backoff."""
-        async with asyncio.timeout(READY_SECONDS):
-            while True:
-                try:
-                    _, writer = await asyncio.open_connection("127.0.0.1", self._port)
-                except OSError:
-                    await asyncio.sleep(0.005)
-                    continue
-                writer.close()
-                return open_channel(f"127.0.0.1:{self._port}")
 
     async def _all_are_there(self, stub: Any) -> None:
         free = asyncio.Semaphore(QUESTIONS_AT_ONCE)
@@ -125,7 +97,7 @@ class Campaign:
             self.acknowledged[request_id] = answer.notification_topic
         self.unanswered.clear()
 
-    async def _submit_until_killed(self, process: BaseProcess, stub: Any) -> None:
+    async def _submit_until_killed(self, process: ForkedService, stub: Any) -> None:
         answered = asyncio.Event()
         delay_s = random.uniform(0, MOST_DELAY_SECONDS)
 
@@ -150,7 +122,7 @@ class Campaign:
                 group.create_task(client())
             await answered.wait()
             await asyncio.sleep(delay_s)
-            process.kill()
+            process.process.kill()
             self.in_flight.append(len(self.unanswered))
 
     async def _nothing_else_is_there(self, stub: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -110,21 +111,21 @@ class Addresses(Protocol):
 
 
 class HealthPoll(Loop):
-    """Polls the health of a part; ``changes`` has (monotonic seconds, SERVING) at each change."""
+    """Polls the health of a part's service, or of the whole part; ``changes`` has (monotonic seconds, SERVING)."""
 
     PAUSE_S = 0.1
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, service: str) -> None:
         super().__init__()
         self.changes: list[tuple[float, bool]] = []
-        self._address = address
+        self._address, self._service = address, service
 
     def step(self) -> None:
         self.pause()
         with open_sync_channel(self._address) as channel:
             stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs leave the methods out
             try:
-                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=2)
+                answer = stub.Check(health_pb2.HealthCheckRequest(service=self._service), timeout=2)
                 serving = answer.status == health_pb2.HealthCheckResponse.SERVING
             except grpc.RpcError:
                 serving = False
@@ -133,11 +134,11 @@ class HealthPoll(Loop):
 
 
 class HealthLog(ExitStack):
-    """Polls the health of parts; a context manager."""
+    """Polls the health of parts, each with the service that is asked for or ""; a context manager."""
 
-    def __init__(self, suite: Addresses, parts: tuple[str, ...]) -> None:
+    def __init__(self, suite: Addresses, parts: Mapping[str, str]) -> None:
         super().__init__()
-        polls = {part: self.enter_context(HealthPoll(suite.address(part))) for part in parts}
+        polls = {part: self.enter_context(HealthPoll(suite.address(part), name)) for part, name in parts.items()}
         self.changes = {part: poll.changes for part, poll in polls.items()}
 
     def serving(self, part: str) -> bool:

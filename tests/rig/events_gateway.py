@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dexorder_common.messaging.curve import make_keys, read_public_key
-from tests.rig.processes import ForkedGateway, ServiceProcess, free_ports, metric_at, scrape
+from tests.rig.processes import ForkedService, ServiceProcess, free_ports, metric_at, scrape
 
 KID = "test"
 
@@ -99,7 +99,7 @@ class EventsGateway:
         self.curve = curve
         self._forked = forked
         self._lives = 0
-        self.process: ServiceProcess | ForkedGateway | None = None
+        self.process: ServiceProcess | ForkedService | None = None
         grpc_port, metrics_port, sub_port, router_port, web_port = free_ports(5)
         self.address = f"127.0.0.1:{grpc_port}"
         self.metrics = f"127.0.0.1:{metrics_port}"
@@ -136,7 +136,7 @@ class EventsGateway:
         self._lives += 1
         folder = self.folder / f"life-{self._lives}"
         if self._forked:
-            self.process = ForkedGateway(folder, self.environment, self.address)
+            self.process = ForkedService("dexorder_gateway", folder, self.environment).listening(self.address)
         else:
             self.process = ServiceProcess("dexorder_gateway", folder, self.environment)
         return self
@@ -147,7 +147,7 @@ class EventsGateway:
             self.process.kill()
 
     @property
-    def running(self) -> ServiceProcess | ForkedGateway:
+    def running(self) -> ServiceProcess | ForkedService:
         """Return the present process."""
         assert self.process is not None
         return self.process

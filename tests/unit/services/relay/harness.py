@@ -97,13 +97,13 @@ def settings(folder: Path, **overrides: Any) -> RelaySettings:
     return RelaySettings(**{**values, **overrides})
 
 
-def environment(folder: Path, port: int = 0) -> dict[str, str]:
+def environment(folder: Path, port: int = 0, broker_port: int = 0, metrics_port: int | None = None) -> dict[str, str]:
     """Return the environment of ``python -m dexorder_relay`` on the same files."""
     return {
         **os.environ,
         "DEXORDER_RELAY_LISTEN": f"127.0.0.1:{port}",
-        "DEXORDER_RELAY_METRICS_LISTEN": "",
-        "DEXORDER_RELAY_BROKER_LISTEN": "tcp://127.0.0.1:0",
+        "DEXORDER_RELAY_METRICS_LISTEN": "" if metrics_port is None else f"127.0.0.1:{metrics_port}",
+        "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{broker_port}",
         "DEXORDER_RELAY_DB": str(folder / "relay.db"),
         "DEXORDER_EXCHANGES": str(EXCHANGES / "sim.yaml"),
         "DEXORDER_CATALOG_URI": f"sqlite:///{folder}/catalog.db",

@@ -17,84 +17,39 @@ DATAPLANE_WAITS_SECONDS = 20
 POD_GRACE_SECONDS = 30
 """Kubernetes' default, which Numaflow leaves as it is."""
 
+
+def names(text: str) -> set[str]:
+    return set(text.split())
+
+
 # JSON names in pkg/apis/numaflow/v1alpha1 of numaflow, at and after 1.4; what every pod template adds comes first.
-POD = {
-    "metadata",
-    "nodeSelector",
-    "tolerations",
-    "securityContext",
-    "imagePullSecrets",
-    "priorityClassName",
-    "priority",
-    "affinity",
-    "serviceAccountName",
-}
-LIMITS = {"readBatchSize", "readTimeout", "bufferMaxLength", "bufferUsageLimit"}
-SCALE = {
-    "disabled",
-    "min",
-    "max",
-    "lookbackSeconds",
-    "zeroReplicaSleepSeconds",
-    "targetProcessingSeconds",
-    "targetBufferAvailability",
-    "scaleUpCooldownSeconds",
-    "scaleDownCooldownSeconds",
-    "replicasPerScaleUp",
-    "replicasPerScaleDown",
-}
-CONTAINER = {
-    "image",
-    "command",
-    "args",
-    "env",
-    "envFrom",
-    "volumeMounts",
-    "resources",
-    "securityContext",
-    "imagePullPolicy",
-}
-MONO_VERTEX = POD | {
-    "replicas",
-    "source",
-    "sink",
-    "containerTemplate",
-    "volumes",
-    "limits",
-    "scale",
-    "initContainers",
-    "sidecars",
-    "daemonTemplate",
-    "updateStrategy",
-    "lifecycle",
-}
-VERTEX = POD | {
-    "name",
-    "source",
-    "sink",
-    "udf",
-    "containerTemplate",
-    "initContainerTemplate",
-    "limits",
-    "scale",
-    "volumes",
-    "initContainers",
-    "sidecars",
-    "partitions",
-    "sideInputs",
-    "sideInputsContainerTemplate",
-    "updateStrategy",
-}
-PIPELINE = {
-    "interStepBufferServiceName",
-    "vertices",
-    "edges",
-    "lifecycle",
-    "limits",
-    "watermark",
-    "templates",
-    "sideInputs",
-}
+POD = names(
+    """
+    metadata nodeSelector tolerations securityContext imagePullSecrets priorityClassName priority affinity
+    serviceAccountName
+    """
+)
+LIMITS = names("readBatchSize readTimeout bufferMaxLength bufferUsageLimit")
+SCALE = names(
+    """
+    disabled min max lookbackSeconds zeroReplicaSleepSeconds targetProcessingSeconds targetBufferAvailability
+    scaleUpCooldownSeconds scaleDownCooldownSeconds replicasPerScaleUp replicasPerScaleDown
+    """
+)
+CONTAINER = names("image command args env envFrom volumeMounts resources securityContext imagePullPolicy")
+MONO_VERTEX = POD | names(
+    """
+    replicas source sink containerTemplate volumes limits scale initContainers sidecars daemonTemplate
+    updateStrategy lifecycle
+    """
+)
+VERTEX = POD | names(
+    """
+    name source sink udf containerTemplate initContainerTemplate limits scale volumes initContainers sidecars
+    partitions sideInputs sideInputsContainerTemplate updateStrategy
+    """
+)
+PIPELINE = names("interStepBufferServiceName vertices edges lifecycle limits watermark templates sideInputs")
 
 
 def load(name: str) -> Any:
@@ -118,8 +73,8 @@ def test_pipeline_has_known_fields_and_its_edge_joins_its_vertices() -> None:
     assert spec.keys() <= PIPELINE and spec["limits"].keys() <= LIMITS
     for vertex in spec["vertices"]:
         assert vertex.keys() <= VERTEX and vertex["scale"].keys() <= SCALE
-    names = {vertex["name"] for vertex in spec["vertices"]}
-    assert [{edge["from"], edge["to"]} for edge in spec["edges"]] == [names]
+    ends = {vertex["name"] for vertex in spec["vertices"]}
+    assert [{edge["from"], edge["to"]} for edge in spec["edges"]] == [ends]
 
 
 def test_monovertex_has_known_fields() -> None:

@@ -24,10 +24,7 @@ from tests.unit.services.relay.realtime.worker import RawWorker, subscription
 
 @asynccontextmanager
 async def running(folder: Path, port: int, broker: int) -> AsyncIterator[tuple[Process, grpc.aio.Channel]]:
-    env = environment(folder, port) | {
-        "DEXORDER_RELAY_BROKER_LISTEN": f"tcp://127.0.0.1:{broker}",
-        "DEXORDER_RELAY_LEASE_SECONDS": "1",
-    }
+    env = environment(folder, port, broker) | {"DEXORDER_RELAY_LEASE_SECONDS": "1"}
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "dexorder_relay", cwd=ROOT, env=env)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -148,9 +148,9 @@ def test_marks_are_renewed_after_a_compaction_so_that_its_old_files_may_go(catal
     assert spans(tables) == [(0, 10)]
 
 
-def test_two_processes_that_collect_do_not_double_a_claim(
-    catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def collected_meanwhile(catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    """A claim that another process collects when the coverage has been read."""
     tables = catalog.load()
     commit(tables, page(1, 0, 10))
     load: Callable[..., object] = type(COVERAGE).load
@@ -163,27 +163,17 @@ def test_two_processes_that_collect_do_not_double_a_claim(
         return found
 
     monkeypatch.setattr(type(COVERAGE), "load", meanwhile)
+    return tables
+
+
+def test_two_processes_that_collect_do_not_double_a_claim(collected_meanwhile: Catalog) -> None:
     with pytest.raises(CommitLost):
-        collect_claims(tables, now_ns=NOW_NS)
-    assert tables.load_table(COVERAGE.name).scan().count() == 1
+        collect_claims(collected_meanwhile, now_ns=NOW_NS)
+    assert collected_meanwhile.load_table(COVERAGE.name).scan().count() == 1
 
 
-def test_a_reader_between_two_tables_sees_claims_that_are_collected_meanwhile(
-    catalog: CatalogSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = catalog.load()
-    commit(tables, page(1, 0, 10))
-    load: Callable[..., object] = type(COVERAGE).load
-
-    def meanwhile(table: object, given: Catalog) -> object:
-        found = load(table, given)
-        if table is COVERAGE:
-            monkeypatch.undo()
-            assert collect_claims(catalog.load(), now_ns=NOW_NS) == 1
-        return found
-
-    monkeypatch.setattr(type(COVERAGE), "load", meanwhile)
-    assert spans(tables) == [(0, 10)]
+def test_a_reader_between_two_tables_sees_claims_that_are_collected_meanwhile(collected_meanwhile: Catalog) -> None:
+    assert spans(collected_meanwhile) == [(0, 10)]
 
 
 def test_a_missing_file_of_claims_is_an_error_and_not_a_hole(catalog: CatalogSettings) -> None:
