@@ -18,6 +18,7 @@ from dexorder.supervisor.state import RELAY, address_of
 from dexorder_common.rpc.channel import open_channel
 from dexorder_common.rpc.client_retry import Failure, answered, code_of, details_of, is_failure
 from dexorder_common.rpc.client_tracing import tracing_interceptors
+from dexorder_protos.dexorder.relay.v1.relay_service_pb2 import ListRequestsRequest
 from dexorder_protos.dexorder.relay.v1.relay_service_pb2_grpc import RelayServiceStub
 from dexorder_protos.dexorder.udf.v1.udf_registry_service_pb2_grpc import UdfRegistryServiceStub
 
@@ -140,8 +141,17 @@ class RelayConnection:
         finally:
             stream.cancel()
 
+    async def pages(self, method: Callable[..., Awaitable[Any]], request: Any) -> AsyncGenerator[Any, None]:
+        """Yield the pages of a list."""
+        while True:
+            answer = await self.call(method, request)
+            yield answer
+            request.page_token = answer.next_page_token
+            if not request.page_token:
+                return
+
     async def stream(
-        self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]]
+        self, method: Callable[..., Any], request: Any, answers: Callable[[], Awaitable[object]] | None = None
     ) -> AsyncGenerator[Any, None]:
         """Yield the messages of an endless stream, which is opened again whenever it breaks.
 
@@ -164,7 +174,11 @@ class RelayConnection:
             finally:
                 call.cancel()
             await asyncio.sleep(pause)
-            await answers()
+            await (answers or self._answers)()
+
+    async def _answers(self) -> None:
+        """Return when the relay answers."""
+        await self.call(self.stub.ListRequests, ListRequestsRequest(page_size=1))
 
 
 async def _opened(open_stream: Callable[[], Any], timeout: float) -> tuple[Any, Any]:

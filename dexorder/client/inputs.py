@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from dexorder.client.moments import Moment, moment_ns
 from dexorder.errors import RequestRefused
@@ -45,12 +46,19 @@ def make_request(
     return HistoryRequest(request_id, ticker, span.start_ns, span.end_ns, seconds, limit, client_id, refresh)
 
 
-def check_ticker(ticker: str) -> None:
-    """Raise RequestRefused unless the ticker is SYMBOL.VENUE."""
+@contextmanager
+def refused() -> Iterator[None]:
+    """Raise RequestRefused for a value that is invalid in the block."""
     try:
-        Instrument.parse(ticker)
+        yield
     except InvalidRequest as error:
         raise RequestRefused(str(error)) from None
+
+
+def check_ticker(ticker: str) -> None:
+    """Raise RequestRefused unless the ticker is SYMBOL.VENUE."""
+    with refused():
+        Instrument.parse(ticker)
 
 
 def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int | None = None) -> tuple[int, TimeRange]:
@@ -59,7 +67,7 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
     Raises RequestRefused if a value is invalid or the range is empty; the message names the value.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
-    try:
+    with refused():
         seconds = parse_period(period)
         since_ns, until_ns = (moment_ns(m, f, now_ns=now_ns) for m, f in ((since, "since"), (until, "until")))
         if until_ns <= since_ns:
@@ -68,8 +76,6 @@ def read_range(period: str | int, since: Moment, until: Moment, *, now_ns: int |
         if end_ns <= start_ns:
             raise InvalidRequest(f"since {since} and until {until} are in the same {PERIODS[seconds]} candle")
         return seconds, check_span(start_ns, end_ns, seconds)
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
 
 
 def covered_dataset(period: str | int) -> Dataset:
@@ -94,14 +100,12 @@ def read_part(
         seconds, span = read_range(period, since, until, now_ns=now_ns)
         return seconds, span.start_ns, span.end_ns
     now_ns = time.time_ns() if now_ns is None else now_ns
-    try:
+    with refused():
         seconds = parse_period(period) if dataset.has_periods else 0
         start_ns, end_ns = (
             value if value is None else floor_to_grid(moment_ns(value, field, now_ns=now_ns), seconds)
             for field, value in (("since", since), ("until", until))
         )
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
     if start_ns is not None and end_ns is not None and end_ns <= start_ns:
         raise RequestRefused(f"until {until} is not after since {since}")
     return seconds, start_ns, end_ns
@@ -109,10 +113,8 @@ def read_part(
 
 def read_moment(moment: Moment, field: str, now_ns: int) -> int:
     """Return a time in nanoseconds, not rounded; RequestRefused names the field of an invalid one."""
-    try:
+    with refused():
         return moment_ns(moment, field, now_ns=now_ns)
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
 
 
 def read_exact_range(since: Moment, until: Moment) -> TimeRange:
@@ -126,10 +128,8 @@ def read_exact_range(since: Moment, until: Moment) -> TimeRange:
 
 def read_periods(periods: Iterable[str | int]) -> list[int]:
     """Return periods in seconds, ascending, each once; RequestRefused names one that is unknown."""
-    try:
+    with refused():
         return sorted({parse_period(each) for each in periods})
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
 
 
 def check_limit(limit: int | None) -> None:

@@ -79,13 +79,10 @@ class AsyncRealtime:
         request = pb.ListRealtimeRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
         subscriptions: list[StartedSubscription] = []
         jobs: dict[str, RealtimeJobRecord] = {}
-        while True:
-            answer = await self._connection.call(self._connection.stub.ListRealtime, request)
-            subscriptions += map(decode_started, answer.subscriptions)
-            jobs.update({job.ticker: job for job in map(decode_job, answer.jobs)})
-            request.page_token = answer.next_page_token
-            if not request.page_token:
-                return Realtime(tuple(subscriptions), tuple(jobs[name] for name in sorted(jobs)))
+        async for page in self._connection.pages(self._connection.stub.ListRealtime, request):
+            subscriptions += map(decode_started, page.subscriptions)
+            jobs.update({job.ticker: job for job in map(decode_job, page.jobs)})
+        return Realtime(tuple(subscriptions), tuple(jobs[name] for name in sorted(jobs)))
 
     async def live(
         self,
@@ -125,15 +122,10 @@ class AsyncRealtime:
             include_running=running,
             slow_client=pb.SLOW_CLIENT_POLICY_DROP_OLDEST if keep_all else pb.SLOW_CLIENT_POLICY_COALESCE,
         )
-        stub = self._connection.stub
-        messages = self._connection.stream(stub.StreamMarketData, request, self._answers)
+        messages = self._connection.stream(self._connection.stub.StreamMarketData, request)
         async with aclosing(messages):
             async for message in messages:
                 yield decode_update(message)
-
-    async def _answers(self) -> None:
-        """Return when the relay answers."""
-        await self._connection.call(self._connection.stub.ListRealtime, pb.ListRealtimeRequest(page_size=1))
 
 
 def decode_update(message: pb.StreamMarketDataResponse) -> LiveUpdate:

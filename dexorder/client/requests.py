@@ -90,11 +90,7 @@ class AsyncRequests:
             RelayUnreachable: The relay did not answer for ``patience_seconds``.
         """
         request = pb.SubscribeNotificationsRequest(topic=topic, after_cursor=after)
-
-        async def answers() -> None:
-            await self._call(self._stub.ListRequests, pb.ListRequestsRequest(page_size=1))
-
-        messages = self._connection.stream(self._stub.SubscribeNotifications, request, answers)
+        messages = self._connection.stream(self._stub.SubscribeNotifications, request)
         async with aclosing(messages):
             async for message in messages:
                 request.after_cursor = message.cursor

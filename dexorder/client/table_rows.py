@@ -15,7 +15,7 @@ from dexorder.client.connection import RelayConnection
 from dexorder.client.inputs import check_ticker, read_exact_range, read_part
 from dexorder.client.moments import Moment
 from dexorder.client.requests import Ended, history_error
-from dexorder.rows.answers import CountedRows, RowSource, catalog_is_set, is_here
+from dexorder.rows.answers import catalog_is_set, is_here
 from dexorder_common import tracing
 from dexorder_common.model.datasets import CANDLES, TRADES
 from dexorder_common.model.history import RequestStatus
@@ -25,6 +25,8 @@ from dexorder_common.model.times import MAX_TIME_NS
 from dexorder_protos.dexorder.relay.v1 import relay_service_pb2 as pb
 
 if TYPE_CHECKING:
+    from dexorder.client.relayed import RelayedRows, RelaySource
+    from dexorder.rows.catalog import CatalogSource, StoredRows
     from dexorder.rows.table import Rows
 
 T = TypeVar("T")
@@ -77,7 +79,7 @@ class AsyncTableRows:
 
     async def find(
         self, ticker: str, period: str | int, since: Moment | None = None, until: Moment | None = None
-    ) -> CountedRows:
+    ) -> StoredRows | RelayedRows:
         """Count these rows at the current snapshot. The value's ``batches`` reads them, and blocks."""
         check_ticker(ticker)
         seconds, start_ns, end_ns = read_part(period, since, until)
@@ -109,7 +111,7 @@ class AsyncTableRows:
         source = await self.source()
         return await asyncio.to_thread(source.snapshots, venue, TimeRange(since_ns, MAX_TIME_NS))
 
-    async def source(self) -> RowSource:
+    async def source(self) -> CatalogSource | RelaySource:
         """Return where rows are read: the catalog if it is set here or is a file of this machine, else the relay."""
         if self._catalog is None and not catalog_is_set(os.environ):
             answer = await self._connection.call(self._connection.stub.GetCatalog, pb.GetCatalogRequest())

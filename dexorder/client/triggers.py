@@ -120,13 +120,8 @@ class AsyncTriggers:
         if ticker:
             check_ticker(ticker)
         request = pb.ListTriggersRequest(client_id=client_id, ticker=ticker, page_size=_PAGE)
-        found: list[RegisteredTrigger] = []
-        while True:
-            answer = await self._connection.call(self._connection.stub.ListTriggers, request)
-            found += map(decode_registered, answer.triggers)
-            request.page_token = answer.next_page_token
-            if not request.page_token:
-                return found
+        pages = self._connection.pages(self._connection.stub.ListTriggers, request)
+        return [decode_registered(each) async for page in pages for each in page.triggers]
 
     async def events(
         self, trigger_id: str = "", *, callback_id: str = "", after: int = 0
@@ -143,7 +138,7 @@ class AsyncTriggers:
             raise RequestRefused("name either a trigger_id or a callback_id")
         request = pb.SubscribeTriggerEventsRequest(trigger_id=trigger_id, callback_id=callback_id, after_cursor=after)
         stub = self._connection.stub
-        async with aclosing(self._connection.stream(stub.SubscribeTriggerEvents, request, self._answers)) as messages:
+        async with aclosing(self._connection.stream(stub.SubscribeTriggerEvents, request)) as messages:
             async for each in messages:
                 request.after_cursor = each.cursor
                 yield decode_event(each.event, EventKind(each.kind), each.ticker, each.event_id, each.cursor)
@@ -176,10 +171,6 @@ class AsyncTriggers:
                 markets += [BacktestMarket(m.ticker, m.rows, m.firings, m.suspended) for m in answer.markets]
                 period = answer.period_seconds or period
         return BacktestResult(period, tuple(markets), tuple(events), span.start_ns, span.end_ns)
-
-    async def _answers(self) -> None:
-        """Return when the relay answers."""
-        await self._connection.call(self._connection.stub.ListTriggers, pb.ListTriggersRequest(page_size=1))
 
 
 def _alert(user_id: str, priority: Priority | str, channels: Sequence[ChannelChoice]) -> Alert:

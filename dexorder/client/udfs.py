@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dexorder.client.connection import RelayConnection
-from dexorder.errors import RequestRefused
-from dexorder_common.model.errors import InvalidRequest
+from dexorder.client.inputs import refused
 from dexorder_common.model.udf import UdfDefinition, UdfStatus
 from dexorder_common.rpc.udf_messages import decode_definition, decode_status, encode_definition, names_only
 from dexorder_protos.dexorder.udf.v1 import udf_registry_service_pb2 as pb
@@ -66,11 +65,9 @@ class AsyncUdfs:
             RequestRefused: The definition is invalid, or it runs with another one.
             RequestUnknown: There is no definition of this name.
         """
-        try:
-            if isinstance(udf, UdfDefinition):
+        if isinstance(udf, UdfDefinition):
+            with refused():
                 udf.check()
-        except InvalidRequest as error:
-            raise RequestRefused(str(error)) from None
         message = pb.Udf(name=udf) if isinstance(udf, str) else encode_definition(udf)
         request = pb.StartUdfRequest(udf=message, anew=anew)
         answer: Any = await self._connection.call(self._connection.udfs.StartUdf, request)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dexorder.errors import HistoryMismatch
 from dexorder_common.model.datasets import CANDLES
 from dexorder_common.model.history import RequestRecord
-from dexorder_common.model.instrument import Series
 from dexorder_common.model.time_range import TimeRange
 
 if TYPE_CHECKING:
@@ -20,44 +19,6 @@ SQLITE = "sqlite:///"
 OnNote = Callable[[str], None]
 _BOOKKEEPING = ("dispatch", "page")
 """Columns of trades and snapshots that decide which row the table keeps."""
-
-
-class CountedRows(Protocol):
-    """The rows of a series in a range that the table has now, whether or not a request covers them."""
-
-    @property
-    def series(self) -> Series:
-        """Their series."""
-
-    @property
-    def row_count(self) -> int:
-        """Their number."""
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot at which they are read; None for a table without snapshots."""
-
-    def batches(self) -> Iterator[Rows]:
-        """Yield the rows, ascending by ``open_time``, in bounded memory; at least one batch, which may be empty."""
-
-
-class RowSource(Protocol):
-    """Place from which rows are read: the catalog, or the relay. Its methods block."""
-
-    def table(self, record: RequestRecord, on_note: OnNote) -> Rows:
-        """Return the rows of a request that has ended, ascending; HistoryMismatch if their number is wrong."""
-
-    def batches(self, record: RequestRecord, on_note: OnNote) -> Iterator[Rows]:
-        """Yield the same rows in bounded memory; their number is verified before the first batch."""
-
-    def stored(self, series: Series, span: TimeRange) -> CountedRows:
-        """Count the rows of a series that open in a range, at the current snapshot."""
-
-    def points(self, series: Series, span: TimeRange) -> Rows:
-        """Return the stored rows of a dataset without periods in a range, ascending."""
-
-    def snapshots(self, venue: str, span: TimeRange) -> Rows:
-        """Return the last snapshot of each market of an exchange that was received in a range, by ticker."""
 
 
 def catalog_is_set(environment: Mapping[str, str]) -> bool:

@@ -149,7 +149,11 @@ class ManyFollower:
             return await self._fetch(client, shown, index, request)
 
     async def _fetch(
-        self, client: AsyncClient, shown: progress.ManyProgress, index: int, request: HistoryRequest
+        self,
+        client: AsyncClient,
+        shown: progress.ManyProgress,
+        index: int,
+        request: HistoryRequest,
     ) -> Result:
         ticker, request_id = request.ticker, request.request_id
         try:

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +47,8 @@ def run(directory: Path | None, base_port: int | None, as_json: bool) -> int:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     options = SuiteOptions((directory or default_directory()).absolute(), ports)
-    findings = [finding for check in _CHECKS for finding in check(options)]
+    checks = (_java, _jars, _settings, _ports, _disk, _limits, _state, _packages)
+    findings = [finding for check in checks for finding in check(options)]
     if as_json:
         output.print_json([asdict(finding) for finding in findings])
     else:
@@ -161,15 +162,3 @@ def _packages(_: SuiteOptions) -> Iterator[Finding]:
     with suppress(SetupError):  # reported by _jars
         if iceberg := [path.stem for path in jars.jar_paths("spark") if "iceberg-spark-runtime" in path.name]:
             yield Finding("iceberg", True, iceberg[0])
-
-
-_CHECKS: tuple[Callable[[SuiteOptions], Iterator[Finding]], ...] = (
-    _java,
-    _jars,
-    _settings,
-    _ports,
-    _disk,
-    _limits,
-    _state,
-    _packages,
-)

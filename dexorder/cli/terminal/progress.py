@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich import progress as rich_progress
 from rich.console import Console
@@ -86,29 +86,7 @@ class TenPercentLines:
             self._write(f"{self._name}: {now.settled_periods:,} of {now.expected_periods:,} {self._unit}, {phase(now)}")
 
 
-class ManyProgress(Protocol):
-    """Progress of many requests."""
-
-    def started(self, request: HistoryRequest) -> OnProgress:
-        """Show a new request. Return the callback for its progress."""
-
-    def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
-        """Show that a request has ended; ``line`` has its result."""
-
-
-@contextmanager
-def show_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iterator[ManyProgress]:
-    """Show the progress of ``count`` requests while the block runs; ``plain`` prints lines even on a terminal."""
-    if quiet:
-        yield _ResultLines(count, ignore)
-    elif plain or not console.is_terminal:
-        yield _ResultLines(count, console.print)
-    else:
-        with bars_on(console) as bars:
-            yield _Bars(count, bars, limit=max(console.height - 4, 1))
-
-
-class _ResultLines:
+class ResultLines:
     """Progress as one line for each request that has ended."""
 
     def __init__(self, count: int, write: Write) -> None:
@@ -117,14 +95,16 @@ class _ResultLines:
         self._done = 0
 
     def started(self, request: HistoryRequest) -> OnProgress:
+        """Show a new request. Return the callback for its progress."""
         return ignore
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
+        """Show that a request has ended; ``line`` has its result."""
         self._done += 1
         self._write(f"[{self._done}/{self._count}] {line}")
 
 
-class _Bars:
+class ResultBars:
     """Progress as one bar for all requests and one for each running request that fits; failures are printed above."""
 
     def __init__(self, count: int, bars: rich_progress.Progress, limit: int) -> None:
@@ -136,6 +116,7 @@ class _Bars:
         self._all = bars.add_task("all tickers", total=count, note="", unit="tickers")
 
     def started(self, request: HistoryRequest) -> OnProgress:
+        """Show a new request. Return the callback for its progress."""
         task = self._bars.add_task(
             request.ticker,
             total=request.max_candles,
@@ -147,6 +128,7 @@ class _Bars:
         return lambda now: _update(self._bars, task, now, request)
 
     def ended(self, request_id: str, line: str, *, ok: bool, rows: int) -> None:
+        """Show that a request has ended; ``line`` has its result."""
         if (task := self._tasks.pop(request_id, None)) is not None:
             self._bars.remove_task(task)
         for each in list(self._tasks.values())[: self._limit]:
@@ -157,6 +139,21 @@ class _Bars:
             self._bars.console.print(line)
         failed = f", {self._failed} not OK" if self._failed else ""
         self._bars.update(self._all, advance=1, note=f"{self._rows:,} rows{failed}")
+
+
+ManyProgress = ResultLines | ResultBars
+
+
+@contextmanager
+def show_many(count: int, console: Console, *, quiet: bool, plain: bool) -> Iterator[ManyProgress]:
+    """Show the progress of ``count`` requests while the block runs; ``plain`` prints lines even on a terminal."""
+    if quiet:
+        yield ResultLines(count, ignore)
+    elif plain or not console.is_terminal:
+        yield ResultLines(count, console.print)
+    else:
+        with bars_on(console) as bars:
+            yield ResultBars(count, bars, limit=max(console.height - 4, 1))
 
 
 class _Plain(TextColumn):

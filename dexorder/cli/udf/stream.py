@@ -15,9 +15,8 @@ import dexorder
 from dexorder.cli.terminal import output
 from dexorder.cli.terminal.options import Json, Relay, example, split_periods
 from dexorder.cli.terminal.unknown import refuse_unlisted
-from dexorder.client.moments import moment_ns
+from dexorder.client.inputs import read_moment, refused
 from dexorder.errors import DexorderError, RequestRefused
-from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.history import id_json
 from dexorder_common.model.periods import PERIODS
 from dexorder_common.model.times import iso
@@ -153,17 +152,14 @@ def _since_text(text: str) -> str:
     """Return ``now``, ``earliest`` or ISO text of a time as people write it."""
     if text in ("", "now", "earliest"):
         return text
-    try:
-        return iso(moment_ns(text, "since", now_ns=time.time_ns()))
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
+    return iso(read_moment(text, "since", time.time_ns()))
 
 
 def _definition(name: str, given: Mapping[str, Any], file: Path | None) -> str | UdfDefinition:
     """Return the definition of an entry of the file that ``given`` changes; the name if neither is given."""
     if not given and file is None:
         return name
-    try:
+    with refused():
         entry = _entry(name, file) if file else {}
         nested = {key: {**(entry.get(key) or {}), **given.get(key, {})} for key in ("options", "input", "output")}
         entry = {**entry, **given, **nested}
@@ -171,8 +167,6 @@ def _definition(name: str, given: Mapping[str, Any], file: Path | None) -> str |
         if not {"program", "prog", "socket", "grpc"} & {key for key, value in entry.items() if value}:
             entry["program"] = name
         return definition_from(name, entry)
-    except InvalidRequest as error:
-        raise RequestRefused(str(error)) from None
 
 
 async def _check_tickers(tickers: Sequence[str], relay: str | None) -> None:
