@@ -18,6 +18,7 @@ def test_ctrl_c_ends_an_iteration_whose_generator_takes_its_time_to_end() -> Non
     async def values() -> AsyncGenerator[int, None]:
         yield 1
         try:
+            await asyncio.sleep(0.1)  # Python may lose a signal that comes while the main thread begins to wait
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(600)
         finally:
