@@ -205,7 +205,7 @@ async def site(folder: Path) -> AsyncIterator[tuple[str, FakeDispatcher, str]]:
     dispatcher, metrics = FakeDispatcher(), SessionMetrics(CollectorRegistry())
     dispatcher.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
     async with web_server(
-        settings, SessionBackend(dispatcher.sessions, dispatcher, user_tokens.TokenVerifier.of(settings), metrics)
+        settings, SessionBackend(dispatcher.sessions, dispatcher, user_tokens.TokenVerifier(settings), metrics)
     ) as address:
         yield f"http://{address}/", dispatcher, user_tokens.sign(folder / "desk.key", "alice")
 

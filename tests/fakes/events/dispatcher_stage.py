@@ -19,6 +19,7 @@ from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
+from dexorder_gateway.events.dispatcher.port import DispatcherOutputs
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
 from dexorder_gateway.events.model import Ack, TransientEvent
 from dexorder_protos.dexorder.events.v1 import user_events_pb2 as pb
@@ -65,7 +66,8 @@ class Stage:
 async def running(folder: Path, heard: Heard | None = None, **settings: Any) -> AsyncIterator[Stage]:
     heard, registry = heard or Heard(), CollectorRegistry()
     made = EventsSettings(**{"db": folder / "events.db", "sub": LOOPBACK, "router": LOOPBACK, **settings})
-    async with open_dispatcher(made, heard, DispatcherMetrics(registry), render=render) as dispatcher:
+    async with open_dispatcher(made, DispatcherMetrics(registry), render=render) as dispatcher:
+        dispatcher.outputs = DispatcherOutputs(heard.send, heard.show, heard.inform)
         yield Stage(dispatcher, heard, registry)
 
 

@@ -89,7 +89,7 @@ async def served(
     for_server: dict[str, Any] = {"listen": "127.0.0.1:0", "drain_seconds": 1.0} | (server or {})
     events, service = EventsSettings(**for_events), ServiceSettings(**for_server)
     registry, dispatcher = CollectorRegistry(), FakeDispatcher()
-    metrics, checked = SessionMetrics(registry), user_tokens.TokenVerifier.of(events)
+    metrics, checked = SessionMetrics(registry), user_tokens.TokenVerifier(events)
     dispatcher.sessions = SessionRegistry(dispatcher, render, events, metrics)
     backend = SessionBackend(dispatcher.sessions, dispatcher, checked, metrics)
     publisher = EventPublisherService(dispatcher, ContainersFile(events.containers).current)

@@ -15,12 +15,11 @@ from dexorder_gateway.events import service
 from dexorder_gateway.events.channels.registry import open_channels
 from dexorder_gateway.events.channels.rendering import render
 from dexorder_gateway.events.config import EventsSettings
-from dexorder_gateway.events.delivery.changes import SendRequest, SessionEvent
 from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics, SendMetrics
+from dexorder_gateway.events.dispatcher.port import DispatcherOutputs
 from dexorder_gateway.events.dispatcher.sender import ChannelSender
 from dexorder_gateway.events.dispatcher.start import open_dispatcher
-from dexorder_gateway.events.model import TransientEvent
 from dexorder_gateway.events.publisher_service import EventPublisherService
 from dexorder_gateway.events.service import ContactService, EventLogService, EventService
 from dexorder_gateway.events.sessions.registry import SessionMetrics, SessionRegistry
@@ -30,22 +29,6 @@ from dexorder_gateway.events.sessions.websocket import SessionBackend
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
 
 log = structlog.get_logger(__name__)
-
-
-class _Receivers:
-    """Receivers of the dispatcher's decisions; they are set after the dispatcher is created, which needs them."""
-
-    sender: ChannelSender
-    sessions: SessionRegistry
-
-    def send(self, sends: Sequence[SendRequest]) -> None:
-        self.sender.send(sends)
-
-    def show(self, shows: Sequence[SessionEvent]) -> None:
-        self.sessions.show(shows)
-
-    def inform(self, informed: Sequence[TransientEvent]) -> None:
-        self.sessions.show_transient(informed)
 
 
 class UserEvents:
@@ -94,18 +77,18 @@ async def user_events(settings: EventsSettings, registry: CollectorRegistry) -> 
     """
     async with AsyncExitStack() as stack:
         channels = await stack.enter_async_context(open_channels(settings))
-        receivers = _Receivers()
         text = partial(render, link_url=settings.link_url)
         dispatcher = await stack.enter_async_context(
-            open_dispatcher(settings, receivers, DispatcherMetrics(registry), render=text, reachable=channels.reachable)
+            open_dispatcher(settings, DispatcherMetrics(registry), render=text, reachable=channels.reachable)
         )
-        receivers.sender = ChannelSender(channels, settings, dispatcher.finished, SendMetrics(registry))
+        sender = ChannelSender(channels, settings, dispatcher.finished, SendMetrics(registry))
         metrics = SessionMetrics(registry)
-        tokens = TokenVerifier.of(settings)
+        tokens = TokenVerifier(settings)
         # without the link, which leads to the page that shows the session
-        receivers.sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
-        await stack.enter_async_context(receivers.sender)
-        backend = SessionBackend(receivers.sessions, dispatcher, tokens, metrics)
+        sessions = SessionRegistry(dispatcher, partial(render, link_url=""), settings, metrics)
+        dispatcher.outputs = DispatcherOutputs(sender.send, sessions.show, sessions.show_transient)
+        await stack.enter_async_context(sender)
+        backend = SessionBackend(sessions, dispatcher, tokens, metrics)
         await stack.enter_async_context(web_server(settings, backend, healthy=lambda: not dispatcher.failed.done()))
         log.info("user events served", fast=dispatcher.sub_address, guaranteed=dispatcher.router_address)
         yield UserEvents(dispatcher, backend, settings)

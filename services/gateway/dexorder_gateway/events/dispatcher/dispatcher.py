@@ -40,7 +40,10 @@ class EventDispatcher:
 
     Attributes:
         failed: Gets the error that ended the dispatcher; never done otherwise.
+        outputs: To be set before the event loop runs again after the start.
     """
+
+    outputs: DispatcherOutputs
 
     def __init__(
         self,
@@ -48,7 +51,6 @@ class EventDispatcher:
         sockets: EventSockets,
         path: Path,
         containers: ContainersFile,
-        outputs: DispatcherOutputs,
         clock: Clock,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -59,7 +61,6 @@ class EventDispatcher:
         self.router_address = sockets.router_address
         self._epoch = processor.epoch
         self._log = EventLog(path)
-        self._outputs = outputs
         self._waiting: set[asyncio.Future[Any]] = set()
         self._closed = False
         in_loop = self._loop.call_soon_threadsafe
@@ -170,11 +171,11 @@ class EventDispatcher:
             assert not isinstance(answer, bytes)
             answer(ack)
         if effects.transient:
-            self._outputs.inform(effects.transient)
+            self.outputs.inform(effects.transient)
         if effects.session_events:
-            self._outputs.show(effects.session_events)
+            self.outputs.show(effects.session_events)
         if effects.sends:
-            self._outputs.send(effects.sends)
+            self.outputs.send(effects.sends)
 
     def _end(self, failure: Exception | None) -> None:
         self._closed = True

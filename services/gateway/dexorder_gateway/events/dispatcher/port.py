@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from dexorder_common.model.user_events import Channel
@@ -59,14 +60,16 @@ class DispatcherPort(Protocol):
         """Return a page of events and their outcomes, newest first."""
 
 
-class DispatcherOutputs(Protocol):
-    """Receiver of the effects of each transaction, called in the event loop."""
+@dataclass(frozen=True, slots=True)
+class DispatcherOutputs:
+    """Receivers of the effects of each transaction, called in the event loop.
 
-    def send(self, requests: Sequence[SendRequest]) -> None:
-        """Call providers; each result goes to ``EventDispatcher.finished``."""
+    Attributes:
+        send: Calls providers; each result goes to ``EventDispatcher.finished``.
+        show: Shows events to sessions.
+        inform: Shows events that are not stored to sessions.
+    """
 
-    def show(self, events: Sequence[SessionEvent]) -> None:
-        """Show events to sessions."""
-
-    def inform(self, events: Sequence[TransientEvent]) -> None:
-        """Show events that are not stored to sessions."""
+    send: Callable[[Sequence[SendRequest]], None]
+    show: Callable[[Sequence[SessionEvent]], None]
+    inform: Callable[[Sequence[TransientEvent]], None]

@@ -20,7 +20,6 @@ from dexorder_gateway.events.delivery.channel_policy import SECOND_NS, ContactsC
 from dexorder_gateway.events.delivery.delivery import EventDelivery
 from dexorder_gateway.events.dispatcher.dispatcher import EventDispatcher
 from dexorder_gateway.events.dispatcher.metrics import DispatcherMetrics
-from dexorder_gateway.events.dispatcher.port import DispatcherOutputs
 from dexorder_gateway.events.dispatcher.transaction import TransactionProcessor
 from dexorder_gateway.events.ingress.containers import ContainersFile
 from dexorder_gateway.events.ingress.sockets import open_sockets
@@ -34,15 +33,12 @@ _MIDDLE_COLLECTIONS = 1_000
 @asynccontextmanager
 async def open_dispatcher(
     settings: EventsSettings,
-    outputs: DispatcherOutputs,
     metrics: DispatcherMetrics,
     *,
     render: Callable[[Event], EventMessage],
     reachable: Callable[[Channel, Contacts], str] = no_contact,
 ) -> AsyncIterator[EventDispatcher]:
-    """Run the dispatcher of the outbox that ``settings.db`` names, in a context.
-
-    ``outputs`` is first called when the event loop runs again after the context was entered.
+    """Run the dispatcher of the outbox that ``settings.db`` names, in a context; the caller sets its ``outputs``.
 
     Raises:
         BadSettings: A file can't be used, or another gateway uses the outbox.
@@ -70,7 +66,7 @@ async def open_dispatcher(
         closing.enter_context(background_checkpoints(settings.db))
         processor = await asyncio.to_thread(read_outbox, outbox)
         sockets = closing.enter_context(open_sockets(settings, containers, metrics.dropped))
-        dispatcher = EventDispatcher(processor, sockets, settings.db, containers, outputs, clock)
+        dispatcher = EventDispatcher(processor, sockets, settings.db, containers, clock)
         dispatcher.start()
         try:
             yield dispatcher

@@ -67,22 +67,18 @@ class TokenVerifier:
         BadSettings: The folder can't be read.
     """
 
-    def __init__(self, folder: Path | None, audience: str, max_seconds: float, clock: Clock | None = None) -> None:
+    def __init__(self, settings: EventsSettings, clock: Clock | None = None) -> None:
+        folder = settings.jwt_keys
         if folder and not folder.is_dir():
             raise BadSettings(f"DEXORDER_EVENTS_JWT_KEYS: {folder} is not a readable folder")
         self._folder = folder
-        self._audience = audience
-        self._max_seconds = max_seconds
+        self._audience = settings.jwt_audience
+        self._max_seconds = settings.jwt_max_seconds
         self._clock = clock or SystemClock()
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._keys: dict[str, PublicKey] = {}
         if folder:
             self._refresh(folder)
-
-    @staticmethod
-    def of(settings: EventsSettings) -> TokenVerifier:
-        """Return a verifier by the settings; raises as the constructor."""
-        return TokenVerifier(settings.jwt_keys, settings.jwt_audience, settings.jwt_max_seconds)
 
     def user(self, token: str) -> TokenUser:
         """Return the user of a token.

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dexorder.cli.app import app
+from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions.user_tokens import TokenVerifier, make_keys
 from dexorder_protos.dexorder.events.v1 import event_service_pb2 as pb
 from dexorder_protos.dexorder.events.v1 import event_service_pb2_grpc as rpc
@@ -132,7 +133,7 @@ def keys(tmp_path: Path) -> Path:
 @pytest.fixture
 def gateway(keys: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
     monkeypatch.setattr("dexorder.events.gateway_client.FIRST_PAUSE_SECONDS", 0.01)
-    fake = FakeGateway(TokenVerifier(keys, "dexorder", 900))
+    fake = FakeGateway(TokenVerifier(EventsSettings(jwt_keys=keys)))
     with ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads)
         rpc.add_EventServiceServicer_to_server(fake, server)

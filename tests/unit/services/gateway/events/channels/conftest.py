@@ -10,7 +10,7 @@ import pytest
 from dexorder_gateway.events.channels.registry import ChannelRegistry, open_channels
 from dexorder_gateway.events.config import EventsSettings
 from tests.fakes.events.providers import Providers
-from tests.unit.services.gateway.events.channels.messages import PATIENCE_S
+from tests.unit.services.gateway.events.samples import PATIENCE_S
 
 
 @pytest.fixture

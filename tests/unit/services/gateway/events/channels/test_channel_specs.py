@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dexorder_common.model.errors import InvalidRequest
 from dexorder_common.model.user_events import SESSION_CHANNELS, Channel, Priority
 from dexorder_gateway.events.channels.registry import DEFAULT_ORDER, SPECS
-from dexorder_gateway.events.channels.spec import HIDDEN
+from dexorder_gateway.events.channels.spec import HIDDEN, truncate, utf8_bytes, utf16_units
 from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.delivery.changes import DeliveryChanges, SendRequest
 from dexorder_gateway.events.delivery.provider_limits import ProviderLimits
@@ -165,3 +167,17 @@ def test_a_channel_is_documented_and_named_on_the_page(channel: Channel) -> None
     words = orjson.loads(script.removeprefix(b"export const CHANNEL_WORDS = ").removesuffix(b";\n"))
     assert words[channel.name] == spec.word and list(words) == [each.name for each in Channel]
     assert kind == "text/javascript"
+
+
+@given(st.text(max_size=60), st.integers(3, 70), st.sampled_from([utf8_bytes, utf16_units]))
+def test_a_text_fits_and_keeps_as_much_as_there_is_room_for(text: str, limit: int, size: Callable[[str], int]) -> None:
+    short = truncate(text, limit, size)
+    assert sum(map(size, short)) <= limit
+    if sum(map(size, text)) <= limit:
+        assert short == text
+    else:
+        kept = short.removesuffix("…")
+        assert short != kept and text.startswith(kept)
+        dropped = text[len(kept) :]
+        more = len(dropped) - len(dropped.lstrip()) + 1
+        assert sum(map(size, text[: len(kept) + more])) + size("…") > limit

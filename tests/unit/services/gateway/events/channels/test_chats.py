@@ -11,7 +11,7 @@ from tests.fakes.events.chat import UNKNOWN_WEBHOOK, discord_too_many, failed, s
 from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply, ScriptedServer
-from tests.unit.services.gateway.events.channels.messages import MESSAGE, NASTY, SILENCE, message
+from tests.unit.services.gateway.events.samples import MESSAGE, NASTY, SILENCE, message
 
 SERVERS = {
     Channel.TELEGRAM: "bot",

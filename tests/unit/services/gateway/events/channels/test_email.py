@@ -21,7 +21,7 @@ from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.smtp import NO_MAILBOX, TEMPORARY, MailServer, SmtpReply
 from tests.fixtures_tls import Authority
-from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
+from tests.unit.services.gateway.events.samples import MESSAGE, SILENCE, message
 
 ALICE = contacts_with(email="alice@example.test")
 

@@ -15,8 +15,8 @@ from dexorder_gateway.events.model import Contacts, EventMessage, Later, Result,
 from tests.fakes.events.contacts import contacts_with
 from tests.fakes.events.fcm import UNREGISTERED, fcm_error
 from tests.fakes.events.providers import Providers
-from tests.fakes.events.scripted import Reply
-from tests.unit.services.gateway.events.channels.messages import MESSAGE, SILENCE, message
+from tests.fakes.events.scripted import Reply, ScriptedServer
+from tests.unit.services.gateway.events.samples import MESSAGE, SILENCE, message
 
 
 async def push(channels: ChannelRegistry, contacts: Contacts, sent: EventMessage = MESSAGE) -> Result:
@@ -57,27 +57,42 @@ async def test_long_messages_fit(filler: str, providers: Providers, all_channels
 
 
 @pytest.mark.parametrize(
-    ("reply", "result"),
+    ("service", "reply", "result"),
     [
-        (Reply(404), SendRefused("the subscription is gone", ("GONE",))),
-        (Reply(410), SendRefused("the subscription is gone", ("GONE",))),
-        (Reply(401), SendRefused("our VAPID key is refused")),
-        (Reply(403), SendRefused("our VAPID key is refused")),
-        (Reply(413), SendRefused("too large")),
-        (Reply(429, "", {"Retry-After": "7"}), Later("too many requests", 7000)),
-        (Reply(502), Later("the provider has an error")),
-        (Reply(301, "", {"Location": "http://127.0.0.1:1/"}), SendRefused("not accepted")),
+        ("push", Reply(404), SendRefused("the subscription is gone", ("GONE",))),
+        ("push", Reply(410), SendRefused("the subscription is gone", ("GONE",))),
+        ("push", Reply(401), SendRefused("our VAPID key is refused")),
+        ("push", Reply(403), SendRefused("our VAPID key is refused")),
+        ("push", Reply(413), SendRefused("too large")),
+        ("push", Reply(429, "", {"Retry-After": "7"}), Later("too many requests", 7000)),
+        ("push", Reply(502), Later("the provider has an error")),
+        ("push", Reply(301, "", {"Location": "http://127.0.0.1:1/"}), SendRefused("not accepted")),
+        ("fcm", UNREGISTERED, SendRefused("the phone's registration is gone", ("GONE",))),
+        ("fcm", fcm_error(404, "NOT_FOUND"), SendRefused("our FCM project is refused")),
+        (
+            "fcm",
+            fcm_error(403, "PERMISSION_DENIED", "SENDER_ID_MISMATCH"),
+            SendRefused("the phone is registered elsewhere"),
+        ),
+        ("fcm", fcm_error(401, "UNAUTHENTICATED"), SendRefused("our FCM account is refused")),
+        ("fcm", fcm_error(400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"), SendRefused("not accepted")),
+        ("fcm", fcm_error(429, "X", "QUOTA_EXCEEDED", {"Retry-After": "1"}), Later("too many requests", 1000)),
+        ("fcm", fcm_error(503, "UNAVAILABLE"), Later("the provider has an error")),
+        ("fcm", Reply(400, {"error": {"details": "none", "status": 7}}), SendRefused("not accepted")),
+        ("fcm", Reply(400, "[]"), SendRefused("not accepted")),
     ],
 )
-async def test_answers_of_push_services(
-    reply: Reply, result: Result, providers: Providers, channels: ChannelRegistry
+async def test_answers_cost_one_call(
+    service: str, reply: Reply, result: Result, providers: Providers, all_channels: ChannelRegistry
 ) -> None:
-    browser = providers.push.subscribe()
-    providers.push.script(reply)
+    browser, phone = providers.push.subscribe(), providers.fcm.register()
+    to = contacts_with(web_push=(browser,)) if service == "push" else contacts_with(mobile_tokens=(phone,))
+    server: ScriptedServer = getattr(providers, service)
+    server.script(reply)
     if isinstance(result, SendRefused) and result.gone:
-        result = replace(result, gone=(browser.endpoint,))
-    assert await push(channels, contacts_with(web_push=(browser,))) == result
-    assert len(providers.push.calls) == 1
+        result = replace(result, gone=(browser.endpoint if service == "push" else phone,))
+    assert await push(all_channels, to) == result
+    assert len(server.calls) == 1
 
 
 @SILENCE
@@ -88,45 +103,14 @@ async def test_a_silent_push_service_is_tried_later(providers: Providers, channe
 
 
 @pytest.mark.parametrize(
-    ("reply", "result"),
-    [
-        (UNREGISTERED, SendRefused("the phone's registration is gone", ("GONE",))),
-        (fcm_error(404, "NOT_FOUND"), SendRefused("our FCM project is refused")),
-        (fcm_error(403, "PERMISSION_DENIED", "SENDER_ID_MISMATCH"), SendRefused("the phone is registered elsewhere")),
-        (fcm_error(401, "UNAUTHENTICATED"), SendRefused("our FCM account is refused")),
-        (fcm_error(400, "INVALID_ARGUMENT", "INVALID_ARGUMENT"), SendRefused("not accepted")),
-        (fcm_error(429, "X", "QUOTA_EXCEEDED", {"Retry-After": "1"}), Later("too many requests", 1000)),
-        (fcm_error(503, "UNAVAILABLE"), Later("the provider has an error")),
-        (Reply(400, {"error": {"details": "none", "status": 7}}), SendRefused("not accepted")),
-        (Reply(400, "[]"), SendRefused("not accepted")),
-    ],
-)
-async def test_answers_of_fcm_cost_one_call(
-    reply: Reply, result: Result, providers: Providers, all_channels: ChannelRegistry
-) -> None:
-    phone = providers.fcm.register()
-    providers.fcm.script(reply)
-    if isinstance(result, SendRefused) and result.gone:
-        result = replace(result, gone=(phone,))
-    assert await push(all_channels, contacts_with(mobile_tokens=(phone,))) == result
-    assert len(providers.fcm.calls) == 1
-
-
-@pytest.mark.parametrize(
-    ("reply", "result"),
-    [
-        (
-            Reply(400, {"error": "invalid_grant", "error_description": "not this"}),
-            SendRefused("our FCM account is refused"),
-        ),
-        (Reply(404, "nothing here"), SendRefused("our FCM account is refused")),
-    ],
+    "reply", [Reply(400, {"error": "invalid_grant", "error_description": "not this"}), Reply(404, "nothing here")]
 )
 async def test_an_account_that_google_refuses(
-    reply: Reply, result: Result, providers: Providers, all_channels: ChannelRegistry
+    reply: Reply, providers: Providers, all_channels: ChannelRegistry
 ) -> None:
     providers.fcm.tokens.always = reply
-    assert await push(all_channels, contacts_with(mobile_tokens=(providers.fcm.register(),))) == result
+    phone = contacts_with(mobile_tokens=(providers.fcm.register(),))
+    assert await push(all_channels, phone) == SendRefused("our FCM account is refused")
     assert not providers.fcm.calls
 
 

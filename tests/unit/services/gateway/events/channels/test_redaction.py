@@ -16,7 +16,7 @@ from tests.fakes.events.contacts import contacts_with, destinations
 from tests.fakes.events.providers import Providers
 from tests.fakes.events.scripted import Reply
 from tests.fakes.events.smtp import SmtpReply
-from tests.unit.services.gateway.events.channels.messages import HASTE_S, MESSAGE, PATIENCE_S
+from tests.unit.services.gateway.events.samples import HASTE_S, MESSAGE, PATIENCE_S
 
 OF_FAKES = ("mail.log", "mail.debug")
 

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from dexorder_common.clock import ManualClock
 from dexorder_common.config import BadSettings
 from dexorder_common.model.errors import Unauthenticated
+from dexorder_gateway.events.config import EventsSettings
 from dexorder_gateway.events.sessions import user_tokens
 from dexorder_gateway.events.sessions.user_tokens import TokenUser, TokenVerifier, make_keys
 
@@ -36,7 +37,7 @@ def private_key(folder: Path, name: str = "desk") -> bytes:
 
 
 def checked(folder: Path | None) -> TokenVerifier:
-    return TokenVerifier(folder, "dexorder", 900, ManualClock(NOW * 1_000_000_000))
+    return TokenVerifier(EventsSettings(jwt_keys=folder), ManualClock(NOW * 1_000_000_000))
 
 
 def signed(key: Any, *, alg: str = "EdDSA", kid: Any = "desk", drop: str = "", **claims: Any) -> str:
@@ -168,7 +169,7 @@ def test_the_command_generates_keys_that_sign(tmp_path: Path, capsys: pytest.Cap
     assert (folder / "dev.key").stat().st_mode & 0o777 == 0o600
     assert "PRIVATE" not in capsys.readouterr().out
     token = user_tokens.sign(folder / "dev.key", "bob", seconds=60)
-    assert TokenVerifier(folder, "dexorder", 900).user(token).user_id == "bob"
+    assert TokenVerifier(EventsSettings(jwt_keys=folder)).user(token).user_id == "bob"
     with pytest.raises(SystemExit, match="already exists"):
         user_tokens.main(["key", str(folder), "dev"])
     with pytest.raises(ValueError, match="is not an Ed25519 or RSA private key"):
@@ -180,4 +181,4 @@ def test_an_rsa_key_signs_too(tmp_path: Path) -> None:
     put_public(tmp_path / "big.pem", key)
     secret = tmp_path / "big.key"
     secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    assert TokenVerifier(tmp_path, "dexorder", 900).user(user_tokens.sign(secret, "carol")).user_id == "carol"
+    assert TokenVerifier(EventsSettings(jwt_keys=tmp_path)).user(user_tokens.sign(secret, "carol")).user_id == "carol"
